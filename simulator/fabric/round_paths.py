@@ -150,6 +150,8 @@ class RoundPaths:
                 _FORMS.popitem(last=False)
         paths, place = _FORMS[name]
         found = [self.table.links[self._path(*numbers)] for numbers in paths]
+        if len(found) == 1:
+            return tuple(found) * len(place)
         return tuple(found[kind] for kind in place.tolist())
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:

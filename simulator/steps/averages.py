@@ -36,7 +36,7 @@ from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, sim
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.noise import slowdowns
-from gcsim.simulator.steps.schedule import Schedule
+from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
@@ -94,7 +94,7 @@ class Averager:
             last = len(steady.iterations) - 1
             number = last - (last - number) % len(schedule)
             if steady.spans is None:
-                return self._events(schedule).spans(number, steady.before(number))
+                return self._spans(schedule, number, steady.before(number))
             begun, spans = steady.run.finish[:number], steady.spans(number)
         else:
             run = self._by_events(schedule, number + 1, spans=True)
@@ -188,8 +188,24 @@ class Averager:
             rings=self._rings,
         )
 
-    def _events(self, schedule: Schedule) -> Events:
-        return Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
+    def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
+        """As `Events.spans`."""
+        events = Events(
+            schedule,
+            execute=self.execute,
+            slowdown=self._slow,
+            rings=self._rings,
+            most_classes=None if _only_events(schedule) else VECTOR_RANKS,
+        )
+        try:
+            return events.spans(number, before)
+        except TooManyClassesError:
+            pass
+        from gcsim.simulator.steps.vectors import spans as vector_spans  # compiles its loops
+
+        return vector_spans.spans(
+            schedule, number, before, execute=self.execute, slowdown=self._slow
+        )
 
     def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:

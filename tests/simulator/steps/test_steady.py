@@ -21,6 +21,7 @@ from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, sim
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
+from gcsim.simulator.steps.vectors import spans as vector_spans
 from gcsim.simulator.steps.vectors import steady as vector_steady
 from tests.simulator.steps.random_plans import (
     bucket,
@@ -163,7 +164,10 @@ def test_an_iteration_by_itself_shows_what_it_does_among_others(
         replace(span, start=span.start - shift, end=span.end - shift)
         for span, shift in ((span, (first + 0 * begin)[span.rank]) for span in run.spans)
     ]
-    assert list(events.spans(number, steady.before(number))) == moved
+    before = steady.before(number)
+    assert list(events.spans(number, before)) == moved
+    told = vector_spans.spans(schedule, number, before, execute=skewed, slowdown=slowdown)
+    assert list(told) == moved
 
 
 @given(

@@ -1,0 +1,166 @@
+"""What does every rank do in one iteration, when every rank differs?
+
+Once it is known when each rank enters and leaves each collective (`vectors/ranks.py`), none needs
+another one: a rank's streams and its loader are followed by themselves, piece after piece, as
+`vectors/step.py` does for all. With `==` to the spans of `events/step.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
+from gcsim.simulator.steps.events.input_loader import Loader
+from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.service import BEFORE, order_of_service
+from gcsim.simulator.steps.step_plan import CarryOut, Job, Kind, Span, StepPlan, slowed_by
+from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
+
+_Jobs = list[tuple[Job, Picoseconds]]
+"""With what they take."""
+
+
+def spans(
+    schedule: Schedule,
+    number: int,
+    before: State,
+    *,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
+) -> tuple[Span, ...]:
+    """Of the iteration of this number, which begins in a state, from when its first rank does.
+
+    Arguments, and errors, as of `vectors/steady.py`.
+    """
+    ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
+    vectors = _Telling(schedule, ranks, execute, 0)
+    vectors.begin(number, before)
+    vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
+    paces = [1.0] * ranks if slowdown is None else slowdown.tolist()
+    work: dict[float, _Work] = {}
+    starts, ahead = before.start.tolist(), before.ahead.T.tolist()
+    exchanged = zip(*vectors.told(plan), strict=True) if vectors.exchanged else [()] * ranks
+    found: list[Span] = []
+    for rank, (pace, start, of_rank) in enumerate(zip(paces, starts, exchanged, strict=True)):
+        if pace not in work:
+            work[pace] = _Work(plan, pace)
+        loader = Loader(plan.input_batch, plan.prefetch, ahead[rank], start)
+        found += work[pace].followed(start, loader, of_rank).spans(rank)
+    return tuple(found)
+
+
+class _Telling(Vectors):
+    """Keeps when ranks enter and leave the collectives of the iteration, in their order."""
+
+    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+        super().__init__(schedule, ranks, execute, seed)
+        self.exchanged: list[tuple[int, Times, Times]] = []
+        """The collective's number, then `[1 or ranks]` each."""
+
+    def _enter(self, number: int) -> None:
+        super()._enter(number)
+        self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
+
+    def told(self, plan: StepPlan) -> Iterator[list[Exchanged]]:
+        """Of each collective, by rank."""
+        for number, entries, exits in self.exchanged:
+            bucket, place = self._step.layout.names[number]
+            record, last = plan.buckets[bucket].collectives[place], int(entries.max())
+            both = (np.broadcast_to(times, (self._ranks,)).tolist() for times in (entries, exits))
+            yield [
+                (record, bucket, place, entry, last, left)
+                for entry, left in zip(*both, strict=True)
+            ]
+
+
+class _Work:
+    """The jobs of an iteration at one pace."""
+
+    def __init__(self, plan: StepPlan, pace: float) -> None:
+        self._pace, self._buckets = pace, len(plan.buckets)
+        self._slower = plan.side_slowdown if plan.side_stream else 1
+        """Of the stream that serves the callbacks."""
+        last, compute = plan.accumulation - 1, plan.compute
+        self._micro: list[tuple[_Jobs, _Jobs]] = []
+        """Forward and backward of each micro-batch; the last one's backward goes by bucket."""
+        for micro in range(last + 1):
+            of = f", micro-batch {micro}" if last else ""
+            backward = plan.backward if micro < last else 0
+            self._micro.append(
+                (
+                    self._job("forward", f"forward{of}", compute.forward),
+                    self._job("backward", f"backward{of}", backward),
+                )
+            )
+        parts = [
+            self._job("backward", f"backward, bucket {bucket}", part)
+            for bucket, part in enumerate(compute.parts)
+        ]
+        parts.append(self._job("backward", "backward, rest", compute.rest))
+        befores = [self._served(bucket.before) for bucket in plan.buckets]
+        self._parts = parts if plan.side_stream else []
+        """Of the backward pass, where the callbacks have a stream of their own."""
+        if not plan.side_stream:
+            befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
+        self._order = [
+            (
+                None if bucket == len(plan.buckets) else bucket,
+                place == BEFORE,
+                befores[bucket]
+                if place == BEFORE
+                else self._served([plan.buckets[bucket].after[place]]),
+            )
+            for bucket, place in order_of_service(plan)
+        ]
+        self._optimizer = self._job("optimizer", "optimizer", plan.optimizer)
+
+    def _job(self, kind: Kind, name: str, duration: Picoseconds) -> _Jobs:
+        job = Job(kind=kind, name=name, duration=duration)
+        return [(job, slowed_by(duration, self._pace))]
+
+    def _served(self, jobs: Sequence[Job]) -> _Jobs:
+        slower = self._slower
+        return [(job, slowed_by(round(job.duration * slower), self._pace)) for job in jobs]
+
+    def followed(
+        self, start: Picoseconds, loader: Loader, exchanged: Sequence[Exchanged]
+    ) -> TimeBreakdown:
+        """One rank that begins at `start` and takes part in these collectives."""
+        found = TimeBreakdown(begin=start, network=list(exchanged))
+        now = start
+        for forward, backward in self._micro:
+            taken = loader.take(now)
+            found.loads += loader.made_last()
+            if taken > now:
+                found.waits.append((now, taken))
+            now = _done(found.compute, None, forward, taken)
+            now = _done(found.compute, None, backward, now)
+        issued, ready = now, []
+        for bucket, part in zip((*range(self._buckets), None), self._parts, strict=False):
+            issued = _done(found.compute, bucket, part, issued)
+            ready.append(issued)
+        served = found.side if self._parts else found.compute
+        free, left, coming = now, start, iter(exchanged)
+        for bucket, precedes, jobs in self._order:
+            if not precedes:
+                arrival = left = next(coming)[-1]
+            else:
+                arrival = issued if bucket is None or not ready else ready[bucket]
+            done = arrival
+            if any(duration for _, duration in jobs):  # else nothing is launched, nothing queues
+                done = free = _done(served, bucket, jobs, max(free, arrival))
+            if precedes and not ready:
+                issued = done
+        ended = _done(found.compute, None, self._optimizer, max(free, issued, left))
+        found.loads += loader.under_way(ended)
+        return found
+
+
+def _done(done: list[Done], bucket: int | None, jobs: _Jobs, begin: Picoseconds) -> Picoseconds:
+    """Do a piece of work at `begin`; when it is done."""
+    done += in_order(begin, bucket, jobs)
+    return done[-1][-1]
