@@ -101,3 +101,4 @@ def write(path: Path, found: Shipped) -> None:
     body = _SHIPPED.dump_json(replace(found, trajectories=tuple(short)))
     with replacing(path) as temporary:
         temporary.write_bytes(lzma.compress(body, preset=9 | lzma.PRESET_EXTREME))
+    read.cache_clear()
