@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.clock import COLLECTIVE_LIMIT, Picoseconds, Times, too_long
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import slowed
@@ -43,6 +43,8 @@ def copy_time(nbytes: int, link: Link) -> Picoseconds:
 
 
 def copy_times(sizes: Sequence[int], link: Link) -> Times:
-    """How long each rank's copy takes, `[p]`."""
+    """How long each rank's copy takes, `[p]`. Raises `InputError` where that is too long."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
+    if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
+        raise too_long(longest)
     return np.array([prices[size] for size in sizes], dtype=np.int64)

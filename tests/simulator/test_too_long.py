@@ -30,6 +30,16 @@ def test_a_collective_says_how_long_it_would_take(transport: TransportName, slow
     assert 0.9 * slowness / 8 < float(told) < 16 * slowness
 
 
+@pytest.mark.parametrize("slowness", [10**7, 10**13, 10**30])
+def test_a_copy_to_the_host_says_how_long_it_would_take(slowness: int) -> None:
+    """Found by the fuzzer: a bus of a fraction of a bit a second overflowed."""
+    where = cluster(2, 2, transport="gloo", intra_node=link(NBYTES / slowness))
+    with pytest.raises(InputError, match="would take some") as caught:
+        execute(reduce(NBYTES), np.zeros(4, dtype=np.int64), where)
+    [told] = re.findall(r"some (\S+) s", str(caught.value))
+    assert 0.9 * slowness / 8 < float(told) < 16 * slowness
+
+
 @pytest.mark.parametrize("seconds", [10**7, 10**13, 10**30])
 def test_an_iteration_says_how_long_it_would_take(seconds: int) -> None:
     time = seconds * 10**12
