@@ -91,6 +91,21 @@ class Blind:
         pass
 
 
+class Collectives(Blind):
+    """Notes the collectives of an exchange; counting kernels takes several times as long."""
+
+    def __init__(self) -> None:
+        self.collectives: list[CollectiveRecord] = []
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.collectives.append(record)
+
+    @property
+    def nbytes(self) -> int:
+        """That all workers sent."""
+        return sum(sum(record.sent) for record in self.collectives)
+
+
 def lockstep(
     exchanges: Sequence[Exchange],
     observer: Observer | None = None,

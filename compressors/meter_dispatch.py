@@ -78,17 +78,21 @@ _ACCUMULATING = frozenset({"scatter_add_", "index_add_", "scatter_reduce_"})
 """Indexed writes that read what they add to."""
 
 
-class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
+    """A dispatch mode under which nothing is compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To be kept from being compiled loads torch's compiler, which takes 2 s."""
+        return False
+
+
+class CountingMode(UncompiledMode):
     """Adds each kernel that is dispatched to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._recorder = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; to be kept from it loads torch's compiler, which takes 2 s."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from gcsim.compressors.conformance.subject import (
     SHAPES,
-    Collectives,
     Subject,
     gradients,
     normal,
     numel,
 )
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.errors import InputError
 
 N = numel(SHAPES)

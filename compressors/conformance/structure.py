@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from gcsim.compressors.base import About
 from gcsim.compressors.conformance.subject import (
     SHAPES,
-    Collectives,
     Subject,
     gradients,
     normal,
@@ -16,7 +15,7 @@ from gcsim.compressors.conformance.subject import (
     unchanged_global_generators,
 )
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.compressors.meter import segment
 from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.requests import Exchange
@@ -154,10 +153,10 @@ def schedules_repeat(subject: Subject) -> None:
     crew = subject.crew()
     kinds: dict[str, list[str]] = {}
     for t in range(first, first + subject.windows(2 * STEPS)):
-        collectives = Collectives()
+        observer = Collectives()
         with torch.no_grad():
-            lockstep(crew.exchanges(gradients(N, 2, t), t), collectives)
-        seen = [str(record.kind) for record in collectives.seen]
+            lockstep(crew.exchanges(gradients(N, 2, t), t), observer)
+        seen = [str(record.kind) for record in observer.collectives]
         phase = cls.phase(parameters, t)
         known = kinds.setdefault(phase, seen)
         assert known == seen, f"{phase!r} asked for {known}, then for {seen}"

@@ -11,7 +11,7 @@ from typing import Any
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
@@ -114,22 +114,6 @@ def gradients(n: int, workers: int, step: int) -> list[Tensor]:
 def numel(shapes: Sequence[tuple[int, ...]]) -> int:
     """Elements of all tensors together."""
     return sum(math.prod(shape) for shape in shapes)
-
-
-class Collectives(Blind):
-    """Notes the collectives of an exchange; counting kernels takes several times as long."""
-
-    def __init__(self) -> None:
-        self.seen: list[CollectiveRecord] = []
-
-    def collective(self, record: CollectiveRecord) -> None:
-        """See `Observer`."""
-        self.seen.append(record)
-
-    @property
-    def nbytes(self) -> int:
-        """That all workers sent."""
-        return sum(sum(record.sent) for record in self.seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from gcsim.compressors.meter_dispatch import UncompiledMode
 
 Shape = Sequence[int]
 
 
-class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class FlopCounter(UncompiledMode):
     """Counts as `torch.utils.flop_counter.FlopCounterMode` does, as one number.
 
     Operators that torch has no formula for are taken apart where they can be.
@@ -31,11 +32,6 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
         self.flops = 0
         """2 a multiply-add; so far."""
         self._formulas = {**_fused_formulas(), **flop_registry}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; to be kept from it loads torch's compiler, which takes 2 s."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -34,7 +34,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.scans import all_finite
 from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
@@ -267,7 +267,7 @@ class Team:
                 )
                 for gradient, moment, loss in zip(self._gradients, moments, losses, strict=True)
             ]
-            seen = Meter(len(members)) if metered else _Records()
+            seen = Meter(len(members)) if metered else Collectives()
             found = lockstep(
                 [
                     participate(member, bucket, number, finite=False, unmodified=False)
@@ -356,13 +356,3 @@ class Team:
         checkpoint.restore(self.state(), kept)
         for optimizer in self._optimizers:
             optimizer.restore_on(self._device)
-
-
-class _Records(Blind):
-    """Notes the collectives of an exchange."""
-
-    def __init__(self) -> None:
-        self.collectives: list[CollectiveRecord] = []
-
-    def collective(self, record: CollectiveRecord) -> None:
-        self.collectives.append(record)
