@@ -40,8 +40,8 @@ from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
-TOLERANCE = 1e-4
-"""Of a cycle's length: by how much a state may have moved in it to count as settled. A millionth
+TOLERANCE = 1e-3
+"""Of a cycle's length: by how much a state may have moved in it to count as settled. Less
 takes twenty times as many iterations where chunks differ by an element, and no row shows it."""
 MOST_TIMES = 2**16
 """Iterations times ranks, after which no cycle is waited for."""
