@@ -4,10 +4,11 @@ Gloo's rings are simulated in every world (`rings/worlds.py`). Another collectiv
 few worlds, and at few sizes of its kind: as stated, with each input by
 itself at its end that is farther away, and in some of the drawn worlds. Between them
 
-- over worlds: a radial basis with a linear tail (M. Buhmann 2003, "Radial basis functions", sec.
-  2.2; basis r). Its coordinates are the figures that move this collective, times as they are and
-  rates as their reciprocals: as long as the same messages are on the critical path, a collective's
-  time is linear in these, and then the interpolation is exact;
+- over worlds: the coordinates are the figures that move this collective, times as they are and
+  rates as their reciprocals. As long as the same messages are on the critical path, a collective's
+  time is linear in these: a plane through the first ones, if the next few lie in it. Else a radial
+  basis with a linear tail (M. Buhmann 2003, "Radial basis functions", sec. 2.2; basis r) through
+  many more;
 - over sizes: along a straight line between the two nearest sizes of the same kind, which gives the
   ratio to what is stated; that is simulated for every collective.
 """
@@ -36,9 +37,12 @@ Column = NDArray[np.float64]
 
 SUPPORT = 32
 """Drawn worlds in which collectives are simulated."""
+PROBES = 4
+"""Drawn worlds that must lie in the plane."""
 SIZES = 3
 """Sizes of a kind at which they are."""
 _MOVES = 1e-9
+_IN_PLANE = 1e-6
 
 
 class CollectiveTimes:
@@ -95,13 +99,31 @@ class CollectiveTimes:
     def _of(self, record: CollectiveRecord, server_time: int) -> Column:
         """Of an anchor."""
         if (record, server_time) not in self._known:
-            points = np.array(
-                [self._simulated(n, record, server_time) for n in range(len(self._support))]
+            first = 1 + len(self._alone)
+            points = self._points(record, server_time, range(first))
+            moving = tuple(
+                np.flatnonzero(abs(points[1:] - points[0]) > _MOVES * points[0]).tolist()
             )
-            alone = points[1 : 1 + len(self._alone)]
-            moving = tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
-            self._known[record, server_time] = self._between(points, moving)
+            found = self._plane(points, moving)
+            probes = range(first, min(first + PROBES, len(self._support)))
+            probed = self._points(record, server_time, probes)
+            expected = found[[self._support[n] for n in probes]]
+            if (abs(expected - probed) > _IN_PLANE * probed).any():
+                rest = self._points(record, server_time, range(probes.stop, len(self._support)))
+                found = self._between(np.concatenate([points, probed, rest]), moving)
+            self._known[record, server_time] = found
         return self._known[record, server_time]
+
+    def _points(self, record: CollectiveRecord, server_time: int, numbers: range) -> Column:
+        return np.array([self._simulated(n, record, server_time) for n in numbers])
+
+    def _plane(self, points: Column, moving: tuple[int, ...]) -> Column:
+        """In all worlds, from the stated one and those in which one input differs."""
+        stated, chosen = self._places[0], list(moving)
+        far = self._places[[self._alone[n] for n in chosen], chosen]
+        slopes = (points[1:][chosen] - points[0]) / (far - stated[chosen])
+        found: Column = points[0] + (self._places[:, chosen] - stated[chosen]) @ slopes
+        return np.maximum(found, 1e-30)
 
     def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
         return float(self._memos[number](record, self._together, server_time).max()) or 1e-30
