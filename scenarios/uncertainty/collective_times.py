@@ -1,16 +1,16 @@
 """How long do collectives take that all ranks enter together, in each of many worlds?
 
-Gloo's rings are simulated in every world (`rings/worlds.py`). Another collective is simulated in
-few worlds, and at few sizes of its kind: as stated, with each input by
-itself at its end that is farther away, and in some of the drawn worlds. Between them
+A collective is simulated in few worlds: as stated, with each input by itself at its end that is
+farther away, and in some of the drawn worlds. Between them
 
 - over worlds: the coordinates are the figures that move this collective, times as they are and
   rates as their reciprocals. As long as the same messages are on the critical path, a collective's
-  time is linear in these: a plane through the first ones, if the next few lie in it. Else a radial
-  basis with a linear tail (M. Buhmann 2003, "Radial basis functions", sec. 2.2; basis r) through
-  many more;
-- over sizes: along a straight line between the two nearest sizes of the same kind, which gives the
-  ratio to what is stated; that is simulated for every collective.
+  time is linear in these: a plane through the first ones, if the next few lie in it. Else Gloo's
+  rings are simulated in every world (`rings/worlds.py`), other collectives in many, with a radial
+  basis and a linear tail between them (M. Buhmann 2003, "Radial basis functions", sec. 2.2; basis
+  r);
+- over sizes, but for Gloo's rings: few of a kind are simulated. A straight line between the two
+  nearest gives the ratio to what is stated; that is simulated for every collective.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Column = NDArray[np.float64]
 
 SUPPORT = 32
 """Drawn worlds in which collectives are simulated."""
-PROBES = 4
+PROBES = 6
 """Drawn worlds that must lie in the plane."""
 SIZES = 3
 """Sizes of a kind at which they are."""
@@ -62,13 +62,18 @@ class CollectiveTimes:
         self._places = coordinates(self._inputs, worlds)
         first = len(worlds) - len(inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
-        self._support = [0, *self._alone, *range(1, min(first, 1 + SUPPORT) if self._alone else 1)]
+        drawn = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
+        self._support = [0, *self._alone, *(drawn if self._alone else [])]
         moved = [*range(first), *self._alone]
         distinct = {id(clusters[n]): _steady(clusters[n]) for n in moved}
         places = {name: place for place, name in enumerate(distinct)}
         self._of_world = [places.get(id(one), 0) for one in clusters]
+        clusters_at = [distinct[id(clusters[n])] for n in self._support]
+        self._few = min(1 + len(self._alone) + PROBES, len(self._support))
+        """Of the support, those that tell whether there is a plane."""
+        self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
-        self._memos = [CollectiveMemo(distinct[id(clusters[n])]) for n in self._support]
+        self._memos = [CollectiveMemo(each) for each in clusters_at]
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
         self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
@@ -78,8 +83,7 @@ class CollectiveTimes:
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
         """`more` is what the servers' computation takes longer than as stated."""
         if record not in self._in_rings:
-            found = self._rings(record)
-            self._in_rings[record] = None if found is None else found[self._of_world]
+            self._in_rings[record] = self._ring(record)
         around = self._in_rings[record]
         if around is not None:
             return around
@@ -96,40 +100,55 @@ class CollectiveTimes:
             times = np.maximum(times + served * more, 0.0)
         return times
 
+    def _ring(self, record: CollectiveRecord) -> Column | None:
+        """None of what is no ring of Gloo's."""
+        points = self._few_rings(record)
+        if points is None:
+            return None
+        plane = self._plane(points, self._moving(points))
+        if plane is not None:
+            return plane
+        everywhere = self._rings(record)
+        return None if everywhere is None else everywhere[self._of_world]
+
     def _of(self, record: CollectiveRecord, server_time: int) -> Column:
         """Of an anchor."""
         if (record, server_time) not in self._known:
-            first = 1 + len(self._alone)
-            points = self._points(record, server_time, range(first))
-            moving = tuple(
-                np.flatnonzero(abs(points[1:] - points[0]) > _MOVES * points[0]).tolist()
-            )
+            points = self._points(record, server_time, range(self._few))
+            moving = self._moving(points)
             found = self._plane(points, moving)
-            probes = range(first, min(first + PROBES, len(self._support)))
-            probed = self._points(record, server_time, probes)
-            expected = found[[self._support[n] for n in probes]]
-            if (abs(expected - probed) > _IN_PLANE * probed).any():
-                rest = self._points(record, server_time, range(probes.stop, len(self._support)))
-                found = self._between(np.concatenate([points, probed, rest]), moving)
+            if found is None:
+                rest = self._points(record, server_time, range(self._few, len(self._support)))
+                found = self._between(np.concatenate([points, rest]), moving)
             self._known[record, server_time] = found
         return self._known[record, server_time]
 
     def _points(self, record: CollectiveRecord, server_time: int, numbers: range) -> Column:
         return np.array([self._simulated(n, record, server_time) for n in numbers])
 
-    def _plane(self, points: Column, moving: tuple[int, ...]) -> Column:
-        """In all worlds, from the stated one and those in which one input differs."""
-        stated, chosen = self._places[0], list(moving)
-        far = self._places[[self._alone[n] for n in chosen], chosen]
-        slopes = (points[1:][chosen] - points[0]) / (far - stated[chosen])
-        found: Column = points[0] + (self._places[:, chosen] - stated[chosen]) @ slopes
+    def _moving(self, points: Column) -> tuple[int, ...]:
+        """The numbers of the inputs that move it."""
+        alone = points[1 : 1 + len(self._alone)]
+        return tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
+
+    def _plane(self, points: Column, moving: tuple[int, ...]) -> Column | None:
+        """In all worlds, from those in which one input differs; None where the rest of the points
+        do not lie in it."""
+        inputs, first = list(moving), 1 + len(self._alone)
+        stated = self._places[0, inputs]
+        far = self._places[[self._alone[n] for n in inputs], inputs]
+        slopes = (points[1:first][inputs] - points[0]) / (far - stated)
+        found: Column = points[0] + (self._places[:, inputs] - stated) @ slopes
+        expected = found[self._support[first : len(points)]]
+        if (abs(expected - points[first:]) > _IN_PLANE * points[first:]).any():
+            return None
         return np.maximum(found, 1e-30)
 
     def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
         return float(self._memos[number](record, self._together, server_time).max()) or 1e-30
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
-        """In all worlds; `moving` are the numbers of the inputs that move it."""
+        """In all worlds."""
         if not moving:
             return np.full(len(self._places), points[0])
         drawn = range(1 + len(self._alone), len(points))
@@ -140,6 +159,18 @@ class CollectiveTimes:
             self._weights[moving] = _interpolation(support, places)
         found: Column = self._weights[moving] @ points[used]
         return np.maximum(found, 1e-30)
+
+
+def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:
+    """So many of the places `[places, coordinates]`, each as far as can be from the origin, which
+    is what is stated, and from those before it: where another path is critical shows at the rims
+    first."""
+    apart = np.sqrt((places**2).sum(axis=1))
+    found: list[int] = []
+    for _ in range(min(count, len(places))):
+        found.append(int(apart.argmax()))
+        apart = np.minimum(apart, np.sqrt(((places - places[found[-1]]) ** 2).sum(axis=1)))
+    return found
 
 
 def _interpolation(
