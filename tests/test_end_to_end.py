@@ -156,6 +156,7 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
     assert first == again
 
 
+@pytest.mark.long
 def test_equal_seeds_give_equal_bytes_without_the_cache(done: Path, cache: Path) -> None:
     options = ("-q", "--no-cache", "-o", "fresh")
     shown = process("run", "small.yaml", *options, folder=done, cache=cache)

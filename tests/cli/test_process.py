@@ -251,6 +251,7 @@ def test_without_a_cache_everything_works_and_says_so_once(tmp_path: Path) -> No
     assert (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["module", "script"])
 def test_what_lies_beside_a_scenario_is_not_imported_in_a_librarys_place(
     tmp_path: Path, way: str

@@ -164,6 +164,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_results(
     assert first == second
 
 
+@pytest.mark.long
 def test_an_interrupt_is_one_line_and_exit_130(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO.replace("steps: 60", "steps: 100000"))
     running = process(tmp_path, tmp_path / "cache", "--jobs", "1", "-q")
@@ -183,7 +184,9 @@ def test_an_interrupt_is_one_line_and_exit_130(tmp_path: Path) -> None:
         ("train.task=digitz", "did you mean 'digits'?"),
         ("train.target={accuracy: 0.9999}", "lower the target, or raise train.steps"),
         ("train.target={accurcy: 0.9}", "error: unknown key 'accurcy' in train.target"),
-        ("train.workers=500", "lower train.workers or batch_size"),
+        pytest.param(
+            "train.workers=500", "lower train.workers or batch_size", marks=pytest.mark.long
+        ),
     ],
 )
 def test_mistakes_are_exit_2_and_nothing_is_written(

@@ -91,6 +91,7 @@ def test_one_rank_by_itself_times_its_passes_and_records_gradients(tmp_path: Pat
     assert manifest.workers == 2
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_ends_all_and_its_last_words_are_told() -> None:
     place = _Noted()
     task = TrainingTask(compressor="qsparse_local_sgd", label="local", steps=1)
@@ -100,6 +101,7 @@ def test_a_rank_that_fails_ends_all_and_its_last_words_are_told() -> None:
     assert place.left() == []
 
 
+@pytest.mark.long
 def test_time_is_bounded() -> None:
     place = _Noted()
     task = CollectiveTask(kind="all_reduce", nbytes=64_000_000, repeats=100_000)

@@ -163,12 +163,14 @@ def test_infinity_passes_where_nobody_looks(alone: None) -> None:
     assert bool(gradient.isinf().all())
 
 
+@pytest.mark.long
 def test_a_rank_that_leaves_is_noticed(tmp_path: Path) -> None:
     ((survivor, _),) = start_ranks(tmp_path, 2, "left", timeout=60)
     assert survivor[0].startswith("RuntimeError")
     assert survivor[1] < 30  # seconds; the group's time-out is 60
 
 
+@pytest.mark.long
 def test_the_page_s_example_trains(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

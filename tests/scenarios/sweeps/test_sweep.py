@@ -212,6 +212,7 @@ def test_a_sweep_needs_a_process(jobs: int) -> None:
 # --- rows ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_row_is_that_of_a_single_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expected: `gcsim.run`, for each point by itself and with another cache."""
     grid: dict[str, list[Any]] = {"seed": [0, 1], "cluster.network": ["10gbe", "1gbe"]}
@@ -227,6 +228,7 @@ def test_every_row_is_that_of_a_single_run(tmp_path: Path, monkeypatch: pytest.M
         assert point.result.provenance == alone.provenance
 
 
+@pytest.mark.long
 def test_the_number_of_processes_changes_no_byte(tmp_path: Path) -> None:
     for jobs in (1, 2):
         sweep("small.yaml", NETWORK, jobs=jobs, output=f"jobs{jobs}")

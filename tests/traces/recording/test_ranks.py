@@ -16,6 +16,8 @@ from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.storage.store import Trace
 from tests.traces.recording.recorded_ranks import KINDS, RANKS, STEPS, batch, network
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).with_name("recorded_ranks.py")
 ROOT = SCRIPT.parent.parent.parent
 

@@ -138,6 +138,7 @@ def h(x):
     assert found == "20b942549014f9a7c192a1dad891928e40d543f0efc24c4ba9b70e2ccbafe26c"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_nothing_is_loaded_that_is_not_reached(name: str) -> None:
     """Against what Python has imported after the compressor has run once."""

@@ -32,7 +32,14 @@ NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @pytest.mark.parametrize(
     ("cores", "said"),
-    [(1, ""), (2, ""), (2, "OMP=1"), (1, "OMP=999"), (2, "MKL=1"), (1, "OMP=2,1"), (2, "OMP=two")],
+    [
+        (1, ""),
+        (2, "OMP=1"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [(2, ""), (1, "OMP=999"), (2, "MKL=1"), (1, "OMP=2,1"), (2, "OMP=two")]
+        ),
+    ],
 )
 def test_the_threads_that_torch_would_have(cores: int, said: str) -> None:
     plain = {key: value for key, value in os.environ.items() if key not in NAMES}
