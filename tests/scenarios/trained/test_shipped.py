@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,31 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small scenario, and in `shipped` what is made for it."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "small.yaml").write_text(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searching, "LocalWorkers", here([]))
+        patch.setattr(make_shipped, "SCENARIOS", (folder / "small.yaml",))
+        patch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
+        patch.setattr(shipped, "FOLDER", folder / "shipped")
+        patch.setenv("GCSIM_CACHE_DIR", str(folder / "cache"))
+        make_shipped.make(folder / "shipped")
+    return folder
+
+
 @pytest.fixture
-def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+def scenario(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     """A small one, whose trajectories come with gcsim."""
-    (tmp_path / "small.yaml").write_text(TEXT)
-    found = load_scenario(tmp_path / "small.yaml")
+    shutil.copy(made / "small.yaml", tmp_path)
+    shutil.copytree(made / "shipped", tmp_path / "shipped")
     monkeypatch.setattr(make_shipped, "SCENARIOS", (tmp_path / "small.yaml",))
     monkeypatch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
-    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "makers"))
-    make_shipped.make(tmp_path / "shipped")
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "users"))
-    return found
+    return load_scenario(tmp_path / "small.yaml")
 
 
 def told(result: TrainingResult) -> TrainingResult:
