@@ -84,7 +84,7 @@ def gains_figure(result: TrainingResult) -> Figure:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("number of workers\nband: 10th to 90th percentile over seeds and draws")
+        axes.set_xlabel("number of workers\nband: holds a further seed in 8 of 10 cases")
         axes.set_ylabel("speedup to the target, over dense")
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: speedup to {result.target}")

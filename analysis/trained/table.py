@@ -77,8 +77,8 @@ def legend(result: TrainingResult) -> str:
     return (
         "Against dense float32 training. steps: until the target stays reached, on samples that "
         "are held out. to target: simulated seconds until then; median of "
-        f"{plural(seeds, 'seed')}; range: 10th to 90th percentile over seeds and draws of the "
-        "uncertain inputs (0: not reached). reached: seeds that reach the target."
+        f"{plural(seeds, 'seed')}; range: holds a further seed in 8 of 10 cases, over draws "
+        "of the uncertain inputs (0: not reached). reached: seeds that reach the target."
     )
 
 

@@ -41,7 +41,8 @@ class TrainedRow:
     speedup_to_target: float | None
     """Dense's seconds over the method's: median over seeds; None as above."""
     speedup_to_target_low: float | None
-    """10th percentile over seeds and drawn worlds; 0 where the target is not reached."""
+    """10th percentile with a further seed, over drawn worlds (`bands.py`); 0 where a seed does not
+    reach the target."""
     speedup_to_target_high: float | None
     speedup_to_target_vs_half: float | None
     """As `speedup_to_target`, against half precision; None where that is not trained."""

@@ -20,15 +20,13 @@ import numpy as np
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.bands import band, grain
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, Curve, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
-
-LOW, HIGH = 10, 90
-"""Percentiles over seeds and drawn worlds."""
 
 
 def train(
@@ -146,7 +144,7 @@ def _rows_at(
     ends: Sequence[Sequence[int | None]],
 ) -> list[TrainedRow]:
     """The methods on one cluster; `ends` are the steps to the target, by method and seed."""
-    dense = scenario.dense or 0
+    dense, plan = scenario.dense or 0, plan_of(scenario)
     half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     seconds = [
         [_until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
@@ -157,8 +155,8 @@ def _rows_at(
     for number, one in enumerate(tried):
         own = seconds[number]
         gained = _gains(seconds[dense], own)
-        draws = np.concatenate([each[1:] for each in gained])
-        low, high = (float(np.percentile(draws, at)) for at in (LOW, HIGH))
+        rough = 0.0 if number == dense else _grain(plan, ends[number], ends[dense])
+        low, high = band(gained, rough)
         at_half = None if half is None else _median(_gains(seconds[half], own), ends[number])
         windows = [window for found in one.trajectories for window in found.windows]
         sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
@@ -191,6 +189,12 @@ def _rows_at(
             )
         )
     return rows
+
+
+def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
+    """What evaluations leave open of a speedup; 0 where a target is never reached, or at once."""
+    middle = [float(np.median([steps or 0 for steps in each])) for each in ends]
+    return grain(plan.evaluate_every, *middle) if all(middle) else 0.0
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:

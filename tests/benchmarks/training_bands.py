@@ -1,0 +1,100 @@
+"""How many of 20 further seeds lie in the band that `gcsim train` states? A table for the pages.
+
+    python tests/benchmarks/training_bands.py [--seeds 20] [--only LABEL]
+
+The twelve methods of `digits_8` as they come with gcsim, with three seeds; the further ones are
+trained here with the same learning rates, each with dense training of its own seed, and laid on the
+largest cluster, the k-th one in the k-th drawn world.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.pricing import Clock, clocks
+from gcsim.scenarios.trained.runs import Run, plan_of
+from gcsim.scenarios.trained.search import Tried, train_all
+from gcsim.scenarios.trained.study import ends_of, train
+from gcsim.traces.training.trajectory import Trajectory
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--only", action="append", help="label of a method")
+    asked = parser.parse_args()
+    scenario = load_scenario("digits_8")
+    assert scenario.dense is not None
+    stated = {row.label: row for row in train(scenario).rows if row.nodes == 8}
+    tried = train_all(scenario, progress=SilentProgress())
+    dense = further(scenario, tried[scenario.dense], asked.seeds)
+    print("| method | range stated | reached | held |\n|---|---:|---:|---:|", flush=True)
+    for one in tried:
+        row = stated[one.choice.label]
+        if one.choice.kind == "none" or (asked.only and one.choice.label not in asked.only):
+            continue
+        if row.reached < len(row.ended):
+            print(f"| {row.label} | {row.reached} of {len(row.ended)} reach the target | - | - |")
+            continue
+        own = further(scenario, one, asked.seeds)
+        (clock_dense, *_), (clock, *_) = sizes_reversed(scenario, dense, own)
+        low, high = row.speedup_to_target_low or 0.0, row.speedup_to_target_high or 0.0
+        pairs = zip(
+            seconds(scenario, dense, clock_dense), seconds(scenario, own, clock), strict=True
+        )
+        gains = [a / b if b else 0.0 for a, b in pairs if a]
+        inside = sum(low <= gain <= high for gain in gains)
+        reached = sum(gain > 0 for gain in gains)
+        print(
+            f"| {row.label} | {low:.2f} to {high:.2f} | {reached} of {len(gains)} "
+            f"| {inside} of {len(gains)} |",
+            flush=True,
+        )
+
+
+def further(scenario: Scenario, one: Tried, seeds: int) -> Tried:
+    """A method with seeds behind those of the scenario."""
+    plan = plan_of(scenario)
+    found = []
+    for seed in range(plan.seeds, plan.seeds + seeds):
+        run = Run(scenario=scenario, choice=one.choice, rate=one.rate, seed=seed, until=plan.steps)
+        known = run.known
+        trained = known[0] if known else run.perform(SilentProgress())
+        assert isinstance(trained, Trajectory), trained
+        if not known:
+            run.keep(trained)
+        found.append(trained)
+    return Tried(choice=one.choice, rate=one.rate, trajectories=found)
+
+
+def sizes_reversed(scenario: Scenario, *tried: Tried) -> list[list[Clock]]:
+    """Clocks by method, the largest cluster's first."""
+    labels = {one.choice.label for one in tried}
+    chosen = tuple(one for one in scenario.compressors if one.label in labels)
+    ordered = sorted(tried, key=lambda one: [c.label for c in chosen].index(one.choice.label))
+    found = clocks(replace(scenario, compressors=chosen), ordered, SilentProgress())
+    by_label = {one.choice.label: clock[::-1] for one, clock in zip(ordered, found, strict=True)}
+    return [by_label[one.choice.label] for one in tried]
+
+
+def seconds(scenario: Scenario, one: Tried, clock: Clock) -> list[float | None]:
+    """Until the target, the k-th seed's in the k-th world; None: not reached."""
+    ends = ends_of(plan_of(scenario), one, float("nan"))
+    found: list[float | None] = []
+    for number, (trajectory, steps) in enumerate(zip(one.trajectories, ends, strict=True)):
+        if steps is None:
+            found.append(None)
+            continue
+        place = [each.step for each in trajectory.evaluations].index(steps)
+        drawn = clock.elapsed(trajectory, drawn=True)[place]
+        found.append(float(drawn[number % len(drawn)]))
+    return found
+
+
+if __name__ == "__main__":
+    main()
