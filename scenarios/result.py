@@ -113,7 +113,11 @@ class Row:
     """Steps to the target over dense training's, median over seeds; None where half of the seeds
     or more did not reach it."""
     speedup_to_target: float | None = None
-    """`speedup_vs_dense` over that: what is gained until the target, at this iteration time."""
+    """`speedup_vs_dense` over that: what is gained until the target, at this iteration time; or at
+    that of what the method sends over its training, where it sends otherwise then."""
+    wire_bytes_over_training: float | None = None
+    """As `wire_bytes_per_worker`, mean over all steps of the trainings; None where it is the same,
+    within a tenth, or not known."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s")

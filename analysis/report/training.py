@@ -39,11 +39,20 @@ def trained_note(result: Result) -> str:
     origin = "shipped with gcsim" if not here else "trained here"
     if 0 < here < len(facts["trained_on"]):
         origin = f"shipped with gcsim, {here} trained here"
-    return (
+    said = (
         f"steps: until {facts['target']}, over those of dense training; to target: speedup over "
         f"steps; median of {plural(facts['seeds'], 'seed')} with "
         f"{plural(facts['workers'], 'worker')} ({origin}); -: not trained, or not reached."
     )
+    most = max(row.nodes for row in result.rows)
+    changing = [row for row in result.rows if row.nodes == most and row.wire_bytes_over_training]
+    for row in changing:
+        sent = (row.wire_bytes_over_training or 0.0) / 1e6
+        said += (
+            f" Over its training {row.label} sends {sent:.3g} MB a step, not the "
+            f"{row.wire_bytes_per_worker / 1e6:.3g} of this table: to target counts that."
+        )
+    return said
 
 
 def _gain(row: Row) -> float:

@@ -3,18 +3,34 @@
 A run's rows are about iterations. Where the scenario says how to train, and trajectories of a
 method are there, from `gcsim train` or with gcsim, its rows say whether it reached the target, and
 in how many times the steps of dense training. Its seconds are those steps at the row's own time an
-iteration; of methods whose bytes change as they train, `gcsim train` prices each window.
+iteration; of a method that sends other bytes over its training than in the few steps of a run (a
+variance falls, a threshold settles), each window of its trajectories is priced instead.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 
+from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
-from gcsim.scenarios.trained.study import dense_level, described, ends_of, mostly, steps_ratio
+from gcsim.scenarios.trained.study import (
+    dense_level,
+    described,
+    ends_of,
+    mostly,
+    steps_ratio,
+    until,
+)
+
+OTHER = 0.1
+"""By so large a share bytes over a training must differ from a run's to be priced."""
 
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
@@ -31,19 +47,28 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         return result
     found = {one.choice.label: one for one in _others(scenario)}
     ends = {label: ends_of(plan, one, level) for label, one in found.items()}
-    rows = tuple(
-        _with(row, ends[row.label], steps_ratio(ends[row.label], base))
-        if row.label in ends
-        else row
-        for row in result.rows
-    )
+    label = scenario.compressors[scenario.dense].label
+    iteration = {row.nodes: row.iteration_s for row in result.rows if row.label == label}
+    priced = _priced(scenario, result, found)
+    rows = []
+    for row in result.rows:
+        if row.label not in ends:
+            rows.append(row)
+            continue
+        own = ends[row.label]
+        known = _with(row, own, steps_ratio(own, base))
+        if row.label in priced:
+            clock = priced[row.label][scenario.node_counts.index(row.nodes)]
+            before = [math.inf if n is None else n * iteration[row.nodes] for n in base]
+            known = _over_its_training(known, found[row.label], own, clock, before)
+        rows.append(known)
     told = {
         "target": described(plan.target, level),
         "workers": plan.workers,
         "seeds": plan.seeds,
         "trained_on": {label: one.made or "here" for label, one in found.items()},
     }
-    return replace(result, rows=rows, provenance={**result.provenance, "training": told})
+    return replace(result, rows=tuple(rows), provenance={**result.provenance, "training": told})
 
 
 def _others(scenario: Scenario) -> list[Tried]:
@@ -59,4 +84,40 @@ def _with(row: Row, ends: list[int | None], steps: float | None) -> Row:
         seeds_at_target=sum(one is not None for one in ends),
         steps_to_target_vs_dense=steps,
         speedup_to_target=speedup / steps if speedup and steps else None,
+    )
+
+
+def _priced(
+    scenario: Scenario, result: Result, found: Mapping[str, Tried]
+) -> dict[str, list[Clock]]:
+    """By size of the cluster: of methods that send other bytes over their training."""
+    sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
+    others = [
+        one
+        for label, one in found.items()
+        if abs(_bytes_of(one) - sent[label]) > OTHER * sent[label]
+    ]
+    if not others:
+        return {}
+    each = clocks(replace(scenario, draws=0), others, SilentProgress())
+    return {one.choice.label: clock for one, clock in zip(others, each, strict=True)}
+
+
+def _bytes_of(one: Tried) -> float:
+    """Handed to collectives in a step: mean over all steps of all seeds."""
+    windows = [window for each in one.trajectories for window in each.windows]
+    steps = sum(window.steps for window in windows)
+    return sum(w.steps * w.wire_bytes_per_worker for w in windows) / max(1, steps)
+
+
+def _over_its_training(
+    row: Row, one: Tried, ends: list[int | None], clock: Clock, before: list[float]
+) -> Row:
+    """With what it sends over its training; `before` are dense training's seconds, by seed."""
+    after = [float(until(t, n, clock)[0]) for t, n in zip(one.trajectories, ends, strict=True)]
+    gains = [a / b if b and math.isfinite(b) else 0.0 for a, b in zip(before, after, strict=True)]
+    return replace(
+        row,
+        wire_bytes_over_training=_bytes_of(one),
+        speedup_to_target=statistics.median(gains) if mostly(ends) else None,
     )

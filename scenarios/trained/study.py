@@ -147,7 +147,7 @@ def _rows_at(
     dense, plan = scenario.dense or 0, plan_of(scenario)
     half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     seconds = [
-        [_until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
+        [until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
         for one, steps, clock in zip(tried, ends, clocks_there, strict=True)
     ]
     times = [_mean_time(one, clock) for one, clock in zip(tried, clocks_there, strict=True)]
@@ -212,7 +212,7 @@ def _median(gained: Sequence[np.ndarray], ends: Sequence[int | None]) -> float |
     return float(np.median([each[0] for each in gained])) if mostly(ends) else None
 
 
-def _until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
+def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
     """Seconds until a number of steps: `[1 + worlds]`, as stated first."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
     drawn = clock.elapsed(found, drawn=True)[place]

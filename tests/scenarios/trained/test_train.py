@@ -336,6 +336,30 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
     assert "to target" in said
 
 
+def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent(
+    tmp_path: Path,
+) -> None:
+    """It has the speedup to the target of `train`, whose windows are priced one by one."""
+    scenario = loaded(
+        tmp_path, "compressors=[none, {kind: variance, label: adaptive}]", "train.seeds=1",
+        "cluster.network={bandwidth: 10 Mbit/s, latency: 50 us}",
+    )  # fmt: skip
+    trained, found = train(scenario), gcsim.run(scenario)
+    for one in found.rows:
+        wanted = row(trained, one.label, one.nodes)
+        if one.label == "none":
+            assert one.wire_bytes_over_training is None
+            continue
+        sent = one.wire_bytes_over_training or 0.0
+        assert sent == pytest.approx(wanted.wire_bytes_per_worker)
+        assert abs(sent / one.wire_bytes_per_worker - 1) > 0.1
+        assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.01)
+        assert one.speedup_to_target != pytest.approx(
+            (one.speedup_vs_dense or 0.0) / (one.steps_to_target_vs_dense or 1.0), rel=0.02
+        )
+    assert "Over its training adaptive sends" in found.summary().replace("\n", " ")
+
+
 def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
     """On a slow network it has the fastest iteration, and single updates speak for it."""
     scenario = loaded(tmp_path, "cluster.network={bandwidth: 10 Mbit/s, latency: 50 us}")
