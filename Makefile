@@ -21,8 +21,10 @@ run: $(VENV)/run.stamp  ## the main job
 test: $(VENV)/dev.stamp  ## the test suite, on all cores
 	$(BIN)/python -m pytest -p no:benchmark --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out; whole runs take gigabytes each, two at a time
-	$(BIN)/python -m pytest -p no:benchmark --numprocesses=logical --maxprocesses=8 --dist=loadfile --no-loadscope-reorder -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
+# Some wait more than they compute: for a network, or for a signal.
+long: one_more = $(shell $(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))')
+long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out; whole runs take gigabytes each
+	$(BIN)/python -m pytest -p no:benchmark --numprocesses=$(one_more) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
 
 validate: $(VENV)/run.stamp  ## predictions against measured clusters, with their bounds
 	$(BIN)/gcsim validate -o build/validation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from gcsim.compressors.registry import REGISTRY, create
 N = 1 << 22
 M_MMAP_THRESHOLD = -3
 """Of glibc's malloc.h."""
+PR_SET_THP_DISABLE = 41
+"""Of Linux's prctl.h."""
 STATED: dict[str, float] = {
     # the threshold of the first step lets nearly half of the elements pass at the third, since
     # the same gradient comes again and again: 16 bytes for each pair, here and on its way
@@ -28,7 +31,17 @@ STATED: dict[str, float] = {
 """Floats an element beyond the state, of methods whose documentation states more than 6."""
 
 
+@pytest.fixture
+def small_pages() -> Iterator[None]:
+    """numpy asks for pages of 2 MB; whether there are any depends on what else the machine does."""
+    control = ctypes.CDLL(None).prctl
+    control(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    yield
+    control(PR_SET_THP_DISABLE, 0, 0, 0, 0)
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("small_pages")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.parametrize("name", REGISTRY)
 def test_an_exchange_peaks_at_six_floats_an_element(name: str) -> None:
