@@ -107,6 +107,9 @@ def run(
     seed: SeedOption = None,
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="All columns, all notes, all sources.")
+    ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
     ] = False,
@@ -134,20 +137,21 @@ def run(
     from gcsim.analysis.write import draw_figures, write_results  # brings matplotlib
 
     paths = write_results(result, folder)
+    if verbose and not quiet:
+        note_provenance(result)
     if as_json:
         emit_exactly(result.to_json())
     else:
-        show_answer(result)
+        show_answer(result, full=verbose)
     sys.stdout.flush()
     paths += draw_figures(result, folder)
     if not quiet:
-        note_provenance(result)
-        note_written(paths)
+        note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
         network = [*_again(sets, seed), "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
+        note_next(["run", scenario, *network, *elsewhere], f"another network{cached}")
 
 
 app.command()(train)
@@ -319,9 +323,7 @@ def record(
         asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
         note(*recorded_lines(folder, asked, max_size or ""))
         replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
-        note_next(
-            ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
-        )
+        note_next(["run", scenario, *_again(sets, seed), "--set", replay], "replay the trace")
 
 
 @app.command()
