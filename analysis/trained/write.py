@@ -7,7 +7,6 @@ import io
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.trained.result import TrainingResult
@@ -37,9 +36,9 @@ RESULTS: dict[str, Writer] = {
     "scenario.yaml": as_text(lambda result: document.write(result.scenario)),
 }
 FIGURES: dict[str, Writer] = {
-    "accuracy.png": drawn(curves_figure),
-    "speedup_to_target.png": drawn(gains_figure),
-    "accuracy_and_compression.png": drawn(ratio_figure),
+    "accuracy.png": drawn("gcsim.analysis.trained.curves:curves_figure"),
+    "speedup_to_target.png": drawn("gcsim.analysis.trained.curves:gains_figure"),
+    "accuracy_and_compression.png": drawn("gcsim.analysis.trained.curves:ratio_figure"),
 }
 
 

@@ -52,6 +52,7 @@ app = typer.Typer(
     name="gcsim",
     help="Would gradient compression make my training faster, by how much, and at what cost?",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -114,7 +115,11 @@ def run(
         bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
     ] = False,
 ) -> None:
-    """Run the compressors on real gradients and simulate the cluster at every size."""
+    """Compare compressors: real gradients, simulated cluster.
+
+    Runs every compressor on gradients of the model and simulates the cluster at every size.
+    """
+    from gcsim.analysis.write import draw_figures, write_results
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import (
@@ -134,7 +139,6 @@ def run(
     check_writable(folder)
     with watching(quiet) as progress:
         result = with_trained(loaded, simulate(loaded, cache=not no_cache, progress=progress))
-    from gcsim.analysis.write import draw_figures, write_results  # brings matplotlib
 
     paths = write_results(result, folder)
     if verbose and not quiet:
@@ -144,7 +148,7 @@ def run(
     else:
         show_answer(result, full=verbose)
     sys.stdout.flush()
-    paths += draw_figures(result, folder)
+    paths += draw_figures(result, folder, cache=not no_cache)
     if not quiet:
         note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
@@ -192,12 +196,13 @@ def check(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a scenario, and the trace it replays: every problem at once, nothing is simulated.
+    """Check a scenario, or a compressor of your own.
 
-    Says what was understood: nodes, links, and the algorithms that the transport chooses. The
-    module of a compressor of your own is imported, which runs its code; a model's is not. A
-    compressor of your own (my_module:Mine, parameters by --set) is run on small gradients and held
-    to what it says of itself; exit code 2 where it fails.
+    Of a scenario and the trace that it replays: every problem at once, nothing is simulated. Says
+    what was understood: nodes, links, and the algorithms that the transport chooses. The module of
+    a compressor of your own is imported, which runs its code; a model's is not. A compressor of
+    your own (my_module:Mine, parameters by --set) is run on small gradients and held to what it
+    says of itself; exit code 2 where it fails.
     """
     from gcsim.cli.check_compressor import names_a_compressor, report_on, text_of
 
@@ -233,7 +238,7 @@ def list_(
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
-    """List what a scenario can name (models, devices, links, …), and papers to reproduce."""
+    """List what a scenario can name, and papers to reproduce."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 
@@ -254,7 +259,10 @@ def list_(
 @app.command()
 @reported
 def schema() -> None:
-    """Print the JSON schema of a scenario file: an editor completes and checks by it."""
+    """Print the JSON schema of a scenario file.
+
+    An editor completes and checks by it.
+    """
     from gcsim.cli.terminal import emit_exactly
     from gcsim.scenarios.sections.file import schema_json
 
@@ -295,7 +303,7 @@ def record(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the scenario's model here and store its gradients as a trace."""
+    """Train the scenario's model here and store its gradients."""
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
@@ -338,7 +346,10 @@ def fit(
     ],
     quiet: QuietOption = False,
 ) -> None:
-    """Fit distributions to recorded gradients, for gradients: {source: synthetic, fit: FILE}."""
+    """Fit distributions to recorded gradients.
+
+    A scenario draws from them with gradients: {source: synthetic, fit: FILE}.
+    """
     from gcsim.cli.fit import fit_traces, fitted_lines
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note

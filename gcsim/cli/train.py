@@ -40,10 +40,10 @@ def train(
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the model with every method: how long until the target, on every cluster.
+    """Train with every method: how long until the target?
 
-    What was trained is kept: another cluster costs seconds, and the same command goes on after a
-    stop. Trajectories of the shipped scenarios come with gcsim.
+    On every cluster of the scenario. What was trained is kept: another cluster costs seconds, and
+    the same command goes on after a stop. Trajectories of the shipped scenarios come with gcsim.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching

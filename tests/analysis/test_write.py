@@ -36,6 +36,25 @@ def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) 
     assert all(path.stat().st_size for path in paths)
 
 
+def test_a_picture_from_the_cache_is_that_of_the_result(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    changed = replace(
+        result, rows=tuple(replace(row, label=f"{row.label}'") for row in result.rows)
+    )
+    drawn = []
+    for number, (shown, cache) in enumerate(
+        [(result, False), (result, True), (changed, True), (result, True)]
+    ):
+        if number == 3:  # all are in the cache by now: nothing is drawn
+            monkeypatch.setattr("matplotlib.figure.Figure.savefig", None)
+        paths = draw_figures(shown, tmp_path / str(number), cache=cache)
+        drawn.append([path.read_bytes() for path in paths])
+    assert drawn[0] == drawn[1] == drawn[3]
+    assert all(one != other for one, other in zip(drawn[1], drawn[2], strict=True))
+
+
 def test_results_json_is_the_result(result: Result, tmp_path: Path) -> None:
     write_results(result, tmp_path)
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
