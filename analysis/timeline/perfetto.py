@@ -55,9 +55,7 @@ def chrome_trace(result: Result) -> str:
             f"there are more than {LIMIT} spans"
         )
     node_size = largest.workers // largest.nodes
-    encode = json.JSONEncoder(
-        ensure_ascii=False, separators=(",", ":"), check_circular=False
-    ).encode
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     lines = [
         encode(event)
         for number, timeline in enumerate(result.timelines, start=1)

@@ -33,8 +33,8 @@ def reproduce(
 ) -> None:
     """Run a table or figure of a paper in miniature.
 
-    Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What was trained is kept, and the same command goes on
-    after a stop.
+    Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
+    was trained is kept, and the same command goes on after a stop.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching

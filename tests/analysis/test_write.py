@@ -40,9 +40,8 @@ def test_a_picture_from_the_cache_is_that_of_the_result(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
-    changed = replace(
-        result, rows=tuple(replace(row, label=f"{row.label}'") for row in result.rows)
-    )
+    rows = tuple(replace(row, label=f"{row.label}'") for row in result.rows)
+    changed = replace(result, rows=rows)
     drawn = []
     for number, (shown, cache) in enumerate(
         [(result, False), (result, True), (changed, True), (result, True)]
