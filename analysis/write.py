@@ -22,7 +22,7 @@ from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import replacing
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result, columns_of
+from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import kept
 from gcsim.traces.stage1.cache import version
 
@@ -39,7 +39,7 @@ def to_csv(result: Result) -> str:
         text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(columns_of(row) for row in result.rows)
+    writer.writerows(result.records())
     return text.getvalue()
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -19,6 +20,7 @@ from rich.progress import Task as BarState
 from rich.table import Column
 from rich.text import Text
 
+from gcsim.analysis.report.numbers import significant
 from gcsim.cli.outcome import users_code
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 
@@ -65,8 +67,9 @@ class _LoggedTask:
         now = time.monotonic()
         if 0 < self._done < self._total and now - self._last >= LOG_EVERY:
             self._last = now
-            left = (now - self._start) * float(self._total / self._done - 1)
-            self._console.print(f"{self._told()}, {left:.0f} s left")
+            rate = float(self._done) / (now - self._start)
+            left = f"{significant(rate, 2)}/s, {(self._total - self._done) / rate:.0f} s left"
+            self._console.print(f"{self._told()}, {left}")
 
     def _told(self) -> str:
         return f"{self._description}: {int(self._done)} of {self._total}"
@@ -95,10 +98,10 @@ class LineProgress:
         stage.end()
 
 
-class _Left(TimeRemainingColumn):
+class _Rate(ProgressColumn):
     def render(self, task: BarState) -> Text:
-        time = super().render(task)
-        return time if task.finished else time.append(" left")
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{significant(speed, 2)}/s", justify="right")
 
 
 def note_column(widest: int | None = None) -> TextColumn:
@@ -126,7 +129,8 @@ def _shown(quiet: bool) -> Iterator[Progress]:
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            _Left(compact=True, elapsed_when_finished=True),
+            _Rate(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             # what is left of the line: a long note must not squeeze the numbers
             note_column(max(8, console.width - 62)),
         )

@@ -68,6 +68,14 @@ def test_csv_has_every_value_exactly(result: Result) -> None:
         assert line["label"] == row.label
 
 
+def test_csv_says_of_which_run_a_row_is(result: Result) -> None:
+    links = {"device": {"name": "v100", "fingerprint": "x"}, "network": {"name": "10gbe"}}
+    scenario = {**result.scenario, "model": {"build": "my:net"}, "cluster": links}
+    line = next(csv.DictReader(to_csv(replace(result, scenario=scenario)).splitlines()))
+    of_run = [line[name] for name in ("scenario", "model", "seed", "device", "network")]
+    assert of_run == ["synthetic", "my:net", "0", "v100", "10gbe"]
+
+
 def test_scenario_yaml_reads_back_with_its_keys_in_order(result: Result) -> None:
     read = document.read(to_yaml(result), "scenario.yaml").data
     assert read == result.scenario

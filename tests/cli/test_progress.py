@@ -42,11 +42,11 @@ def test_parts_of_a_step_add_up_to_it_and_are_not_counted(
         for _ in range(6):
             task.advance(Fraction(1, 3))
     assert capsys.readouterr().err.splitlines() == [
-        "cluster sizes: 0 of 2, 50 s left",
-        "cluster sizes: 0 of 2, 40 s left",
-        "cluster sizes: 1 of 2, 30 s left",
-        "cluster sizes: 1 of 2, 20 s left",
-        "cluster sizes: 1 of 2, 10 s left",
+        "cluster sizes: 0 of 2, 0.033/s, 50 s left",
+        "cluster sizes: 0 of 2, 0.033/s, 40 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 30 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 20 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 10 s left",
         "cluster sizes: 2 of 2 in 61.0 s",
     ]
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
