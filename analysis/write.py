@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gcsim.analysis.page.run import run_page
 from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import replacing
@@ -100,22 +101,29 @@ FIGURES: dict[str, Writer] = {
     "breakdown.png": drawn("gcsim.analysis.plots.breakdown:breakdown_figure"),
     "faults.png": drawn("gcsim.analysis.plots.faults:faults_figure"),
 }
+REPORT = "report.html"
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
     """Write a run's results into `folder`; see `write_all`."""
-    return write_all(result, folder, RESULTS, FIGURES)
+    return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
 
 
-def draw_figures(result: Result, folder: Path, *, cache: bool = False) -> tuple[Path, ...]:
-    """Draw a run's figures into `folder`, or with `cache` take them from there; see `draw_all`."""
+def draw_figures(
+    result: Result, folder: Path, *, command: str = "", cache: bool = False
+) -> tuple[Path, ...]:
+    """Draw a run's figures into `folder`, or with `cache` take them from there; see `draw_all`.
+
+    The report comes first; it names the command that made it.
+    """
     left_out = FAULTS_ONLY if result.faulty is None else set()
     figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
     if cache and result.faulty is None:  # `results.json` does not hold all of faults
         figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
-    return draw_all(result, folder, figures)
+    report = as_text(lambda shown: run_page(shown, command))
+    return draw_all(result, folder, {REPORT: report, **figures})
 
 
 def write_all(

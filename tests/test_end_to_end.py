@@ -96,8 +96,8 @@ def results(folder: Path, name: str = "runs/small") -> dict[str, Any]:
 def test_a_run_writes_every_file_and_stdout_is_results_json(done: Path) -> None:
     names = {path.name for path in (done / "runs" / "small").iterdir()}
     assert names == {
-        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
-        "scenario.yaml",
+        "report.html", "results.json", "results.csv", "speedup.png", "breakdown.png",
+        "timeline.json", "scenario.yaml",
     }  # fmt: skip
     assert (done / "stdout.json").read_text() == (done / "runs/small/results.json").read_text()
 

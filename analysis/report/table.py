@@ -323,7 +323,8 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
     return "\n".join(lines)
 
 
-def _mark(row: Row, found: Verdict) -> str:
+def mark_of(row: Row, found: Verdict) -> str:
+    """What stands before its label."""
     if _among(row, found.foremost):
         return BEST
     if row is found.safe:
@@ -395,7 +396,7 @@ def _table(
         )
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     for row, numbers in zip(rows, cells, strict=True):
-        mark = _mark(row, found)
+        mark = mark_of(row, found)
         shown = row.via if via and not row.label.endswith(row.via) else ""
         label = _label(row, layout.label, mark=mark, notes=notes, via=shown)
         table.add_row(

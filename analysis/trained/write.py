@@ -7,7 +7,8 @@ import io
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.analysis.trained.page import training_page
+from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.trained.result import TrainingResult
 
@@ -44,9 +45,10 @@ FIGURES: dict[str, Writer] = {
 
 def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
     """See `write_all`."""
-    return write_all(result, folder, RESULTS, FIGURES)
+    return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
 
 
-def draw_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
-    """See `draw_all`."""
-    return draw_all(result, folder, FIGURES)
+def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
+    """See `draw_all`; the report names the command that made it."""
+    report = as_text(lambda shown: training_page(shown, command))
+    return draw_all(result, folder, {REPORT: report, **FIGURES})

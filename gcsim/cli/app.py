@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -27,6 +28,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    again,
     parsed,
 )
 from gcsim.cli.outcome import (
@@ -148,14 +150,16 @@ def run(
     else:
         show_answer(result, full=verbose)
     sys.stdout.flush()
-    paths += draw_figures(result, folder, cache=not no_cache)
+    asked = ["run", scenario, *again(sets, seed)]
+    command = shlex.join(["gcsim", *asked])
+    paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
         note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
-        network = [*_again(sets, seed), "--set", change]
+        network = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next(["run", scenario, *network, *elsewhere], f"another network{cached}")
+        note_next([*network, *elsewhere], f"another network{cached}")
 
 
 app.command()(train)
@@ -173,12 +177,6 @@ def _another_network(link: Link) -> tuple[str, str]:
         return "cluster.network=10gbe", "10gbe"
     other = 10 if link.bandwidth > 15e9 / 8 else 25
     return f"cluster.network.bandwidth={other} Gbit/s", f"{other}gbit"
-
-
-def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
-    """The options that make the same scenario once more."""
-    repeated = [word for assignment in sets or () for word in ("--set", assignment)]
-    return repeated + ([] if seed is None else ["--seed", str(seed)])
 
 
 @app.command()
@@ -331,7 +329,7 @@ def record(
         asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
         note(*recorded_lines(folder, asked, max_size or ""))
         replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
-        note_next(["run", scenario, *_again(sets, seed), "--set", replay], "replay the trace")
+        note_next(["run", scenario, *again(sets, seed), "--set", replay], "replay the trace")
 
 
 @app.command()

@@ -5,6 +5,7 @@ Everything heavy is imported when the command runs.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    again,
 )
 from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
 
@@ -70,6 +72,7 @@ def train(
     else:
         emit(*parts(result, width()))
     sys.stdout.flush()
-    paths += draw_training(result, folder)
+    asked = ["gcsim", "train", scenario, *again(sets, seed)]
+    paths = (*draw_training(result, folder, shlex.join(asked)), *paths)
     if not quiet:
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")

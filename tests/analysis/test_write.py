@@ -13,6 +13,7 @@ import pytest
 from gcsim.analysis import write as module
 from gcsim.analysis.write import (
     FIGURES,
+    REPORT,
     RESULTS,
     draw_figures,
     to_csv,
@@ -28,7 +29,7 @@ def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) 
     folder = tmp_path / "runs" / "a"
     paths = (*write_results(result, folder), *draw_figures(result, folder))
     names = [
-        "results.json", "results.csv", "timeline.json", "scenario.yaml",
+        "results.json", "results.csv", "timeline.json", "scenario.yaml", REPORT,
         "speedup.png", "breakdown.png",
     ]  # fmt: skip
     assert [path.name for path in paths] == names
@@ -145,11 +146,25 @@ def test_no_result_is_lost_to_a_figure(
     with pytest.raises(InternalError if raised is ValueError else raised) as caught:
         draw_figures(result, tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    assert set(RESULTS) <= left <= {*RESULTS, *FIGURES} - {name}  # no litter, and none of earlier
+    assert (
+        set(RESULTS) <= left <= {*RESULTS, REPORT, *FIGURES} - {name}
+    )  # no litter, and none of earlier
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
     if raised is ValueError:
-        assert left == {*RESULTS, "speedup.png", "breakdown.png"} - {name}
+        assert left == {*RESULTS, REPORT, "speedup.png", "breakdown.png"} - {name}
         assert str(caught.value).startswith(f"{name} could not be drawn (ValueError: bug)")
+
+
+def test_a_report_that_cannot_be_made_costs_nothing_but_itself(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / REPORT).write_text("earlier")
+    monkeypatch.setattr(module, "run_page", lambda shown, command: 1 / 0)
+    write_results(result, tmp_path)
+    with pytest.raises(InternalError, match=f"{REPORT} could not be drawn"):
+        draw_figures(result, tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*RESULTS, "speedup.png", "breakdown.png"}
 
 
 @pytest.mark.parametrize("label", ["$$", "$\\frac$", "$10 and $20", "\\", "a_b^c", "$\\alpha$"])

@@ -188,8 +188,8 @@ def test_files_go_to_runs_and_the_scenarios_name_or_where_one_says(tmp_path: Pat
     gcsim("run", SCENARIO, "-q")
     gcsim("run", SCENARIO, "-q", "-o", "elsewhere/deep")
     names = {
-        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
-        "scenario.yaml",
+        "report.html", "results.json", "results.csv", "speedup.png", "breakdown.png",
+        "timeline.json", "scenario.yaml",
     }  # fmt: skip
     for folder in (tmp_path / "runs" / SCENARIO, tmp_path / "elsewhere" / "deep"):
         assert {path.name for path in folder.iterdir()} == names
