@@ -20,6 +20,7 @@ import typer
 
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
+from gcsim.cli.explain import explain
 from gcsim.cli.list import Kind
 from gcsim.cli.options import (
     JsonOption,
@@ -162,6 +163,7 @@ def run(
         note_next([*network, *elsewhere], f"another network{cached}")
 
 
+app.command()(explain)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)

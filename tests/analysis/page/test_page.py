@@ -41,7 +41,8 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.texts: list[str] = []
         self.scripts: list[str] = []
-        self._inside, self._order = "", None
+        self._inside = ""
+        self._order: str | None = None
         self.feed(text)
         self.close()
 
