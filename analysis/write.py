@@ -58,7 +58,7 @@ def as_text(make: Callable[[Any], str]) -> Writer:
     return produce
 
 
-def drawn(figure: str) -> Writer:
+def drawn(figure: str, form: str = "png") -> Writer:
     """A writer of the picture that `module:function` draws of a result; matplotlib is imported when
     it draws."""
 
@@ -66,7 +66,7 @@ def drawn(figure: str) -> Writer:
         from gcsim.analysis.plots.style import save
 
         module, _, function = figure.partition(":")
-        save(getattr(import_module(module), function)(result), path)
+        save(getattr(import_module(module), function)(result), path, form)
 
     return produce
 
@@ -101,6 +101,12 @@ FIGURES: dict[str, Writer] = {
     "breakdown.png": drawn("gcsim.analysis.plots.breakdown:breakdown_figure"),
     "faults.png": drawn("gcsim.analysis.plots.faults:faults_figure"),
 }
+ASKED_FOR = {
+    "speedup": "gcsim.analysis.plots.speedup:speedup_figure",
+    "breakdown": "gcsim.analysis.plots.breakdown:breakdown_figure",
+    "pareto": "gcsim.analysis.plots.pareto:pareto_figure",
+}
+"""What `gcsim plot` draws."""
 REPORT = "report.html"
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
@@ -124,6 +130,12 @@ def draw_figures(
         figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
     report = as_text(lambda shown: run_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **figures})
+
+
+def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
+    """Draw the figures that can be drawn of a stored result, as `form`; see `draw_all`."""
+    figures = {f"{name}.{form}": drawn(where, form) for name, where in ASKED_FOR.items()}
+    return draw_all(result, folder, figures)
 
 
 def write_all(

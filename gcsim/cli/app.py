@@ -20,6 +20,7 @@ import typer
 
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
+from gcsim.cli.compare import compare
 from gcsim.cli.explain import explain
 from gcsim.cli.list import Kind
 from gcsim.cli.options import (
@@ -42,6 +43,7 @@ from gcsim.cli.outcome import (
     say,
     users_code,
 )
+from gcsim.cli.plot import plot
 from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
 from gcsim.cli.train import train
@@ -163,7 +165,9 @@ def run(
         note_next([*network, *elsewhere], f"another network{cached}")
 
 
+app.command()(compare)
 app.command()(explain)
+app.command()(plot)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)
