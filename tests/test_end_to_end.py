@@ -295,7 +295,7 @@ def test_as_many_iterations_as_fit_are_kept_and_the_rest_is_said(
         ("compressors=[{kind: topk, ration: 0.1}]", "ratio"),
         ("model=alexnett", "alexnet"),
         ("cluster.network.bandwith=1 Gbit/s", "bandwidth"),
-        ("cluster.network.bandwidth=10 Gbps", "Gbit/s"),
+        ("cluster.network.bandwidth=10 Gbits", "Gbit/s"),
         ("cluster.network.latency=-1 us", "latency"),
         ("batch_size=-1", "batch_size"),
         ("cluster.device=p101", "p100"),

@@ -238,10 +238,12 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         marks.append(f"{BEST}{'may be the ' if len(found.foremost) > 1 else ''}fastest")
     if found.safe is not None and not _among(found.safe, found.foremost):
         marks.append(f"{SAFE}fastest with practically the dense update")
-    if found.left_out:
-        marks.append(f"{LEFT_OUT}not counted: nothing to train with, as far as was seen")
     columns = brief_columns(found.rows)
     notes = ["; ".join(marks)] if marks else []
+    if found.left_out:
+        (row, why), *others = found.left_out
+        more = f"; {plural(len(others), 'other')} (-v)" if others else ""
+        notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
     if TO_TARGET in columns:
@@ -261,7 +263,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
     if uncertain(rows):
-        notes.append(_range(rows))
+        notes.append(f"{_range(rows)} -: narrower than the digits shown.")
     if spreads(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""

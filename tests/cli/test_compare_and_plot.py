@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gcsim.analysis.plots.pareto import front, pareto_figure
@@ -94,5 +95,5 @@ def test_every_method_with_an_error_is_a_point(result: Result) -> None:
         (left, [row.iteration_s * 1e3 for row in largest]),
         (right, [row.wire_bytes_per_worker / 1e6 for row in largest]),
     ):
-        points = {str(line.get_label()): line.get_xdata() for line in axes.lines[1:]}
-        assert [float(points[row.label][0]) for row in largest] == pytest.approx(wanted)  # type: ignore[index]
+        points = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines[1:]}
+        assert [float(points[row.label][0]) for row in largest] == pytest.approx(wanted)
