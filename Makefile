@@ -92,15 +92,29 @@ $(VENV)/bin/python:
 	  fi
 	$(PYTHON) -m venv $(VENV)
 
+# pip is not quiet: it names each file with its size and says how far it is.
+PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check -c constraints.txt
+define announce
+  @echo "Installing gcsim and its libraries into $(abspath $(VENV)): PyTorch, numba, scipy, matplotlib"
+  @echo "and smaller ones, 1.3 GB on disk; a PyTorch with CUDA (pip's choice on Linux) takes several GB more."
+endef
+define installed
+  @touch $@
+  @echo "Installed: $(BIN)/gcsim (after '. $(BIN)/activate': gcsim)"
+endef
+
 # A failed installation leaves no stamp and is tried again. Bytecode is made of what is imported: of
 # one file in five.
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e .
-	@touch $@
+	$(announce)
+	$(PIP) -e .
+	$(installed)
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/run.stamp
+	$(announce)
+	$(PIP) -e ".[dev]"
+	@touch $(VENV)/run.stamp
+	$(installed)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,30 +2,33 @@
 
 Results are all whole or as they were: they are produced under temporary names first and renamed
 when the last of them is whole. They are on disk before the first figure is drawn; a figure that
-cannot be drawn costs nothing but itself.
+cannot be drawn costs nothing but itself. Figures of a result that was drawn before come from the
+cache: drawing them takes longer than all the rest of a run that is known.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from gcsim.analysis.plots.breakdown import breakdown_figure
-from gcsim.analysis.plots.faults import faults_figure
-from gcsim.analysis.plots.speedup import speedup_figure
-from gcsim.analysis.plots.style import save
+from gcsim.analysis.page.run import run_page
 from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import replacing
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result, columns_of
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.running import kept
+from gcsim.traces.stage1.cache import version
 
+_CODE = Path(__file__).parent
+"""What draws."""
 Writer = Callable[[Any, Path], None]
 """Writes a result, or a figure of it, to a path."""
 
@@ -37,7 +40,7 @@ def to_csv(result: Result) -> str:
         text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(columns_of(row) for row in result.rows)
+    writer.writerows(result.records())
     return text.getvalue()
 
 
@@ -55,9 +58,36 @@ def as_text(make: Callable[[Any], str]) -> Writer:
     return produce
 
 
-def drawn(figure: Callable[[Any], Figure]) -> Writer:
-    """What draws a result, as a writer of the picture."""
-    return lambda result, path: save(figure(result), path)
+def drawn(figure: str, form: str = "png") -> Writer:
+    """A writer of the picture that `module:function` draws of a result; matplotlib is imported when
+    it draws."""
+
+    def produce(result: Any, path: Path) -> None:
+        from gcsim.analysis.plots.style import save
+
+        module, _, function = figure.partition(":")
+        save(getattr(import_module(module), function)(result), path, form)
+
+    return produce
+
+
+def drawn_once(name: str, draw: Writer) -> Writer:
+    """The same from the cache, where this picture was drawn of this result before."""
+
+    def produce(result: Result, path: Path) -> None:
+        facts = {key: value for key, value in result.document().items() if key != "wall"}
+        code = {one.name: one.read_text() for one in sorted(_CODE.glob("*/*.py"))}
+        libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
+        text = json.dumps([name, facts, code, libraries])
+        key = hashlib.sha256(text.encode()).hexdigest()
+        picture = kept.found(key)
+        if picture is None:
+            draw(result, path)
+            kept.keep(key, path.read_bytes())
+        else:
+            path.write_bytes(picture)
+
+    return produce
 
 
 RESULTS: dict[str, Writer] = {
@@ -67,23 +97,45 @@ RESULTS: dict[str, Writer] = {
     "scenario.yaml": as_text(to_yaml),
 }
 FIGURES: dict[str, Writer] = {
-    "speedup.png": drawn(speedup_figure),
-    "breakdown.png": drawn(breakdown_figure),
-    "faults.png": drawn(faults_figure),
+    "speedup.png": drawn("gcsim.analysis.plots.speedup:speedup_figure"),
+    "breakdown.png": drawn("gcsim.analysis.plots.breakdown:breakdown_figure"),
+    "faults.png": drawn("gcsim.analysis.plots.faults:faults_figure"),
 }
+ASKED_FOR = {
+    "speedup": "gcsim.analysis.plots.speedup:speedup_figure",
+    "breakdown": "gcsim.analysis.plots.breakdown:breakdown_figure",
+    "pareto": "gcsim.analysis.plots.pareto:pareto_figure",
+}
+"""What `gcsim plot` draws."""
+REPORT = "report.html"
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
     """Write a run's results into `folder`; see `write_all`."""
-    return write_all(result, folder, RESULTS, FIGURES)
+    return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
 
 
-def draw_figures(result: Result, folder: Path) -> tuple[Path, ...]:
-    """Draw a run's figures into `folder`; see `draw_all`."""
+def draw_figures(
+    result: Result, folder: Path, *, command: str = "", cache: bool = False
+) -> tuple[Path, ...]:
+    """Draw a run's figures into `folder`, or with `cache` take them from there; see `draw_all`.
+
+    The report comes first; it names the command that made it.
+    """
     left_out = FAULTS_ONLY if result.faulty is None else set()
-    return draw_all(result, folder, {n: made for n, made in FIGURES.items() if n not in left_out})
+    figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
+    if cache and result.faulty is None:  # `results.json` does not hold all of faults
+        figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
+    report = as_text(lambda shown: run_page(shown, command))
+    return draw_all(result, folder, {REPORT: report, **figures})
+
+
+def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
+    """Draw the figures that can be drawn of a stored result, as `form`; see `draw_all`."""
+    figures = {f"{name}.{form}": drawn(where, form) for name, where in ASKED_FOR.items()}
+    return draw_all(result, folder, figures)
 
 
 def write_all(

@@ -26,11 +26,12 @@ class Result(of_run.Result):
 
     __slots__ = ()
 
-    def summary(self, width: int = 120) -> str:
-        """What `gcsim run` prints on a terminal of `width` cells: the table, then the answer."""
+    def summary(self, width: int = 120, *, full: bool = False) -> str:
+        """What `gcsim run` (in full: `gcsim run -v`) prints on a terminal of `width` cells: the
+        table, then the answer."""
         from gcsim.analysis.report.summary import parts, plain
 
-        return plain(parts(self, width), width)
+        return plain(parts(self, width, full=full), width)
 
     def plot_speedup(self) -> Figure:
         """Throughput relative to one device against the number of workers (`speedup.png`)."""

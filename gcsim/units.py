@@ -2,8 +2,9 @@
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
 second), because `50 * 1e-6 != 5e-5` in floating point. Only `bit` and `B` are accepted, so that
-nothing hangs on the case of one letter; prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi,
-Gi, Ti (powers of 1024, bits and bytes only). A number without a unit is refused, not guessed.
+nothing hangs on the case of one letter, and of rates `bps` (25 Gbps), as networks are sold;
+prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of 1024, bits and bytes
+only). A number without a unit is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
 }
 """Every unit, with its size in the base unit of its dimension."""
 
+_SOLD = {f"{prefix}bps": f"{prefix}bit/s" for prefix in _DECIMAL}
+"""Bits a second, as people write them too."""
+
 EXAMPLES: dict[Dimension, str] = {
     "time": "50 us",
     "size": "25 MiB",
@@ -67,6 +71,7 @@ def parse(text: object, dimension: Dimension) -> Fraction:
     if not unit:
         raise InputError(f"{shown} has no unit", hint=example)
     known = UNITS[dimension]
+    unit = _SOLD.get(unit, unit)
     if unit not in known:
         message = f"unknown unit {unit!r} in {shown!r}, which should be a {dimension}"
         raise InputError(message, hint=_nearest(unit, dimension))

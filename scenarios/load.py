@@ -22,6 +22,7 @@ from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
+from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.cluster import build_cluster
 from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile
@@ -175,7 +176,11 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         given = {"kind": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
             continue  # the schema says so
-        parameters = {key: value for key, value in given.items() if key not in ("kind", "label")}
+        parameters = {
+            key: value if (share := per_cent(value)) is None else float(share)
+            for key, value in given.items()
+            if key not in ("kind", "label")
+        }
         kind, label = given["kind"], given.get("label")
         label = kind if label is None else label
         try:

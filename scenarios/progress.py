@@ -1,20 +1,23 @@
 """How far is a long run? What the stages report to whoever watches: a bar, a log, nobody.
 
 A stage opens a task with the number of its steps and advances it; leaving the context closes the
-task, finished or not. Stages are the gradients, each compressor, and each cluster size.
+task, finished or not. Steps are what a person counts (methods, cluster sizes); what is finer is a
+part of a step.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
 from typing import Protocol
 
 
 class Task(Protocol):
     """One stage under way."""
 
-    def advance(self, n: int = 1, note: str = "") -> None:
-        """Report `n` more steps as done; `note` says in a few words where the stage is."""
+    def advance(self, n: int | Fraction = 1, note: str = "") -> None:
+        """Report `n` more steps, or a part of one, as done; `note` says in a few words where the
+        stage is."""
 
 
 class Progress(Protocol):
@@ -25,7 +28,7 @@ class Progress(Protocol):
 
 
 class _SilentTask:
-    def advance(self, n: int = 1, note: str = "") -> None:
+    def advance(self, n: int | Fraction = 1, note: str = "") -> None:
         pass
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
@@ -160,7 +161,8 @@ def _measure(
         )
         source = scenario.gradients
         workers = source.workers or trace.workers
-        with progress.task("compressors", len(subjects) * len(layouts)) as task:
+        part = Fraction(1, len(layouts))
+        with progress.task("methods", len(subjects)) as task:
             return measure(
                 subjects,
                 trace,
@@ -173,5 +175,5 @@ def _measure(
                     "workers": workers,
                     "iterations": trace.iterations,
                 },
-                advance=lambda kind: task.advance(note=kind),
+                advance=lambda kind: task.advance(part, note=kind),
             )

@@ -96,8 +96,8 @@ def results(folder: Path, name: str = "runs/small") -> dict[str, Any]:
 def test_a_run_writes_every_file_and_stdout_is_results_json(done: Path) -> None:
     names = {path.name for path in (done / "runs" / "small").iterdir()}
     assert names == {
-        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
-        "scenario.yaml",
+        "report.html", "results.json", "results.csv", "speedup.png", "breakdown.png",
+        "timeline.json", "scenario.yaml",
     }  # fmt: skip
     assert (done / "stdout.json").read_text() == (done / "runs/small/results.json").read_text()
 
@@ -296,7 +296,7 @@ def test_as_many_iterations_as_fit_are_kept_and_the_rest_is_said(
         ("compressors=[{kind: topk, ration: 0.1}]", "ratio"),
         ("model=alexnett", "alexnet"),
         ("cluster.network.bandwith=1 Gbit/s", "bandwidth"),
-        ("cluster.network.bandwidth=10 Gbps", "Gbit/s"),
+        ("cluster.network.bandwidth=10 Gbits", "Gbit/s"),
         ("cluster.network.latency=-1 us", "latency"),
         ("batch_size=-1", "batch_size"),
         ("cluster.device=p101", "p100"),

@@ -7,7 +7,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-from gcsim.analysis.papers.picture import figure
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
 from gcsim.scenarios.papers.preset import Reproduction
 from gcsim.scenarios.reading import document
@@ -44,4 +43,4 @@ def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
     return draw_all(found, folder, _FIGURES)
 
 
-_FIGURES: dict[str, Writer] = {"figure.png": drawn(figure)}
+_FIGURES: dict[str, Writer] = {"figure.png": drawn("gcsim.analysis.papers.picture:figure")}

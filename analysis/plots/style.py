@@ -51,6 +51,12 @@ _SETTINGS = {
     "text.parse_math": False,  # labels are the user's text
 }
 DPI = 160
+_ABOUT: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""By format, what says when and with what a picture was made: nothing."""
 MANY = 16
 """Methods from which on most of them are muted."""
 FOREMOST = 8
@@ -139,7 +145,7 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG without version or date: equal figures are equal bytes."""
+def save(figure: Figure, path: Path, form: str = "png") -> None:
+    """Write a PNG, SVG or PDF without version or date: equal figures are equal bytes."""
     with settings():
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(path, format=form, dpi=DPI, metadata=_ABOUT[form])

@@ -17,7 +17,7 @@ from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
 from gcsim.analysis.report.widths import MOST, main_sources
-from gcsim.analysis.report.wording import listed, name_of, spread
+from gcsim.analysis.report.wording import listed, name_of, one_iteration, spread
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -38,8 +38,7 @@ def answer(result: Result) -> list[str]:
     """The answer at the largest size, what is safe and what to try, where the width of the
     interval comes from, and how it changes with the size."""
     found = largest_verdict(result)
-    first = found.rows[0]
-    where = f"On {plural(first.nodes, 'node')} ({plural(first.workers, 'worker')})"
+    first, where = found.rows[0], _where(found)
     if len(found.rows) == 1:
         takes = f"{where} {first.label} takes {milliseconds(first.iteration_s)} an iteration"
         sentences = [
@@ -62,6 +61,28 @@ def answer(result: Result) -> list[str]:
             *_by_size(result),
         ]
     return sentences + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+
+
+def _where(found: Verdict) -> str:
+    first = found.rows[0]
+    return f"On {plural(first.nodes, 'node')} ({plural(first.workers, 'worker')})"
+
+
+def brief_answer(result: Result) -> list[str]:
+    """The same in a few lines, without what the table shows."""
+    found = largest_verdict(result)
+    if len(found.rows) == 1:
+        return answer(result)
+    said = [
+        f"{_where(found)} {_pays(found)}",
+        *_safe(found),
+        *_to_try(found, cost=False),
+        *trained(result, found),
+        *(one_iteration(result) or _too_few(result, found)),
+        *_width(result, found),
+        *_by_size(result),
+    ]
+    return said + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
 
 
 def _named(found: Verdict) -> list[Row]:
@@ -117,14 +138,14 @@ def _safe(found: Verdict) -> list[str]:
     ]
 
 
-def _to_try(found: Verdict) -> list[str]:
+def _to_try(found: Verdict, *, cost: bool = True) -> list[str]:
     row = found.to_try
     if row is None or row is found.safe or found.pays == "no":
         return []
     if is_safe(row):
         return [f"Fastest to try: {_speedup(row)}; {AS_DENSE}."]
     trust = "" if row.seeds_trained is not None else "; train before you trust it"
-    return [f"Fastest to try: {_speedup(row)}{trust}. {_cost(row)}"]
+    return [f"Fastest to try: {_speedup(row)}{trust}.{f' {_cost(row)}' if cost else ''}"]
 
 
 def _cost(row: Row) -> str:
@@ -152,12 +173,17 @@ def _rivals(result: Result, found: Verdict) -> list[str]:
         left = len(found.rivals) - len(shown)
         others = [plural(left, "other")] if left else []
         sentences.append(f"Not clearly slower: {'; '.join([*shown, *others])}.")
-    if found.by_luck:
-        sentences.append(
-            f"{number(result).capitalize()} are too few to tell some of them apart: set "
-            "training.iterations higher."
-        )
-    return sentences
+    return sentences + _too_few(result, found)
+
+
+def _too_few(result: Result, found: Verdict) -> list[str]:
+    """That luck is in the way, and what to do."""
+    if found.to_try is None or found.pays == "no" or not found.by_luck:
+        return []
+    return [
+        f"{number(result).capitalize()} are too few to tell some of them apart: set "
+        "training.iterations higher."
+    ]
 
 
 def _left_out(found: Verdict) -> list[str]:
@@ -184,10 +210,10 @@ def _width(result: Result, found: Verdict) -> list[str]:
         if one.input.measure not in measures:
             measures.append(one.input.measure)
     names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
-    most = "most" if sum(one.share for one in sources) >= MOST else "the largest part"
+    most = "Most" if sum(one.share for one in sources) >= MOST else "The largest part"
     return [
-        f"The range of {row.label} ({_known(row)}) holds 80 % of the draws of the uncertain "
-        f"inputs; {most} of its width comes from {listed(names)}. To narrow it: {listed(measures)}."
+        f"{most} of the range of {row.label} comes from {listed(names)}. To narrow it: "
+        f"{listed(measures)}."
     ]
 
 

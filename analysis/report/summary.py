@@ -9,15 +9,16 @@ from io import StringIO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.answer import answer, brief_answer
 from gcsim.analysis.report.selection import largest_verdict
-from gcsim.analysis.report.table import HEADING, answer_columns, answer_table, title
+from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
 from gcsim.scenarios.result import Result
 
 
-def parts(result: Result, width: int) -> tuple[RenderableType, ...]:
-    """What `gcsim run` shows on `width` terminal cells."""
-    return answer_table(result, width), "", Text("\n".join(answer(result)))
+def parts(result: Result, width: int, *, full: bool = False) -> tuple[RenderableType, ...]:
+    """What `gcsim run` shows on `width` terminal cells; in full, with `-v`."""
+    said = answer(result) if full else brief_answer(result)
+    return answer_table(result, width, full=full), "", Text("\n".join(said))
 
 
 def plain(shown: Sequence[RenderableType], width: int) -> str:
@@ -34,11 +35,11 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
 def html(result: Result) -> str:
     """The rows of the largest size and the answer, for a notebook."""
     rows = largest_verdict(result).rows
-    columns = answer_columns(rows)
+    columns = brief_columns(rows)
     headings = [HEADING, *(column.heading.replace("\n", " ") for column in columns)]
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     lines = [(row.label, *numbers) for row, numbers in zip(rows, cells, strict=True)]
-    return html_table(title(result), headings, lines, answer(result))
+    return html_table(title(result), headings, lines, brief_answer(result))
 
 
 def html_table(

@@ -1,14 +1,16 @@
-"""The answer first: every compressor at the largest size, in a table that fits the terminal.
+"""The answer first: every method at the largest size, in a table that fits the terminal.
 
-A wide terminal gets one table. Where that does not fit, the same columns are stacked as two
-tables: the answer (how fast, how sure, at what error), then where the time goes and what is sent.
-Where not even those fit, probabilities are left to `results.json`, and there are as many tables as
-are needed: no number and no label is ever cut. Emphasis is a mark and a typeface, never a colour
-alone.
+In brief it is one table of 80 cells: how fast, how sure, what is sent, at what error. In full it
+has every column. A wide terminal gets them as one table; where that does not fit, they are stacked
+as two: the answer, then where the time goes and what comes of it. Where not even those fit,
+probabilities are left to `results.json`. On a terminal that is too narrow for a table there are as
+many as are needed: no number and no label is ever cut. Emphasis is a mark and a typeface, never a
+colour alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +34,7 @@ BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
 """Before the labels of those that may be the fastest, of the safe one, of those not counted."""
 PERIODIC = " *"
 """After the label of a method whose iterations are not all alike."""
-HEADING = "compressor"
+HEADING = "method"
 """Of the labels."""
 NARROW_LABEL = 24
 """Terminal cells at which labels are still pleasant to read when they must wrap."""
@@ -171,6 +173,18 @@ DRAWN = (
 )
 
 
+def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """How fast, how sure, what is sent, and the error; in its place, where methods were trained,
+    the speedup until the target."""
+    if any(row.speedup_vs_dense is not None for row in rows):
+        known = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
+        total: tuple[Column, ...] = (SPEEDUP, *known, ITERATION)
+    else:
+        total = (ITERATION, *((ITERATION_RANGE,) if uncertain(rows) else ()))
+    trained = any(row.seeds_trained is not None for row in rows)
+    return (*total, SENT, TO_TARGET if trained else replace(NMSE, heading="error\n(NMSE)"))
+
+
 def answer_columns(rows: Sequence[Row], *, chances: bool = True) -> tuple[Column, ...]:
     """How fast, how sure, at what error; what no row has is left out, and without `chances` the
     probabilities."""
@@ -195,14 +209,15 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (*before, *PARTS, *after, *cost)
 
 
-def answer_table(result: Result, width: int) -> Group:
+def answer_table(result: Result, width: int, *, full: bool = False) -> Group:
     """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
     found = largest_verdict(result)
     parts: list[RenderableType] = [Text(title(result), style="bold")]
-    layout = _arrange(found.rows, width)
+    layout = _arrange(found.rows, width, full=full)
     for number, columns in enumerate(layout.tables):
-        parts += ["", _table(found, columns, layout, via=number == 0)]
-    parts += ["", *(Text(note) for note in footnotes(result, found))]
+        parts += ["", _table(found, columns, layout, notes=full, via=full and number == 0)]
+    notes = footnotes(result, found) if full else brief_notes(result, found)
+    parts += ["", *map(Text, notes)]
     return Group(*parts)
 
 
@@ -216,6 +231,27 @@ def title(result: Result) -> str:
     )
 
 
+def brief_notes(result: Result, found: Verdict) -> list[str]:
+    """What the marks mean, and what nobody can guess of the columns."""
+    marks = []
+    if found.foremost:
+        marks.append(f"{BEST}{'may be the ' if len(found.foremost) > 1 else ''}fastest")
+    if found.safe is not None and not _among(found.safe, found.foremost):
+        marks.append(f"{SAFE}fastest with practically the dense update")
+    columns = brief_columns(found.rows)
+    notes = ["; ".join(marks)] if marks else []
+    if found.left_out:
+        (row, why), *others = found.left_out
+        more = f"; {plural(len(others), 'other')} (-v)" if others else ""
+        notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
+    if uncertain(found.rows):
+        notes.append(_range(found.rows))
+    if TO_TARGET in columns:
+        target = result.provenance["training"]["target"]
+        notes.append(f"to target: speedup until {target}; -: not trained, or not reached.")
+    return notes
+
+
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     """What the marks mean, then what the columns mean; `found` is the verdict, where it is at
     hand."""
@@ -227,7 +263,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
     if uncertain(rows):
-        notes.append(_range(rows))
+        notes.append(f"{_range(rows)} -: narrower than the digits shown.")
     if spreads(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""
@@ -257,10 +293,7 @@ def _marks(found: Verdict) -> list[str]:
 
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
-    return (
-        f"range: 10th to 90th percentile over {count} draws of the uncertain inputs (-: narrower "
-        "than the digits shown)."
-    )
+    return f"range: 10th to 90th percentile over {count} draws of the uncertain inputs."
 
 
 def _among(row: Row, rows: Sequence[Row]) -> bool:
@@ -278,11 +311,11 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     )
 
 
-def _label(row: Row, width: int, mark: str = BEST, via: str = "") -> str:
+def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: str = "") -> str:
     """A row's label with its marks, on as many lines as `width` cells need, and below it what
-    carries the method."""
+    carries the method; without `notes` not that of a period."""
     indent = " " * len(mark)
-    text = row.label + (PERIODIC if row.period > 1 else "")
+    text = row.label + (PERIODIC if notes and row.period > 1 else "")
     lines = [textwrap.fill(text, width, initial_indent=mark, subsequent_indent=indent)]
     if via:
         inner = indent * 2
@@ -292,7 +325,8 @@ def _label(row: Row, width: int, mark: str = BEST, via: str = "") -> str:
     return "\n".join(lines)
 
 
-def _mark(row: Row, found: Verdict) -> str:
+def mark_of(row: Row, found: Verdict) -> str:
+    """What stands before its label."""
     if _among(row, found.foremost):
         return BEST
     if row is found.safe:
@@ -310,32 +344,40 @@ class _Layout:
     label: int
 
 
-def _arrange(rows: Sequence[Row], width: int) -> _Layout:
-    labels = [cell_len(_label(row, 10**6)) for row in rows]
+def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]]]:
+    """Columns of the tables to stack, what to try first first."""
+    if not full:
+        return [(brief_columns(rows),)]
+    every, short = answer_columns(rows), answer_columns(rows, chances=False)
+    others = other_columns(rows)
+    return [((*every, *others),), (every, others), (short, others)]
+
+
+def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:
+    labels = [cell_len(_label(row, 10**6, notes=full)) for row in rows]
     widest = max(cell_len(HEADING), *labels)
 
     def room(columns: Sequence[Column], gap: int) -> int:
         return width - sum(gap + column.width(rows) for column in columns)
 
-    full, short = answer_columns(rows), answer_columns(rows, chances=False)
-    others = other_columns(rows)
-    one: Sequence[Sequence[Column]] = ((*full, *others),)
-    plans = [(one, widest), ((full, others), widest), ((short, others), widest)]
-    for plan, label in (*plans, ((short, others), NARROW_LABEL)):
+    plans = _plans(rows, full=full)
+    for plan, label in (*((plan, widest) for plan in plans), (plans[-1], NARROW_LABEL)):
         for gap in (3, 2, 1):
             narrowest = min(room(columns, gap) for columns in plan)
             if narrowest >= min(label, widest):
                 return _Layout(tables=plan, gap=gap, label=min(widest, narrowest))
     label = max(cell_len(HEADING), min(NARROW_LABEL, width // 2))
     tables: list[list[Column]] = [[]]
-    for column in (*short, *others):
+    for column in itertools.chain(*plans[-1]):
         if tables[-1] and room([*tables[-1], column], 1) < label:
             tables.append([])
         tables[-1].append(column)
     return _Layout(tables=tables, gap=1, label=label)
 
 
-def _table(found: Verdict, columns: Sequence[Column], layout: _Layout, *, via: bool) -> Table:
+def _table(
+    found: Verdict, columns: Sequence[Column], layout: _Layout, *, notes: bool, via: bool
+) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -356,9 +398,9 @@ def _table(found: Verdict, columns: Sequence[Column], layout: _Layout, *, via: b
         )
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     for row, numbers in zip(rows, cells, strict=True):
-        mark = _mark(row, found)
+        mark = mark_of(row, found)
         shown = row.via if via and not row.label.endswith(row.via) else ""
-        label = _label(row, layout.label, mark, shown)
+        label = _label(row, layout.label, mark=mark, notes=notes, via=shown)
         table.add_row(
             Text(label), *map(Text, numbers), style="bold" if mark in (BEST, SAFE) else ""
         )

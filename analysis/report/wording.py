@@ -25,6 +25,13 @@ def spread(result: Result, rows: Iterable[Row]) -> list[str]:
     ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
     if not ranges:
         return []
+    return one_iteration(result) or [
+        f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."
+    ]
+
+
+def one_iteration(result: Result) -> list[str]:
+    """That a single iteration, where they differ, may be luck."""
     if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
         return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
-    return [f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."]
+    return []

@@ -55,8 +55,9 @@ def chrome_trace(result: Result) -> str:
             f"there are more than {LIMIT} spans"
         )
     node_size = largest.workers // largest.nodes
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     lines = [
-        json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+        encode(event)
         for number, timeline in enumerate(result.timelines, start=1)
         for event in _events(timeline, number, node_size, cut=cut)
     ]

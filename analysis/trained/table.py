@@ -41,7 +41,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = _columns(result.measure, rows)
+    columns = columns_of(result.measure, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -125,7 +125,8 @@ def answer(result: TrainingResult) -> list[str]:
     return said
 
 
-def _columns(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
+def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
+    """Headings and cells of the table, without those for a wide terminal alone."""
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
@@ -155,7 +156,7 @@ def _range(row: TrainedRow) -> str:
 def _table(result: TrainingResult, width: int) -> Table:
     """A wide terminal has learning rate, milliseconds and megabytes too."""
     rows = ranked(result)
-    columns = list(_columns(result.measure, rows))
+    columns = list(columns_of(result.measure, rows))
     more: list[Column] = [
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
         ("sent\n[MB]", lambda row: _significant(row.wire_bytes_per_worker, 1e-6)),

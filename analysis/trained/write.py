@@ -7,8 +7,8 @@ import io
 from dataclasses import asdict
 from pathlib import Path
 
-from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
-from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.analysis.trained.page import training_page
+from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.trained.result import TrainingResult
 
@@ -37,17 +37,18 @@ RESULTS: dict[str, Writer] = {
     "scenario.yaml": as_text(lambda result: document.write(result.scenario)),
 }
 FIGURES: dict[str, Writer] = {
-    "accuracy.png": drawn(curves_figure),
-    "speedup_to_target.png": drawn(gains_figure),
-    "accuracy_and_compression.png": drawn(ratio_figure),
+    "accuracy.png": drawn("gcsim.analysis.trained.curves:curves_figure"),
+    "speedup_to_target.png": drawn("gcsim.analysis.trained.curves:gains_figure"),
+    "accuracy_and_compression.png": drawn("gcsim.analysis.trained.curves:ratio_figure"),
 }
 
 
 def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
     """See `write_all`."""
-    return write_all(result, folder, RESULTS, FIGURES)
+    return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
 
 
-def draw_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
-    """See `draw_all`."""
-    return draw_all(result, folder, FIGURES)
+def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
+    """See `draw_all`; the report names the command that made it."""
+    report = as_text(lambda shown: training_page(shown, command))
+    return draw_all(result, folder, {REPORT: report, **FIGURES})

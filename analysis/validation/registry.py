@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from gcsim.analysis.validation.suite import Suite
 from gcsim.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from gcsim.analysis.validation.suite import Suite
 
 SUITES: dict[str, str] = {
     "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
@@ -42,6 +45,8 @@ def chosen(names: Sequence[str] = ()) -> list[Suite]:
 
 
 def _suite(name: str) -> Suite:
+    from gcsim.analysis.validation.suite import Suite
+
     if name in SUITES:
         module, _, attribute = SUITES[name].partition(":")
         own: Suite = getattr(import_module(module), attribute)

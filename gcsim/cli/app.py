@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -19,6 +20,8 @@ import typer
 
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
+from gcsim.cli.compare import compare
+from gcsim.cli.explain import explain
 from gcsim.cli.list import Kind
 from gcsim.cli.options import (
     JsonOption,
@@ -27,6 +30,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    again,
     parsed,
 )
 from gcsim.cli.outcome import (
@@ -39,6 +43,7 @@ from gcsim.cli.outcome import (
     say,
     users_code,
 )
+from gcsim.cli.plot import plot
 from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
 from gcsim.cli.train import train
@@ -52,6 +57,7 @@ app = typer.Typer(
     name="gcsim",
     help="Would gradient compression make my training faster, by how much, and at what cost?",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -107,11 +113,18 @@ def run(
     seed: SeedOption = None,
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="All columns, all notes, all sources.")
+    ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
     ] = False,
 ) -> None:
-    """Run the compressors on real gradients and simulate the cluster at every size."""
+    """Compare compressors: real gradients, simulated cluster.
+
+    Runs every compressor on gradients of the model and simulates the cluster at every size.
+    """
+    from gcsim.analysis.write import draw_figures, write_results
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import (
@@ -131,25 +144,30 @@ def run(
     check_writable(folder)
     with watching(quiet) as progress:
         result = with_trained(loaded, simulate(loaded, cache=not no_cache, progress=progress))
-    from gcsim.analysis.write import draw_figures, write_results  # brings matplotlib
 
     paths = write_results(result, folder)
+    if verbose and not quiet:
+        note_provenance(result)
     if as_json:
         emit_exactly(result.to_json())
     else:
-        show_answer(result)
+        show_answer(result, full=verbose)
     sys.stdout.flush()
-    paths += draw_figures(result, folder)
+    asked = ["run", scenario, *again(sets, seed)]
+    command = shlex.join(["gcsim", *asked])
+    paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
-        note_provenance(result)
-        note_written(paths)
+        note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
-        network = [*_again(sets, seed), "--set", change]
+        network = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
+        note_next([*network, *elsewhere], f"another network{cached}")
 
 
+app.command()(compare)
+app.command()(explain)
+app.command()(plot)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)
@@ -167,12 +185,6 @@ def _another_network(link: Link) -> tuple[str, str]:
     return f"cluster.network.bandwidth={other} Gbit/s", f"{other}gbit"
 
 
-def _again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
-    """The options that make the same scenario once more."""
-    repeated = [word for assignment in sets or () for word in ("--set", assignment)]
-    return repeated + ([] if seed is None else ["--seed", str(seed)])
-
-
 @app.command()
 @reported
 def check(
@@ -188,12 +200,13 @@ def check(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a scenario, and the trace it replays: every problem at once, nothing is simulated.
+    """Check a scenario, or a compressor of your own.
 
-    Says what was understood: nodes, links, and the algorithms that the transport chooses. The
-    module of a compressor of your own is imported, which runs its code; a model's is not. A
-    compressor of your own (my_module:Mine, parameters by --set) is run on small gradients and held
-    to what it says of itself; exit code 2 where it fails.
+    Of a scenario and the trace that it replays: every problem at once, nothing is simulated. Says
+    what was understood: nodes, links, and the algorithms that the transport chooses. The module of
+    a compressor of your own is imported, which runs its code; a model's is not. A compressor of
+    your own (my_module:Mine, parameters by --set) is run on small gradients and held to what it
+    says of itself; exit code 2 where it fails.
     """
     from gcsim.cli.check_compressor import names_a_compressor, report_on, text_of
 
@@ -229,7 +242,7 @@ def list_(
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
-    """List what a scenario can name (models, devices, links, …), and papers to reproduce."""
+    """List what a scenario can name, and papers to reproduce."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 
@@ -250,7 +263,10 @@ def list_(
 @app.command()
 @reported
 def schema() -> None:
-    """Print the JSON schema of a scenario file: an editor completes and checks by it."""
+    """Print the JSON schema of a scenario file.
+
+    An editor completes and checks by it.
+    """
     from gcsim.cli.terminal import emit_exactly
     from gcsim.scenarios.sections.file import schema_json
 
@@ -291,7 +307,7 @@ def record(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the scenario's model here and store its gradients as a trace."""
+    """Train the scenario's model here and store its gradients."""
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
@@ -319,9 +335,7 @@ def record(
         asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
         note(*recorded_lines(folder, asked, max_size or ""))
         replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
-        note_next(
-            ["gcsim", "run", scenario, *_again(sets, seed), "--set", replay], "replay the trace"
-        )
+        note_next(["run", scenario, *again(sets, seed), "--set", replay], "replay the trace")
 
 
 @app.command()
@@ -336,7 +350,10 @@ def fit(
     ],
     quiet: QuietOption = False,
 ) -> None:
-    """Fit distributions to recorded gradients, for gradients: {source: synthetic, fit: FILE}."""
+    """Fit distributions to recorded gradients.
+
+    A scenario draws from them with gradients: {source: synthetic, fit: FILE}.
+    """
     from gcsim.cli.fit import fit_traces, fitted_lines
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note

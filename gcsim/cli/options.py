@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, TypeVar
 
@@ -35,6 +35,12 @@ DaskOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 ResultsOption = Annotated[bool, typer.Option("--json", help="results.json on stdout.")]
+
+
+def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
+    """The options that make the same scenario once more."""
+    repeated = [word for assignment in sets or () for word in ("--set", assignment)]
+    return repeated + ([] if seed is None else ["--seed", str(seed)])
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:

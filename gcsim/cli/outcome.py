@@ -20,7 +20,6 @@ from typing import ParamSpec
 import typer
 
 from gcsim.errors import GcsimError, InputError, InternalError, Problem, printable
-from gcsim.files import remove_left
 
 P = ParamSpec("P")
 
@@ -130,6 +129,8 @@ def _wrong_input(problem: Problem) -> int:
 def _bug(error: Exception) -> int:
     import tempfile
     import traceback
+
+    from gcsim.files import remove_left
 
     text = "".join(traceback.format_exception(error))
     if Reporting.debug:

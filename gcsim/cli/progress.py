@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 
 from rich.console import Console
 from rich.progress import (
@@ -31,11 +32,11 @@ class _BarTask:
     def __init__(self, bars: Bars, number: int) -> None:
         self._bars, self._number = bars, number
 
-    def advance(self, n: int = 1, note: str = "") -> None:
+    def advance(self, n: int | Fraction = 1, note: str = "") -> None:
         fields = {"note": note} if note else {}  # without a new one, the last stays
         self._bars.update(
             self._number,  # type: ignore[arg-type]  # TaskID is an int
-            advance=n,
+            advance=n,  # type: ignore[arg-type]  # sums of parts are exact
             **fields,  # type: ignore[arg-type]  # any name is a field
         )
 
@@ -57,24 +58,26 @@ class BarProgress:
 class _LoggedTask:
     def __init__(self, console: Console, description: str, total: int) -> None:
         self._console, self._description, self._total = console, description, total
-        self._done, self._note = 0, ""
+        self._done, self._note = Fraction(0), ""
         self._start = self._last = time.monotonic()
 
-    def advance(self, n: int = 1, note: str = "") -> None:
+    def advance(self, n: int | Fraction = 1, note: str = "") -> None:
         self._done += n
         self._note = note or self._note
         now = time.monotonic()
         if 0 < self._done < self._total and now - self._last >= LOG_EVERY:
             self._last = now
-            rate = self._done / (now - self._start)
+            rate = float(self._done) / (now - self._start)
             left = f"{significant(rate, 2)}/s, {(self._total - self._done) / rate:.0f} s left"
-            self._console.print(f"{self._description}: {self._done} of {self._total}, {left}")
+            self._console.print(f"{self._told()}, {left}")
+
+    def _told(self) -> str:
+        return f"{self._description}: {int(self._done)} of {self._total}"
 
     def end(self) -> None:
         spent = time.monotonic() - self._start
         why = f" ({self._note})" if self._note and self._done < self._total else ""
-        done = f"{self._description}: {self._done} of {self._total}"
-        self._console.print(f"{done} in {spent:.1f} s{why}")
+        self._console.print(f"{self._told()} in {spent:.1f} s{why}")
 
 
 class LineProgress:

@@ -31,10 +31,10 @@ def reproduce(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a table or figure of a paper in miniature: does its order come out, and its shape?
+    """Run a table or figure of a paper in miniature.
 
-    Exit code 0 whatever the verdicts are. What was trained is kept, and the same command goes on
-    after a stop.
+    Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
+    was trained is kept, and the same command goes on after a stop.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching

@@ -69,28 +69,26 @@ def note(*lines: str) -> None:
 # --- a run ---------------------------------------------------------------------------------------
 
 
-def show_answer(result: Result) -> None:
+def show_answer(result: Result, *, full: bool) -> None:
     """The table, then the sentences."""
     from gcsim.analysis.report.summary import parts
 
-    emit(*parts(result, width()))
+    emit(*parts(result, width(), full=full))
 
 
 def note_provenance(result: Result) -> None:
     """Where the numbers come from, on stderr."""
     from gcsim.analysis.report.sources import provenance_notes
 
-    note("", "Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)))
+    note("Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)), "")
 
 
-def note_written(paths: Sequence[Path]) -> None:
-    """The files of a run, on stderr."""
+def note_written(paths: Sequence[Path], *, brief: bool) -> None:
+    """The files of a run, on stderr, and what the screen has not shown."""
     names = ", ".join(path.name for path in paths)
-    note(
-        "",
-        f"Written to {paths[0].parent}: {names}",
-        "  timeline.json opens in ui.perfetto.dev: one iteration that communicates, of each method",
-    )
+    note("", f"Written to {paths[0].parent}: {names}; timeline.json opens in ui.perfetto.dev")
+    if brief:
+        note("With -v: where the time goes, what the columns mean, where the numbers come from.")
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
@@ -108,10 +106,28 @@ def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
     return lines
 
 
-def note_next(command: Sequence[str], what: str) -> None:
-    """A command to try next, on stderr."""
+def note_next(arguments: Sequence[str], what: str) -> None:
+    """A command of gcsim to try next, on stderr."""
+    command = [*started_as(), *arguments]
     note("", f"Next, {what}:")
     print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is to be copied
+
+
+def started_as() -> list[str]:
+    """The words that start this gcsim again in the user's shell: where PATH does not find it, with
+    the path that it was started by."""
+    script = Path(sys.argv[0])
+    if script.parts[-2:] == ("gcsim", "__main__.py"):
+        return [_as_typed(Path(sys.executable)), "-m", "gcsim"]
+    return [_as_typed(script) if script.stem == "gcsim" else "gcsim"]
+
+
+def _as_typed(program: Path) -> str:
+    """Its name where PATH finds it, else its path, from here where it lies below."""
+    found = shutil.which(program.name)
+    if found is not None and Path(found).resolve() == program.resolve():
+        return program.name
+    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
 
 
 def summary(scenario: Scenario) -> str:

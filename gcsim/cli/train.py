@@ -5,6 +5,7 @@ Everything heavy is imported when the command runs.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    again,
 )
 from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
 
@@ -40,10 +42,10 @@ def train(
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the model with every method: how long until the target, on every cluster.
+    """Train with every method: how long until the target?
 
-    What was trained is kept: another cluster costs seconds, and the same command goes on after a
-    stop. Trajectories of the shipped scenarios come with gcsim.
+    On every cluster of the scenario. What was trained is kept: another cluster costs seconds, and
+    the same command goes on after a stop. Trajectories of the shipped scenarios come with gcsim.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
@@ -70,6 +72,7 @@ def train(
     else:
         emit(*parts(result, width()))
     sys.stdout.flush()
-    paths += draw_training(result, folder)
+    asked = ["gcsim", "train", scenario, *again(sets, seed)]
+    paths = (*draw_training(result, folder, shlex.join(asked)), *paths)
     if not quiet:
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")

@@ -52,9 +52,9 @@ def validate(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict what was measured on real clusters, and show the errors.
+    """Predict what was measured on real clusters.
 
-    Exit code 1: a bound on an error, or on the share of right choices, is broken.
+    Shows the errors. Exit code 1: a bound on an error, or on the share of right choices, is broken.
     """
     from gcsim.analysis.validation import coverage
     from gcsim.analysis.validation.report.as_json import to_json

@@ -94,7 +94,10 @@ def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
 
 
 def device(name: str) -> Device:
-    """A shipped device. Raises `InputError` with a suggestion when there is none of that name."""
+    """A shipped device; "V100" is v100.
+
+    Raises `InputError` with a suggestion when there is none of that name.
+    """
     return _named(name, "device", devices())
 
 
@@ -216,8 +219,9 @@ def inherit(
 
 
 def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
-    if name not in known:
-        variants = [entry for entry in known if name and entry.startswith(name)]
-        hint = f"there are {', '.join(variants)}" if variants else did_you_mean(name, known)
+    own = name.lower()
+    if own not in known:
+        variants = [entry for entry in known if own and entry.startswith(own)]
+        hint = f"there are {', '.join(variants)}" if variants else did_you_mean(own, known)
         raise InputError(f"unknown {kind} {name!r}", hint=hint)
-    return known[name]
+    return known[own]

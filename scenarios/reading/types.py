@@ -41,17 +41,11 @@ def exact_number(value: Any) -> Fraction | None:
         return None
 
 
-def without_per_cent(value: Any, *, share: bool = False) -> str:
-    """The hint for a value that seems to be in per cent, as a number; else empty.
-
-    With `share`, a plain number from 1 to 100 seems so too.
-    """
+def per_cent(value: Any) -> Fraction | None:
+    """What "90 %" is as a number, exactly; None for all else."""
     text = str(value).strip()
-    number = exact_number(text.removesuffix("%").rstrip())
-    plain = not text.endswith("%")
-    if number is None or (plain and not (share and 1 < number <= 100)):
-        return ""
-    return f"write {float(number / 100):.12g} for {float(number):.12g} %"
+    number = exact_number(text[:-1].rstrip()) if text.endswith("%") else None
+    return None if number is None else number / 100
 
 
 def _one_line(text: str) -> str:
@@ -74,12 +68,12 @@ def asking(question: Callable[[], Found]) -> Found:
         raise invalid(error.problems[0].message, error.problems[0].hint) from error
 
 
-def in_catalogue(look_up: Callable[[str], object]) -> AfterValidator:
-    """Of names that `look_up` must not refuse."""
+def in_catalogue(look_up: Callable[[str], Any]) -> AfterValidator:
+    """Of names that `look_up` must not refuse; as the entry that it finds is called, where it is
+    called anything."""
 
     def known(name: str) -> str:
-        asking(lambda: look_up(name))
-        return name
+        return str(getattr(asking(lambda: look_up(name)), "name", name))
 
     return AfterValidator(known)
 
@@ -103,17 +97,20 @@ def quantity(
 
 
 def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
-    """A number or a ratio of whole numbers, exact, within limits."""
+    """A number, a ratio of whole numbers or per cent, exact, within limits."""
 
     def parse(value: Any) -> Fraction:
         not_a_list(value)
         found = exact_number(value)
+        shown = value
+        if found is None and (found := per_cent(value)) is not None:
+            shown = f"{value}, which is {float(found):g},"
         if found is None:
-            message = f"{value!s:.40} is not a number or a ratio such as 3/2"
-            raise invalid(message, without_per_cent(value))
+            raise invalid(f"{value!s:.40} is not a number or a ratio such as 3/2")
         if not limits.hold(found):
-            hint = without_per_cent(value, share=1 in (limits.most, limits.below))
-            raise invalid(f"{value} must be {limits}", hint)
+            meant = 1 in (limits.most, limits.below) and shown is value and 1 < found <= 100
+            hint = f"write {float(found):.12g} % if you mean that" if meant else ""
+            raise invalid(f"{shown} must be {limits}", hint)
         return found
 
     bounds = {

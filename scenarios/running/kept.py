@@ -89,15 +89,31 @@ def simulation_code() -> str:
 
 def load(key: str) -> Result | None:
     """The result under this name, or None when there is none that is whole."""
+    packed = found(key)
+    try:
+        return None if packed is None else _RESULT.validate_json(zlib.decompress(packed))
+    except (ValidationError, zlib.error):
+        return None
+
+
+def found(key: str) -> bytes | None:
+    """What is kept under this name, or None when there is nothing that is whole."""
     path = _folder() / f"{key}.z"
     try:
         body = unsealed(path.read_bytes())
-        found = None if body is None else _RESULT.validate_json(zlib.decompress(body))
-    except (OSError, ValidationError, zlib.error):
+    except OSError:
         return None
     with suppress(OSError):
         os.utime(path)  # asked for now
-    return found
+    return body
+
+
+def keep(key: str, body: bytes) -> None:
+    """Keep bytes under a name, where there is room."""
+    with suppress(InputError):
+        with replacing(_folder() / f"{key}.z") as temporary:
+            temporary.write_bytes(sealed(body))
+        _make_room()
 
 
 def save(key: str, result: Result, seconds: float) -> None:
@@ -105,12 +121,8 @@ def save(key: str, result: Result, seconds: float) -> None:
     room. A disk that takes none has been told of when the profiles were kept."""
     body = _RESULT.dump_json(result)
     packed = zlib.compress(body, 1)
-    if seconds * _READ < len(body) or len(packed) > LARGEST:
-        return
-    with suppress(InputError):
-        with replacing(_folder() / f"{key}.z") as temporary:
-            temporary.write_bytes(sealed(packed))
-        _make_room()
+    if seconds * _READ >= len(body) and len(packed) <= LARGEST:
+        keep(key, packed)
 
 
 @contextmanager

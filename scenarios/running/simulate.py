@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -109,8 +110,8 @@ def simulate(
     drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
     found: list[list[Simulated]] = []
     moved = np.zeros(len(inputs))
-    steps = len(scenario.node_counts) * len(profiles)
-    with progress.task("cluster sizes", steps) as task:
+    part = Fraction(1, 2 * len(profiles))  # of a size: as stated, then in all worlds
+    with progress.task("cluster sizes", len(scenario.node_counts)) as task:
         for nodes in scenario.node_counts:
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
             averager = Averager(cluster, training, scenario.seed)
@@ -128,7 +129,7 @@ def simulate(
                     averager=averager, prices=prices,
                 )  # fmt: skip
                 first.append(one)
-                task.advance()
+                task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
             either = _ring_or_tree(
                 scenario, profiles, nodes, compute=compute["stated"], prices=prices
             )
@@ -145,6 +146,7 @@ def simulate(
                     # to digits that do not depend on the number of threads that added up
                     drawn_s = (prediction.iteration * ratio for ratio in ratios[: len(worlds)])
                     draws = tuple(float(f"{seconds:.9g}") for seconds in drawn_s)
+                task.advance(part)
                 of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)

@@ -52,10 +52,11 @@ def _model_name(name: str) -> str:
         return name
     if ":" in name:
         return builder(name)
-    if name not in MODELS:
-        hint = f"{did_you_mean(name, MODELS)} Your own model is written package.module:build"
+    own = name.lower()
+    if own not in MODELS:
+        hint = f"{did_you_mean(own, MODELS)} Your own model is written package.module:build"
         raise invalid(f"unknown model {name!r}", hint)
-    return name
+    return own
 
 
 class OwnModel(Section):

@@ -61,7 +61,7 @@ class LinkSection(LinkFields):
             return handler(data)
         base = data.get("like")
         merged = dict(data)
-        if isinstance(base, str) and base in catalog.links():
+        if isinstance(base, str) and base.lower() in catalog.links():
             merged = over(_figures(plain_link(catalog.link(base))), merged)
         section = handler(merged)
         section._stated = dict(data)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from multiprocessing.connection import Connection
 
 from gcsim.scenarios.progress import Task as Stage
@@ -65,8 +66,9 @@ class _Telling:
 
 class _ToldStage:
     def __init__(self, tell: Callable[[str], None], description: str, total: int) -> None:
-        self._tell, self._description, self._total, self._done = tell, description, total, 0
+        self._tell, self._description, self._total = tell, description, total
+        self._done = Fraction(0)
 
-    def advance(self, n: int = 1, note: str = "") -> None:
+    def advance(self, n: int | Fraction = 1, note: str = "") -> None:
         self._done += n
-        self._tell(f"{self._description} {self._done} of {self._total}")
+        self._tell(f"{self._description} {int(self._done)} of {self._total}")

@@ -47,9 +47,9 @@ def busy(result: Result) -> Result:
     return replace(result, rows=rows, scenario=scenario)
 
 
-def render(result: Result, width: int) -> str:
+def render(result: Result, width: int, *, full: bool = True) -> str:
     """The table for `width` terminal cells."""
-    return plain([answer_table(result, width)], width)
+    return plain([answer_table(result, width, full=full)], width)
 
 
 def between(low: float, high: float, *, worlds: int = WORLDS) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ import pytest
 from gcsim.analysis import write as module
 from gcsim.analysis.write import (
     FIGURES,
+    REPORT,
     RESULTS,
     draw_figures,
     to_csv,
@@ -28,12 +29,30 @@ def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) 
     folder = tmp_path / "runs" / "a"
     paths = (*write_results(result, folder), *draw_figures(result, folder))
     names = [
-        "results.json", "results.csv", "timeline.json", "scenario.yaml",
+        "results.json", "results.csv", "timeline.json", "scenario.yaml", REPORT,
         "speedup.png", "breakdown.png",
     ]  # fmt: skip
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
     assert all(path.stat().st_size for path in paths)
+
+
+def test_a_picture_from_the_cache_is_that_of_the_result(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    rows = tuple(replace(row, label=f"{row.label}'") for row in result.rows)
+    changed = replace(result, rows=rows)
+    drawn = []
+    for number, (shown, cache) in enumerate(
+        [(result, False), (result, True), (changed, True), (result, True)]
+    ):
+        if number == 3:  # all are in the cache by now: nothing is drawn
+            monkeypatch.setattr("matplotlib.figure.Figure.savefig", None)
+        paths = draw_figures(shown, tmp_path / str(number), cache=cache)
+        drawn.append([path.read_bytes() for path in paths])
+    assert drawn[0] == drawn[1] == drawn[3]
+    assert all(one != other for one, other in zip(drawn[1], drawn[2], strict=True))
 
 
 def test_results_json_is_the_result(result: Result, tmp_path: Path) -> None:
@@ -48,6 +67,14 @@ def test_csv_has_every_value_exactly(result: Result) -> None:
     for line, row in zip(lines, result.rows, strict=True):
         assert float(line["iteration_s"]) == row.iteration_s
         assert line["label"] == row.label
+
+
+def test_csv_says_of_which_run_a_row_is(result: Result) -> None:
+    links = {"device": {"name": "v100", "fingerprint": "x"}, "network": {"name": "10gbe"}}
+    scenario = {**result.scenario, "model": {"build": "my:net"}, "cluster": links}
+    line = next(csv.DictReader(to_csv(replace(result, scenario=scenario)).splitlines()))
+    of_run = [line[name] for name in ("scenario", "model", "seed", "device", "network")]
+    assert of_run == ["synthetic", "my:net", "0", "v100", "10gbe"]
 
 
 def test_scenario_yaml_reads_back_with_its_keys_in_order(result: Result) -> None:
@@ -119,11 +146,25 @@ def test_no_result_is_lost_to_a_figure(
     with pytest.raises(InternalError if raised is ValueError else raised) as caught:
         draw_figures(result, tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    assert set(RESULTS) <= left <= {*RESULTS, *FIGURES} - {name}  # no litter, and none of earlier
+    assert (
+        set(RESULTS) <= left <= {*RESULTS, REPORT, *FIGURES} - {name}
+    )  # no litter, and none of earlier
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
     if raised is ValueError:
-        assert left == {*RESULTS, "speedup.png", "breakdown.png"} - {name}
+        assert left == {*RESULTS, REPORT, "speedup.png", "breakdown.png"} - {name}
         assert str(caught.value).startswith(f"{name} could not be drawn (ValueError: bug)")
+
+
+def test_a_report_that_cannot_be_made_costs_nothing_but_itself(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / REPORT).write_text("earlier")
+    monkeypatch.setattr(module, "run_page", lambda shown, command: 1 / 0)
+    write_results(result, tmp_path)
+    with pytest.raises(InternalError, match=f"{REPORT} could not be drawn"):
+        draw_figures(result, tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*RESULTS, "speedup.png", "breakdown.png"}
 
 
 @pytest.mark.parametrize("label", ["$$", "$\\frac$", "$10 and $20", "\\", "a_b^c", "$\\alpha$"])

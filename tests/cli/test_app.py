@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -106,10 +107,54 @@ def test_the_table_and_the_answer_are_stdout_and_the_rest_is_stderr() -> None:
     assert "> Tôp-k 1%" in done.stdout
     # 0.2 s / 0.05 s = 4
     assert "Fastest to try: Tôp-k 1%, 4.00 times; train before you trust it." in done.stdout
-    assert done.stdout.index("compressor") < done.stdout.index("Fastest to try")
-    for text in ("Written to runs/alexnet_32node", "gradients: live", "gcsim run", "cluster sizes"):
+    assert done.stdout.index("method") < done.stdout.index("Fastest to try")
+    for text in ("Written to runs/alexnet_32node", "gcsim run", "cluster sizes"):
         assert text in done.stderr
         assert text not in done.stdout
+    assert "gradients: live" not in done.stderr + done.stdout
+
+
+@pytest.mark.usefixtures("simulated")
+def test_with_v_all_columns_notes_and_sources_are_shown() -> None:
+    brief, full = gcsim("run", SCENARIO), gcsim("run", SCENARIO, "-v")
+    for text in ("network", "scaling", "NMSE: |update", "Gradient error: NMSE"):
+        assert text in full.stdout
+        assert text not in brief.stdout
+    assert "gradients: live" in full.stderr
+    assert "With -v: " in brief.stderr
+    assert "With -v: " not in full.stderr
+    shown = Shown(**{entry.name: getattr(RESULT, entry.name) for entry in fields(RESULT)})
+    assert full.stdout == shown.summary(120, full=True)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_screen_of_a_run_is_short() -> None:
+    done = gcsim("run", SCENARIO)
+    answer = done.stdout.strip().split("\n\n")[-1]
+    assert answer.startswith("On 4 nodes")
+    assert len(answer.splitlines()) <= 8
+    assert done.stderr.count("Next, ") == 1
+
+
+@pytest.mark.parametrize(
+    ("started", "path", "said"),
+    [
+        ("here/bin/gcsim", "", "here/bin/gcsim run"),
+        ("here/bin/gcsim", "here/bin", "gcsim run"),
+        ("there/gcsim/__main__.py", "", "{python} -m gcsim run"),
+    ],
+)
+@pytest.mark.usefixtures("simulated")
+def test_the_next_command_is_found_by_the_users_shell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: str, path: str, said: str
+) -> None:
+    script = tmp_path / started
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
+    command = gcsim("run", SCENARIO).stderr.rstrip().splitlines()[-1].strip()
+    assert command.startswith(f"{said.format(python=sys.executable)} {SCENARIO} ")
 
 
 @pytest.mark.usefixtures("simulated")
@@ -143,8 +188,8 @@ def test_files_go_to_runs_and_the_scenarios_name_or_where_one_says(tmp_path: Pat
     gcsim("run", SCENARIO, "-q")
     gcsim("run", SCENARIO, "-q", "-o", "elsewhere/deep")
     names = {
-        "results.json", "results.csv", "speedup.png", "breakdown.png", "timeline.json",
-        "scenario.yaml",
+        "report.html", "results.json", "results.csv", "speedup.png", "breakdown.png",
+        "timeline.json", "scenario.yaml",
     }  # fmt: skip
     for folder in (tmp_path / "runs" / SCENARIO, tmp_path / "elsewhere" / "deep"):
         assert {path.name for path in folder.iterdir()} == names

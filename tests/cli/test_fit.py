@@ -51,14 +51,14 @@ def test_a_fit_is_written_and_a_run_draws_from_it(folder: Path) -> None:
     (fit,) = read_fits(folder / "fit.json")
     assert len(fit.tensors) == 10
     changes = ["--set", "gradients.fit=fit.json", "--set", "model.name=lenet"]
-    shown = gcsim("run", "a.yaml", *changes, "-o", "out", folder=folder)
+    shown = gcsim("run", "a.yaml", *changes, "-v", "-o", "out", folder=folder)
     assert "a: 2 nodes, 2 workers, synthetic gradients, fastest first" in shown.stdout
     assert "SYNTHETIC" in shown.stderr
     facts = json.loads((folder / "out/results.json").read_text())["provenance"]["gradients"]
     assert facts["source"] == "synthetic"
     assert facts["fit"].startswith("fit.json: each tensor by its name, from a recording of lenet")
     # what stands beside the results can be run again, from anywhere
-    again = gcsim("run", "out/scenario.yaml", "-o", "again", "-q", folder=folder)
+    again = gcsim("run", "out/scenario.yaml", "-o", "again", "-q", "-v", folder=folder)
     assert again.stdout == shown.stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from fractions import Fraction
 
 import pytest
 from rich.console import Console
@@ -28,6 +29,33 @@ def test_a_log_gets_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None
     assert len(lines) == 2
     assert all(line.startswith("cluster sizes: 6 of 6 in ") for line in lines)
     assert captured.out == ""
+
+
+def test_parts_of_a_step_add_up_to_it_and_are_not_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcsim.cli.progress.LOG_EVERY", 0.0)
+    monkeypatch.setattr(
+        "time.monotonic", iter([0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 61.0]).__next__
+    )
+    with watching(quiet=False) as progress, progress.task("cluster sizes", 2) as task:
+        for _ in range(6):
+            task.advance(Fraction(1, 3))
+    assert capsys.readouterr().err.splitlines() == [
+        "cluster sizes: 0 of 2, 0.033/s, 50 s left",
+        "cluster sizes: 0 of 2, 0.033/s, 40 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 30 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 20 s left",
+        "cluster sizes: 1 of 2, 0.033/s, 10 s left",
+        "cluster sizes: 2 of 2 in 61.0 s",
+    ]
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with Bars(MofNCompleteColumn(), console=console) as bars:
+        with BarProgress(bars).task("methods", 10) as task:
+            for _ in range(30):
+                task.advance(Fraction(1, 3))
+        assert bars.finished
+    assert "10/10" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

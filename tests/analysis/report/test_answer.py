@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.answer import answer, brief_answer
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import provenance_notes
 from gcsim.scenarios.result import Result
@@ -65,6 +65,15 @@ def test_what_is_safe_and_what_to_try_are_two_lines(result: Result) -> None:
         "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it. Gradient "
         "error: NMSE 0.310, cosine similarity to the dense update 0.830 (over 4 steps).",
     ]
+
+
+def test_in_brief_what_the_table_shows_is_left_out(result: Result) -> None:
+    shown = at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2}, topk={32: 0.1})
+    assert brief_answer(shown) == [
+        *answer(shown)[:2],
+        "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it.",
+    ]
+    assert brief_answer(at(result, none={32: 0.2})) == answer(at(result, none={32: 0.2}))
 
 
 def test_both_have_their_intervals(result: Result) -> None:
@@ -284,6 +293,7 @@ def test_numbers_of_iterations_are_not_invented(result: Result) -> None:
 def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
     once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
     assert "Each time is of one iteration, which may be luck." in " ".join(answer(once))
+    assert answer(once)[-1] in brief_answer(once)
 
 
 def noisy(result: Result, error: float, **errors: float) -> Result:

@@ -13,6 +13,7 @@ from gcsim.analysis.report.table import (
     SCALE_FREE,
     Column,
     answer_columns,
+    brief_columns,
     footnotes,
     other_columns,
 )
@@ -40,9 +41,38 @@ def table_lines(text: str, label: str) -> str:
     )
 
 
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("width", [30, 45, *WIDTHS])
-def test_no_line_is_longer_than_the_terminal(shown: Result, width: int) -> None:
-    assert max(cell_len(line) for line in render(shown, width).splitlines()) <= width
+def test_no_line_is_longer_than_the_terminal(shown: Result, width: int, full: bool) -> None:
+    text = render(shown, width, full=full)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120, 240])
+def test_in_brief_it_is_one_table_with_at_most_three_notes(shown: Result, width: int) -> None:
+    text = render(shown, width, full=False)
+    rows = at_largest(shown)
+    assert text.count("method  ") == 1
+    for column in brief_columns(rows):
+        for row, cell in zip(rows, column.cells(rows), strict=True):
+            assert f" {cell} " in f" {table_lines(text, row.label)} "
+    _, _, notes = text.partition("\u2500\n")[2].partition("\n\n")
+    assert 0 < len(notes.splitlines()) <= 3
+    assert PERIODIC not in text
+
+
+def test_in_brief_the_speedup_to_the_target_stands_for_the_error(result: Result) -> None:
+    facts = {"training": {"target": "accuracy 0.9"}}
+    rows = tuple(
+        replace(row, seeds_trained=1, seeds_at_target=1, speedup_to_target=3.25)
+        if row.compressor == "topk" else row
+        for row in result.rows
+    )  # fmt: skip
+    text = render(replace(result, rows=rows, provenance=facts), 80, full=False)
+    assert "NMSE" not in text
+    assert table_lines(text, "Top-k").split()[-1] == "3.25"
+    assert table_lines(text, "DGC").split()[-1] == "-"
+    assert "to target: speedup until accuracy 0.9; -: not trained, or not reached." in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 240])
@@ -70,23 +100,23 @@ def test_narrow_terminals_lose_no_number(shown: Result) -> None:
 
 
 def test_one_table_on_a_wide_terminal_and_two_at_120_and_80(result: Result) -> None:
-    assert render(result, 160).count("compressor  ") == 1
+    assert render(result, 160).count("method  ") == 1
     for width in (80, 100, 120):
         text = render(result, width)
-        assert text.count("compressor  ") == 2
+        assert text.count("method  ") == 2
         # the first has the answer: how fast, at what error
         first, _, _ = text.partition("scaling")
         assert {"speedup", "iteration", "sent", "NMSE", "cosine"} <= set(first.split())
 
 
 def test_more_is_told_in_two_tables_at_100_columns(result: Result) -> None:
-    assert render(busy(result), 100).count("compressor  ") == 2
+    assert render(busy(result), 100).count("method  ") == 2
 
 
 @pytest.mark.parametrize("width", [20, 30, *WIDTHS])
 def test_short_labels_do_not_break_the_heading_above_them(result: Result, width: int) -> None:
     rows = tuple(replace(row, label=row.label[:2], period=1) for row in result.rows)
-    assert "compressor" in render(replace(result, rows=rows), width)
+    assert "method" in render(replace(result, rows=rows), width)
 
 
 def test_rows_are_ordered_by_speedup(result: Result) -> None:

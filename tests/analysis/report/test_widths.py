@@ -81,7 +81,8 @@ def test_the_fewest_that_make_half_are_named(result: Result) -> None:
 def test_the_answer_says_what_to_measure(result: Result) -> None:
     said = " ".join(answer(example(result, latency=1.0)))
     assert (
-        "most of its width comes from latency (100%). To narrow it: gcsim calibrate link." in said
+        "Most of the range of Top-k 1% comes from latency (100%). To narrow it: gcsim calibrate "
+        "link." in said
     )
     both = " ".join(answer(example(result, latency=1.0, sums=0.95)))
     assert "To narrow it: gcsim calibrate link." in both  # once, for two inputs
@@ -89,7 +90,7 @@ def test_the_answer_says_what_to_measure(result: Result) -> None:
 
 def test_nothing_is_said_where_nothing_was_drawn(result: Result) -> None:
     shown = example(result, latency=1.0)
-    assert "width" not in " ".join(answer(replace(shown, inputs=())))
-    assert "width" not in " ".join(answer(replace(result, inputs=shown.inputs)))
+    assert "To narrow it" not in " ".join(answer(replace(shown, inputs=())))
+    assert "To narrow it" not in " ".join(answer(replace(result, inputs=shown.inputs)))
     same = replace(shown, rows=drawn(shown.rows, {"dense": [1.0] * 64, "Top-k 1%": [0.3] * 64}))
     assert of_topk(same) == {}

@@ -323,7 +323,8 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("loss: {rate: 1, model: capped}", "a.yaml:4:16: error: network.loss.rate: 1 must be at "
          "least 0 and less than 1"),
         ("loss: {rate: -0.1, model: capped}", "network.loss.rate: -0.1 must be at least 0 and"),
-        ("loss: {rate: 5 %, model: capped}", "network.loss.rate: 5 % is not a number or a ratio"),
+        ("loss: {rate: 5 in 9, model: capped}", "network.loss.rate: 5 in 9 is not a number or a "
+         "ratio"),
         ("loss: {rate: 0.1}", "a.yaml:4:3: error: network.loss: `model` is missing; capped (the "
          "rate is what TCP reaches at steady state with such losses) or sampled (a message that "
          "loses a packet is late until that is repaired)"),

@@ -135,7 +135,7 @@ def test_a_grid_may_hold_them(tmp_path: Path) -> None:
          "number of a worker; workers count from 0"),
         ("9: 2}", "9: 0}", "a.yaml:16:37: error: training.slow_workers.9: 0 must be greater than "
          "0"),
-        ("9: 2}", "9: 50 %}", "a.yaml:16:37: error: training.slow_workers.9: 50 % is not a number"),
+        ("9: 2}", "9: half}", "a.yaml:16:37: error: training.slow_workers.9: half is not a number"),
         ("{3: 1.5, 7: 7/3, 9: 2}", "[3, 7]", "a.yaml:16:17: error: training.slow_workers: must be "
          "a mapping"),
         ("[optimizer, encode]", "encode", "a.yaml:14:12: error: training.on_host = 'encode': must "

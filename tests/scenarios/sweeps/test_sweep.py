@@ -245,7 +245,8 @@ def test_the_csv_has_all_rows_with_the_grids_keys_first() -> None:
         reader = csv.DictReader(file)
         lines = list(reader)
     assert reader.fieldnames is not None
-    assert list(reader.fieldnames[:3]) == [*NETWORK, "compressor"]
+    of_run = ["scenario", "model", "seed", "device", "network"]
+    assert list(reader.fieldnames[:8]) == [*NETWORK, *of_run, "compressor"]
     # 2 bandwidths, (1 + 2) cluster sizes, 3 compressors
     assert len(lines) == 2 * 3 * 3 == len(swept.rows)
     assert {line["cluster.nodes"] for line in lines} == {"2", "[1, 8]"}

@@ -127,7 +127,7 @@ def test_a_regression_is_trained_to_a_loss(mine: ModuleType, tmp_path: Path) -> 
     shown = result.summary(80)
     assert "time to loss 0.5" in shown
     assert "accuracy" not in shown
-    assert len(draw_training(result, tmp_path)) == 3
+    assert len(draw_training(result, tmp_path)) == 4  # the report and three figures
 
 
 def test_a_scenario_says_the_same(mine: ModuleType) -> None:

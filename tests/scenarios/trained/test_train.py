@@ -18,6 +18,7 @@ from gcsim.analysis.report.selection import verdict
 from gcsim.analysis.report.summary import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
+from gcsim.analysis.write import REPORT
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -249,8 +250,9 @@ def test_figures_are_drawn_and_equal_bytes_again(scenario: Scenario, tmp_path: P
     result = train(scenario)
     for folder in ("one", "other"):
         assert {path.name for path in write_training(result, tmp_path / folder)} == set(RESULTS)
-        assert {path.name for path in draw_training(result, tmp_path / folder)} == set(FIGURES)
-    for name in (*RESULTS, *FIGURES):
+        drawn = {path.name for path in draw_training(result, tmp_path / folder)}
+        assert drawn == {REPORT, *FIGURES}
+    for name in (REPORT, *RESULTS, *FIGURES):
         one, other = ((tmp_path / folder / name).read_bytes() for folder in ("one", "other"))
         assert one == other
     again = load_scenario(tmp_path / "one/scenario.yaml")

@@ -1,0 +1,208 @@
+"""Which charts does a report have? Plotly's figures as plain data: speedups, parts, accuracies.
+
+What the mouse shows is the text of the table. Colours are those of the figures
+(`analysis/plots/style.py`), which would bring matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from gcsim.analysis.page.page import Chart, plain
+from gcsim.analysis.report.intervals import speedup_known, within
+from gcsim.analysis.report.numbers import milliseconds, significant
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.trained.result import TrainingResult
+
+BLACK = "#000000"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("solid", "dash", "dot", "dashdot")
+PARTS = (
+    ("input wait", "input_s", "#8A8A8A"),
+    ("forward", "forward_s", "#0072B2"),
+    ("backward", "backward_s", "#56B4E9"),
+    ("encode", "encode_s", "#E69F00"),
+    ("waiting for network", "exposed_communication_s", "#D55E00"),
+    ("decode", "decode_s", "#CC79A7"),
+    ("optimizer", "optimizer_s", "#009E73"),
+)
+"""Name, field of the row in seconds, colour."""
+TICKS = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
+"""Of a logarithmic axis."""
+BAND = 0.15
+"""Opacity."""
+ROW = 26
+"""Pixels of a bar."""
+
+
+def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
+    """Speedup over dense training against the number of workers, or without a dense row
+    throughput; the methods of these labels have the band of their range."""
+    compared = any(row.speedup_vs_dense is not None for row in result.rows)
+    traces: list[dict[str, Any]] = []
+    for label, line in _lines({row.label: row.compressor for row in result.rows}).items():
+        rows = sorted(
+            (row for row in result.rows if row.label == label), key=lambda row: row.workers
+        )
+        at = [row.workers for row in rows]
+        if label in banded and all(row.speedup_low and row.speedup_high for row in rows):
+            ends = [row.speedup_low for row in rows], [row.speedup_high for row in rows]
+            traces.append(_band(label, at, *ends, line["color"]))
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "name": plain(label),
+                "legendgroup": plain(label), "x": at, "line": line,
+                "y": [
+                    row.speedup_vs_dense if compared else row.throughput_samples_per_s
+                    for row in rows
+                ],
+                "text": [_told(row) for row in rows],
+                "hovertemplate": "%{text}<extra>%{fullData.name}, %{x} workers</extra>",
+            }
+        )  # fmt: skip
+    sizes = sorted({row.workers for row in result.rows})
+    what = "speedup over dense training [x]" if compared else "throughput [samples/s]"
+    return _figure(
+        traces,
+        {
+            "xaxis": {
+                "title": {"text": "workers"}, "type": "log", "tickvals": sizes,
+                "ticktext": list(map(str, sizes)),
+            },
+            "yaxis": {"title": {"text": what}, "type": "log", "tickvals": TICKS,
+                      "ticktext": [f"{tick:g}" for tick in TICKS]},
+        },
+    )  # fmt: skip
+
+
+def breakdown_chart(result: Result) -> tuple[Chart, int]:
+    """Where an iteration goes at the largest size, fastest first, and its height in pixels."""
+    rows = at_largest(result)
+    labels = [plain(row.label) for row in rows]
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar", "orientation": "h", "name": name, "y": labels,
+            "x": [getattr(row, field) * 1e3 for row in rows], "marker": {"color": colour},
+            "hovertemplate": f"{name}: %{{x:.3g}} ms<extra>%{{y}}</extra>",
+        }
+        for name, field, colour in PARTS
+        if any(getattr(row, field) for row in rows)
+    ]  # fmt: skip
+    if any(row.iteration_low_s is not None for row in rows):
+        ends = [
+            (row.iteration_s, row.iteration_low_s or row.iteration_s,
+             row.iteration_high_s or row.iteration_s)
+            for row in rows
+        ]  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter", "mode": "markers", "name": "range", "y": labels,
+                "x": [middle * 1e3 for middle, _, _ in ends],
+                "marker": {"color": BLACK, "size": 1},
+                "error_x": {
+                    "type": "data", "symmetric": False, "thickness": 1, "width": 3,
+                    "color": BLACK,
+                    "array": [max(0.0, high - middle) * 1e3 for middle, _, high in ends],
+                    "arrayminus": [max(0.0, middle - low) * 1e3 for middle, low, _ in ends],
+                },
+                "text": [
+                    f"{milliseconds(row.iteration_s)}: {significant(low * 1e3)} to "
+                    f"{milliseconds(high)}"
+                    for row, (_, low, high) in zip(rows, ends, strict=True)
+                ],
+                "hovertemplate": "%{text}<extra>%{y}</extra>",
+            }
+        )  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "time of one iteration [ms]"}},
+        "yaxis": {"autorange": "reversed", "automargin": True, "ticksuffix": " "},
+    }
+    return _figure(traces, layout), 150 + ROW * len(rows)
+
+
+def accuracy_chart(result: TrainingResult, at: str) -> Chart:
+    """Accuracy or loss on samples held out against steps or simulated seconds (`at`): the median
+    over seeds at the same evaluations, and the band from the lowest seed to the highest."""
+    traces: list[dict[str, Any]] = []
+    kinds = {row.label: row.compressor for row in result.rows}
+    for label, line in _lines(kinds).items():
+        curves = [curve for curve in result.curves if curve.label == label]
+        places = [getattr(curve, at) for curve in curves]
+        judged = [curve.judged(result.measure) for curve in curves]
+        length = min(map(len, judged), default=0)
+        if not length:
+            continue
+        x = [median(each) for each in zip(*(place[:length] for place in places), strict=True)]
+        by_place = list(zip(*(values[:length] for values in judged), strict=True))
+        if len(curves) > 1:
+            low, high = list(map(min, by_place)), list(map(max, by_place))
+            traces.append(_band(label, x, low, high, line["color"]))
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "name": plain(label),
+                "legendgroup": plain(label), "x": x, "y": list(map(median, by_place)),
+                "line": line,
+                "hovertemplate": f"%{{y:.4g}} at %{{x:.4g}} {at}"
+                "<extra>%{fullData.name}</extra>",
+            }
+        )  # fmt: skip
+    what = "accuracy [%]" if result.measure == "accuracy" else "loss"
+    named = "steps" if at == "steps" else "simulated seconds"
+    return _figure(
+        traces, {"xaxis": {"title": {"text": named}}, "yaxis": {"title": {"text": what}}}
+    )
+
+
+def _told(row: Row) -> str:
+    """What the mouse shows of a point."""
+    took = f"{milliseconds(row.iteration_s)} an iteration"
+    if row.speedup_vs_dense is None:
+        return took
+    return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"
+
+
+def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """By label: colour and dash; the first uncompressed one is black."""
+    found: dict[str, dict[str, Any]] = {}
+    number = 0
+    for label, kind in kinds.items():
+        if kind == DENSE and not any(line["color"] == BLACK for line in found.values()):
+            found[label] = {"color": BLACK, "dash": "solid"}
+            continue
+        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        found[label] = {"color": COLOURS[number % len(COLOURS)], "dash": dash}
+        number += 1
+    return found
+
+
+def _band(
+    label: str, x: Sequence[float], low: Sequence[Any], high: Sequence[Any], colour: str
+) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
+        "fill": "toself", "fillcolor": colour, "opacity": BAND, "line": {"width": 0},
+        "legendgroup": plain(label), "showlegend": False, "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
+    return {
+        "data": traces,
+        "layout": {
+            "margin": {"l": 60, "r": 10, "t": 10, "b": 50}, "hovermode": "closest",
+            "legend": {
+                "orientation": "h", "y": -0.2, "yanchor": "top", "traceorder": "normal",
+            },
+            "font": {"family": "system-ui, sans-serif"}, "plot_bgcolor": "#ffffff",
+            **{
+                key: {"gridcolor": "#e4e4e4", **entry} if isinstance(entry, dict) else entry
+                for key, entry in layout.items()
+            },
+        },
+        "config": {"responsive": True, "displayModeBar": False},
+    }  # fmt: skip

@@ -1,0 +1,210 @@
+"""What is a page made of? Sections with tables that sort and filter, charts, facts with links.
+
+One file, without anything from the network: `vendor/` has the libraries that draw and sort. A page
+without JavaScript, or printed, still has its text and all rows. Every text of the result is
+escaped; charts are data, in scripts that are not run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+Html = str
+"""What is markup already."""
+Chart = dict[str, Any]
+"""Data, layout and settings of one Plotly figure."""
+
+_VENDOR = Path(__file__).parent / "vendor"
+_LIBRARIES = ("plotly-basic.min.js", "dataTables.min.js")
+_START = """
+for (const data of document.querySelectorAll("script.chart")) {
+  Plotly.newPlot(data.previousElementSibling, JSON.parse(data.textContent));
+}
+for (const table of document.querySelectorAll("table.rows")) {
+  new DataTable(table, {paging: false, info: false, order: [], autoWidth: false,
+    layout: {topStart: table.rows.length > 6 ? "search" : null, topEnd: null, bottomStart: null,
+      bottomEnd: null},
+    language: {search: "", searchPlaceholder: "filter"}});
+}
+"""
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; margin: 0 auto; padding: 1rem;
+  max-width: 72rem; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
+.under { color: #555; margin: 0 0 1rem; } .verdict p { margin: .3rem 0; }
+.verdict p:first-child { font-weight: 600; font-size: 1.1rem; }
+.wide { overflow-x: auto; } .chart { width: 100%; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid #ddd; }
+td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+td.text, th.text { text-align: left; white-space: normal; }
+thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
+thead th.dt-orderable-asc { cursor: pointer; }
+th.dt-ordering-asc .dt-column-order::after { content: " \\25B2"; }
+th.dt-ordering-desc .dt-column-order::after { content: " \\25BC"; }
+tr.marked td { font-weight: 600; }
+.dt-search input { font: inherit; padding: .25rem .5rem; margin: .25rem 0; max-width: 100%; }
+.note { color: #555; font-size: .85rem; margin: .3rem 0; }
+pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; font-size: .85rem; }
+dl { display: grid; grid-template-columns: minmax(6rem, max-content) 1fr; gap: .1rem .8rem;
+  margin: .2rem 0; font-size: .9rem; }
+dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { body { padding: .6rem; } dl { grid-template-columns: 1fr; }
+  dd { padding-left: .8rem; } td:first-child { white-space: normal; min-width: 7rem; } }
+@media print { .dt-search { display: none; } section { break-inside: avoid-page; }
+  html { font-size: 10px; } body { max-width: none; font-size: 1rem; } .wide { overflow: visible; }
+  table { font-size: .75rem; } th, td { padding: .1rem .2rem; } }
+"""
+_LINK = re.compile(
+    r"https?://[^\s<>\"]*[^\s<>\".,;:)]|arXiv[: ](\d{4}\.\d{4,5})|doi:(10\.[^\s,;)]*[^\s,;).])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a table, and the number that it is sorted by."""
+
+    shown: str
+    number: float | None = None
+
+
+def page(title: str, under: str, sections: Iterable[tuple[str, Html]]) -> Html:
+    """The whole file; `under` is a line below the title, sections have headings."""
+    body = "".join(
+        f"<section><h2>{escape(heading)}</h2>{inner}</section>\n" for heading, inner in sections
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n{body}'
+        f"{_libraries()}<script>{_START}</script>\n</body>\n</html>\n"
+    )
+
+
+def paragraphs(lines: Iterable[str], kind: str) -> Html:
+    """Sentences, one below the other."""
+    inner = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f'<div class="{kind}">{inner}</div>'
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, marked: Sequence[bool] = ()
+) -> Html:
+    """A table that is sorted by a click on a heading, and filtered; names come first. Rows that
+    are `marked` stand out."""
+
+    def made() -> Iterator[str]:
+        yield '<div class="wide"><table class="rows"><thead><tr>'
+        yield from (f"<th>{escape(heading)}</th>" for heading in headings)
+        yield "</tr></thead><tbody>"
+        for number, row in enumerate(rows):
+            yield '<tr class="marked">' if number < len(marked) and marked[number] else "<tr>"
+            yield from map(_cell, row)
+            yield "</tr>\n"
+        yield "</tbody></table></div>"
+
+    return "".join(made())
+
+
+def _cell(cell: Cell) -> Html:
+    by = "" if cell.number is None else f' data-order="{cell.number!r}"'
+    return f"<td{by}>{escape(cell.shown)}</td>"
+
+
+def chart(figure: Chart, height: int) -> Html:
+    """A chart of so many pixels."""
+    data = json.dumps(figure, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return (
+        f'<div class="chart" style="height: {height}px"></div>'
+        f'<script type="application/json" class="chart">{data}</script>'
+    )
+
+
+def plain(text: str) -> str:
+    """A text in a chart: Plotly reads some tags in its texts."""
+    return escape(text, quote=False)
+
+
+def code(text: str) -> Html:
+    """Lines as they are."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def notes(lines: Iterable[str]) -> Html:
+    """Small print."""
+    return "".join(f'<p class="note">{escape(line)}</p>' for line in lines)
+
+
+def folded(title: str, inner: Html) -> Html:
+    """What opens with a click."""
+    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
+
+
+def facts(value: Any) -> Html:
+    """Plain values as they stand in `results.json`, with links where sources have them."""
+    if isinstance(value, Mapping):
+        inner = "".join(
+            f"<dt>{escape(str(key).replace('_', ' '))}</dt><dd>{facts(entry)}</dd>"
+            for key, entry in value.items()
+        )
+        return f"<dl>{inner}</dl>"
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(entry, Mapping) for entry in value):
+            return _records(value)
+        return linked(", ".join(map(_word, value)))
+    return linked(_word(value))
+
+
+def _records(entries: Sequence[Mapping[str, Any]]) -> Html:
+    """Mappings with much the same keys: a row each."""
+    keys = list(dict.fromkeys(key for entry in entries for key in entry))
+    head = "".join(f'<th class="text">{escape(key.replace("_", " "))}</th>' for key in keys)
+    rows = (
+        "".join(f'<td class="text">{facts(entry.get(key, ""))}</td>' for key in keys)
+        for entry in entries
+    )
+    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{whole}</div>'
+
+
+def _word(value: Any) -> str:
+    """Numbers that were measured to six digits: `results.json` has all."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def linked(text: str) -> Html:
+    """A text whose addresses, arXiv numbers and DOIs can be followed."""
+    parts, end = [], 0
+    for found in _LINK.finditer(text):
+        arxiv, doi = found.groups()
+        address = found.group()
+        if arxiv:
+            address = f"https://arxiv.org/abs/{arxiv}"
+        elif doi:
+            address = f"https://doi.org/{doi}"
+        parts += [
+            escape(text[end : found.start()]),
+            f'<a href="{escape(address)}">{escape(found.group())}</a>',
+        ]
+        end = found.end()
+    return "".join([*parts, escape(text[end:])])
+
+
+@cache
+def _libraries() -> Html:
+    texts = ((_VENDOR / name).read_text(encoding="utf-8") for name in _LIBRARIES)
+    return "".join(f"<script>{text}</script>\n" for text in texts)

@@ -1,0 +1,149 @@
+"""What does the report of a run say? Answer, all rows, charts, what the ranges are of, sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gcsim.analysis.page.charts import breakdown_chart, speedup_chart
+from gcsim.analysis.page.page import (
+    Cell,
+    Html,
+    chart,
+    code,
+    facts,
+    folded,
+    notes,
+    page,
+    paragraphs,
+    table,
+)
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.numbers import duration, plural, significant
+from gcsim.analysis.report.selection import Verdict, fastest_first, largest_verdict, sizes
+from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.table import (
+    BEST,
+    HEADING,
+    PERIODIC,
+    SAFE,
+    Column,
+    answer_columns,
+    footnotes,
+    mark_of,
+    other_columns,
+)
+from gcsim.analysis.report.widths import shares
+from gcsim.scenarios.reading import document
+from gcsim.scenarios.result import Result, Row
+
+SPEEDUPS = 480
+"""Pixels of the chart."""
+
+
+def run_page(result: Result, command: str) -> Html:
+    """The report as HTML; `command` is what made it."""
+    found = largest_verdict(result)
+    first = found.rows[0]
+    bars, height = breakdown_chart(result)
+    banded = [row.label for row in (found.safe, *found.foremost) if row is not None]
+    everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
+    sections: list[tuple[str, Html]] = [
+        ("Answer", paragraphs(answer(result), "verdict")),
+        (
+            f"Methods on {plural(first.nodes, 'node')}",
+            _table(found.rows, found) + notes(footnotes(result, found)),
+        ),
+        ("Speedup", chart(speedup_chart(result, banded), SPEEDUPS)),
+        ("Where an iteration goes", chart(bars, height)),
+        *_ranges(result, found),
+        ("All sizes", folded(f"{len(everywhere)} rows", _table(everywhere, None))),
+        ("Where the numbers come from", facts(_told(result))),
+        ("The command that made it", code(command)),
+        ("The scenario", folded("with every default", code(document.write(result.scenario)))),
+    ]
+    return page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
+
+
+def _of_size(result: Result, workers: int) -> tuple[Row, ...]:
+    return fastest_first(row for row in result.rows if row.workers == workers)
+
+
+def _under(result: Result, row: Row) -> str:
+    drawn = ", synthetic gradients" if are_synthetic(result) else ""
+    facts = result.provenance.get("versions", {})
+    return (
+        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}{drawn}; predicted by gcsim "
+        f"{facts.get('gcsim', '') if isinstance(facts, dict) else ''}"
+    )
+
+
+def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
+    """Every column; numbers are sorted by their full value. Rows of one size with the marks of its
+    verdict, or without one with the number of nodes."""
+    columns = (*answer_columns(rows), *other_columns(rows))
+    headings = [HEADING, *(["nodes"] if found is None else [])]
+    headings += [column.heading.replace("\n", " ") for column in columns]
+    shown = zip(*(column.cells(rows) for column in columns), strict=True)
+    return table(
+        headings,
+        (
+            [
+                Cell(_label(row, found)),
+                *([Cell(str(row.nodes), row.nodes)] if found is None else []),
+                *(
+                    Cell(text, _number(column, row))
+                    for column, text in zip(columns, texts, strict=True)
+                ),
+            ]
+            for row, texts in zip(rows, shown, strict=True)
+        ),
+        marked=[found is not None and mark_of(row, found) in (BEST, SAFE) for row in rows],
+    )
+
+
+def _label(row: Row, found: Verdict | None) -> str:
+    mark = "" if found is None else mark_of(row, found).lstrip()
+    via = f", via {row.via}" if row.via and not row.label.endswith(row.via) else ""
+    return f"{mark}{row.label}{PERIODIC if row.period > 1 else ''}{via}"
+
+
+def _number(column: Column, row: Row) -> float:
+    """What a cell is sorted by; what is not known comes first."""
+    value = column.value(row)
+    return -1.0 if value is None else float(value)
+
+
+def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
+    """What the ranges come from: of the method to try, or the safe one."""
+    row = found.to_try or found.safe
+    of_row = shares(result, row, found.dense) if row is not None else ()
+    if row is None or not of_row:
+        return
+    lines = [
+        [
+            Cell(one.input.name),
+            Cell(f"{one.share:.0%}", one.share),
+            *(
+                Cell(_valued(value, one.input.unit), value)
+                for value in (one.input.stated, one.input.low, one.input.high)
+            ),
+            Cell(one.input.measure),
+        ]
+        for one in of_row
+    ]
+    headings = ["input", "share of the width", "stated", "low", "high", "to narrow it"]
+    yield f"What the range of {row.label} comes from", table(headings, lines)
+
+
+def _valued(value: float, unit: str) -> str:
+    return duration(value) if unit == "s" else f"{significant(value)} {unit}".strip()
+
+
+def _told(result: Result) -> dict[str, Any]:
+    """The provenance, but for what is long and of no use to a reader."""
+    return {
+        key: value
+        for key, value in result.provenance.items()
+        if key not in ("profiles", "scenario_sha256")
+    }

@@ -1,0 +1,99 @@
+"""What does speed cost? Error, or accuracy where methods were trained, against time and bytes.
+
+A point is a method at the largest size. Those that no other method beats in both are joined: the
+Pareto front. Dense training has no error, and stands at the lower edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from gcsim.analysis.plots.style import (
+    GREY,
+    LineStyle,
+    line_styles,
+    mark_synthetic,
+    new_figure,
+    plain_ticks,
+    settings,
+)
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.report.selection import at_largest
+from gcsim.scenarios.result import Result, Row
+
+Point = tuple[float, float]
+
+LEAST = 1e-8
+"""NMSE at which an exact update is drawn, or the smallest above zero where that is smaller."""
+
+
+def pareto_figure(result: Result) -> Figure:
+    """Two panels: NMSE against milliseconds, and against megabytes. Methods whose update has no
+    scale have no NMSE, and no point."""
+    rows = [row for row in at_largest(result) if row.nmse is not None]
+    with settings():
+        figure = new_figure(11.0, 4.9)
+        styles = line_styles(result)
+        left, right = figure.subplots(1, 2, sharey=True)
+        _points(left, rows, [row.iteration_s * 1e3 for row in rows], styles)
+        _points(right, rows, [row.wire_bytes_per_worker / 1e6 for row in rows], styles)
+        left.set_xlabel("time of one iteration [ms]")
+        right.set_xlabel("sent by a worker in an iteration [MB]")
+        left.set_ylabel("error of an update (NMSE)")
+        first = at_largest(result)[0]
+        left.set_title(
+            f"{result.scenario.get('name', 'scenario')}: speed against error, "
+            f"{plural(first.nodes, 'node')}"
+        )
+        right.legend(
+            loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False,
+            fontsize=8.5,
+        )  # fmt: skip
+        mark_synthetic(figure, result)
+        figure.subplots_adjust(left=0.075, right=0.78, top=0.92, bottom=0.12, wspace=0.08)
+        return figure
+
+
+def errors(rows: Sequence[Row]) -> list[float]:
+    """NMSE as drawn: none is at the lower edge."""
+    above = [row.nmse for row in rows if row.nmse]
+    least = min([LEAST, *above])
+    return [row.nmse or least for row in rows]
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other has less of both of, from left to right."""
+    found: list[Point] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
+def _points(
+    axes: Axes, rows: Sequence[Row], at: Sequence[float], styles: dict[str, LineStyle]
+) -> None:
+    drawn = [
+        (place, error, row)
+        for place, error, row in zip(at, errors(rows), rows, strict=True)
+        if place > 0  # nothing was sent
+    ]
+    best = front([(place, error) for place, error, _ in drawn])
+    axes.plot(*zip(*best, strict=True), color=GREY, linewidth=1.0, zorder=1, drawstyle="steps-post")
+    for place, error, row in drawn:
+        style = styles[row.label]
+        axes.plot(
+            [place], [error], linestyle="none", marker=style.marker or ".", color=style.colour,
+            markersize=7, markeredgecolor="white", markeredgewidth=0.6,
+            label="_" if style.muted else row.label,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    plain_ticks(axes.xaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+    axes.grid(color="#E4E4E4", linewidth=0.7)

@@ -1,0 +1,89 @@
+"""Why does a method take so long? Its kernels, dearest first, and its collectives, in 80 cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcsim.analysis.report.numbers import milliseconds, plural, significant
+from gcsim.scenarios.explained import Explained, Kernel
+
+MOST = 12
+"""Kernels of a stage that have a line of their own."""
+
+
+def parts(found: Explained) -> tuple[RenderableType, ...]:
+    """What `gcsim explain` shows."""
+    where = f"{plural(found.nodes, 'node')}, {plural(found.workers, 'worker')} ({found.scenario})"
+    return (
+        Text(f"{found.label} on {found.device}; {where}", style="bold"),
+        "",
+        _kernels(found),
+        "",
+        Text("\n".join(_said(found))),
+        "",
+        _collectives(found),
+    )
+
+
+def _said(found: Explained) -> Iterator[str]:
+    stages: dict[str, float] = {}
+    for kernel in found.kernels:
+        stages[kernel.stage] = stages.get(kernel.stage, 0.0) + kernel.seconds
+    each = ", ".join(f"{stage} {milliseconds(seconds)}" for stage, seconds in stages.items())
+    launches = round(sum(kernel.launches for kernel in found.kernels))
+    yield (
+        f"All kernels: {milliseconds(found.seconds)} an iteration ({each}) in "
+        f"{launches:,} launches. Fused (the element-wise ones of each stretch as one pass) it "
+        f"would be {milliseconds(found.fused_s)}."
+    )
+    if found.estimated:
+        yield f"Estimated prices: {', '.join(found.estimated)} (gcsim list devices)."
+
+
+def _kernels(found: Explained) -> Table:
+    table = _table("stage", "kernel", "class", ">launches", ">MB", ">ms")
+    for stage in dict.fromkeys(kernel.stage for kernel in found.kernels):
+        kernels = [kernel for kernel in found.kernels if kernel.stage == stage]
+        for kernel in kernels[:MOST]:
+            table.add_row(*map(Text, _line(stage, kernel.name, kernel.kind, [kernel])))
+        if rest := kernels[MOST:]:
+            others = plural(len(rest), "other")
+            table.add_row(*map(Text, _line(stage, others, "", rest)))
+    return table
+
+
+def _line(stage: str, name: str, kind: str, kernels: Sequence[Kernel]) -> list[str]:
+    sums = [
+        sum(kernel.launches for kernel in kernels),
+        sum(kernel.nbytes for kernel in kernels) / 1e6,
+        sum(kernel.seconds for kernel in kernels) * 1e3,
+    ]
+    return [stage, name, kind, *map(significant, sums)]
+
+
+def _collectives(found: Explained) -> RenderableType:
+    if not found.collectives:
+        return Text("No collective.")
+    table = _table(">bucket", ">elements", "collective", "algorithm", ">sent [MB]")
+    for one in found.collectives:
+        sent = significant(one.sent / 1e6)
+        cells = (str(one.bucket), f"{one.elements:,}", one.kind, one.algorithm, sent)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(
+            Text(heading.lstrip(">")), justify="right" if right else "left", overflow="fold"
+        )
+    return table

@@ -1,0 +1,61 @@
+"""`gcsim explain METHOD`: its kernels, what each costs on this device, and its collectives.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption
+from gcsim.cli.outcome import reported, users_code
+
+
+@reported
+def explain(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="A label or kind of the scenario; any other kind, my_module:Mine or "
+            "'{kind: topk, ratio: 0.001}'.",
+        ),
+    ],
+    *,
+    scenario: Annotated[
+        str,
+        typer.Option("--scenario", metavar="SCENARIO", help="Whose model, gradients and device."),
+    ] = "alexnet_32node",
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what a method's kernels cost, and what it sends.
+
+    Of a mean iteration at the scenario's largest size: kernels with class, launches, bytes and
+    milliseconds on its device, what they would take fused, and the collectives by bucket with
+    algorithm and bytes. The method is run where its profile is not in the cache.
+    """
+    from gcsim.analysis.report.explained import parts
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly
+    from gcsim.scenarios.explained import chosen
+    from gcsim.scenarios.explained import explain as explained
+    from gcsim.scenarios.load import load_scenario
+
+    with users_code():
+        loaded = load_scenario(scenario, sets or (), seed)
+        if not {method} & {name for one in loaded.compressors for name in (one.kind, one.label)}:
+            asked = method if method.startswith("{") else json.dumps(method)
+            loaded = load_scenario(scenario, [*(sets or ()), f"compressors=[{asked}]"], seed)
+            method = loaded.compressors[0].label
+    with watching(quiet) as progress:
+        found = explained(loaded, chosen(loaded, method), progress)
+    if as_json:
+        emit_exactly(json.dumps(found.document(), indent=1, ensure_ascii=False) + "\n")
+    else:
+        emit(*parts(found))

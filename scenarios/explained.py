@@ -1,0 +1,248 @@
+"""What does one method do in a mean iteration? Its kernels with their prices, its collectives.
+
+The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel; they add up to
+what the streams spend on encoding and decoding, without the framework's code around an exchange.
+
+`fused_s` is what the same would take if the element-wise kernels of each stretch of computation
+were one: the passes over the bucket that they make together become one pass, and their launches one
+launch. All others (selections, sorts, products) stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.errors import InputError, did_you_mean
+from gcsim.scenarios.progress import Progress
+from gcsim.scenarios.run import traffic_profiles
+from gcsim.scenarios.running.carriage import as_carried
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent
+from gcsim.simulator.devices.pricing import PriceList, launches_on
+from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
+
+FUSED: KernelClass = "streaming"
+"""The class of kernels that a compiler makes one of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """All launches of a kernel in a stage of a mean iteration, on one worker."""
+
+    stage: str
+    """moments, encode, server or decode."""
+    name: str
+    """Of torch's ("aten.topk") or of the method's own ("signs.sign_bits")."""
+    kind: KernelClass
+    launches: float
+    nbytes: float
+    """Read and written."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """One collective of a bucket's exchange."""
+
+    bucket: int
+    elements: int
+    """Of the bucket."""
+    kind: str
+    algorithm: str
+    sent: float
+    """Bytes that a worker hands over: mean over iterations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """One method at the scenario's largest size; a mean iteration over a whole period."""
+
+    scenario: str
+    label: str
+    device: str
+    estimated: tuple[str, ...]
+    """Classes of these kernels whose price was not measured on the device."""
+    nodes: int
+    workers: int
+    kernels: tuple[Kernel, ...]
+    """Stage by stage, the dearest first."""
+    collectives: tuple[Carried, ...]
+    """By bucket, in order."""
+    seconds: float
+    """Of all kernels."""
+    fused_s: float
+    """The same with the element-wise kernels of each stretch as one."""
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) -> Explained:
+    """Run the method where its profile is not known, and price it on the largest size.
+
+    Raises `InputError` for gradients that cannot be used, or a kernel without a price.
+    """
+    alone = replace(scenario, compressors=(choice,))
+    keys = [profile_key(alone, choice)]
+    profiles = traffic_profiles(alone, keys, use_cache=True, progress=progress)
+    _, _, (profile, *_) = as_carried(alone, keys, profiles)
+    nodes = scenario.node_counts[-1]
+    cluster = scenario.cluster_at(nodes)
+    prices = PriceList(cluster.device)
+    kernels = _kernels(profile, cluster, prices)
+    classes = {kernel.kind for kernel in kernels}
+    return Explained(
+        scenario=scenario.name,
+        label=choice.label,
+        device=cluster.device.title,
+        estimated=tuple(
+            kind for kind, rate in cluster.device.kernels.items()
+            if kind in classes and rate.estimate
+        ),
+        nodes=nodes,
+        workers=cluster.workers,
+        kernels=kernels,
+        collectives=_collectives(profile, cluster),
+        seconds=_priced(profile, cluster, prices),
+        fused_s=_priced(profile, cluster, prices, fused=True),
+    )  # fmt: skip
+
+
+def chosen(scenario: Scenario, method: str) -> CompressorChoice:
+    """The scenario's method of this label, or the only one of this kind.
+
+    Raises `InputError` with a suggestion where there is none.
+    """
+    labelled = [one for one in scenario.compressors if one.label == method]
+    found = labelled or [one for one in scenario.compressors if one.kind == method]
+    if not found:
+        known = [one.label for one in scenario.compressors]
+        message = f"{scenario.name} has no method {method!r}"
+        raise InputError(message, hint=did_you_mean(method, known))
+    return found[0]
+
+
+def _stretches(
+    profile: TrafficProfile, cluster: Cluster
+) -> Iterator[tuple[Fraction, int, Compute, int]]:
+    """How often in an iteration, bucket, computation, and by how many servers it is done."""
+    for phase in profile.phases:
+        weight = Fraction(phase.count, profile.period * len(phase.steps))
+        for step in phase.steps:
+            for bucket, exchange in enumerate(step.exchanges):
+                for compute, servers in _computes(exchange, cluster):
+                    yield weight, bucket, compute, servers
+
+
+def _computes(exchange: Exchange, cluster: Cluster) -> Iterator[tuple[Compute, int]]:
+    if exchange.moments is not None:
+        yield exchange.moments, 1
+    yield from ((compute, 1) for compute in exchange.computes)
+    for server, record in zip(exchange.servers, exchange.collectives, strict=False):
+        if server is not None:
+            yield server, cluster.servers if record.kind == "push_pull" else 1
+
+
+def _priced(
+    profile: TrafficProfile, cluster: Cluster, prices: PriceList, *, fused: bool = False
+) -> float:
+    total = Fraction(0)
+    for weight, bucket, compute, servers in _stretches(profile, cluster):
+        done = _fused(compute, profile.buckets[bucket].numel) if fused else compute
+        total += weight * prices.priced_by(done, cluster.workers, servers).total
+    return float(total / PS_PER_SECOND)
+
+
+def _fused(compute: Compute, elements: int) -> Compute:
+    return replace(
+        compute,
+        fixed=_one_pass(compute.fixed, elements),
+        per_payload=_one_pass(compute.per_payload, elements),
+        per_part=_one_pass(compute.per_part, elements),
+    )
+
+
+def _one_pass(costs: Costs, elements: int) -> Costs:
+    """The element-wise kernels as one, over a bucket of so many elements."""
+    merged = [cost for cost in costs if cost.kind == FUSED and not cost.part]
+    launches = sum(cost.launches for cost in merged)
+    if launches <= 1:
+        return costs
+    touched = sum(cost.elements for cost in merged)
+    nbytes = sum(cost.nbytes for cost in merged)
+    one = KernelCost(
+        kind=FUSED,
+        launches=1,
+        elements=min(touched, elements),
+        nbytes=nbytes * elements // touched if touched > elements else nbytes,
+    )
+    return (one, *(cost for cost in costs if cost not in merged))
+
+
+def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tuple[Kernel, ...]:
+    processor = cluster.device.processor
+    sums: dict[tuple[str, str, KernelClass], list[Fraction]] = defaultdict(
+        lambda: [Fraction(0)] * 3
+    )
+    for weight, _, compute, servers in _stretches(profile, cluster):
+        payloads = cluster.workers
+        parts = payloads if compute.striped else servers
+        for cost, alone, launched, moved in _costs(compute, payloads):
+            found = sums[compute.stage, cost.name.partition(":")[0] or cost.kind, cost.kind]
+            priced = prices.priced_by(alone, payloads, servers).total
+            for place, number in enumerate(
+                (
+                    Fraction(launched * launches_on(processor, cost)),
+                    Fraction(moved * cost.nbytes, parts),
+                    priced / PS_PER_SECOND,
+                )
+            ):
+                found[place] += weight * number
+    kernels = [
+        Kernel(
+            stage=stage, name=name, kind=kind, launches=float(launches), nbytes=float(nbytes),
+            seconds=float(seconds),
+        )
+        for (stage, name, kind), (launches, nbytes, seconds) in sums.items()
+    ]  # fmt: skip
+    stages = ("moments", "encode", "server", "decode")
+    return tuple(sorted(kernels, key=lambda one: (stages.index(one.stage), -one.seconds, one.name)))
+
+
+def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Compute, int, int]]:
+    """Each kernel, a computation of it alone, and how often its launches and bytes are spent."""
+    bare = replace(compute, fixed=(), per_payload=(), per_part=())
+    for cost in compute.fixed:
+        yield cost, replace(bare, fixed=(cost,)), 1, 1
+    for cost in compute.per_payload:
+        yield cost, replace(bare, per_payload=(cost,)), payloads, payloads
+    for cost in compute.per_part:
+        yield cost, replace(bare, per_part=(cost,)), payloads, 1
+
+
+def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[Carried, ...]:
+    sums: dict[tuple[int, int, str, str], float] = defaultdict(float)
+    for phase in profile.phases:
+        weight = phase.count / (profile.period * len(phase.steps))
+        for step in phase.steps:
+            for bucket, exchange in enumerate(step.exchanges):
+                for place, record in enumerate(exchange.collectives):
+                    title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
+                    sent = sum(sizes_sent(record, cluster.workers)) / cluster.workers
+                    sums[bucket, place, record.kind, title] += weight * sent
+    return tuple(
+        Carried(
+            bucket=bucket, elements=profile.buckets[bucket].numel, kind=kind.replace("_", "-"),
+            algorithm=title, sent=sent,
+        )
+        for (bucket, _, kind, title), sent in sorted(sums.items())
+    )  # fmt: skip

@@ -1,0 +1,270 @@
+"""A report is one file that shows the result's numbers, and texts of users as texts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.page import charts
+from gcsim.analysis.page.page import facts, linked
+from gcsim.analysis.page.run import run_page
+from gcsim.analysis.plots import style
+from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.trained.page import training_page
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+from tests.analysis.drawn import between, open_result
+
+HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp; %{x}"
+COMMAND = "gcsim run 'a b' --seed 3"
+LIMIT = 5_000_000
+"""Bytes of a report."""
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class Page(HTMLParser):
+    """Texts, the cells of each table, and the data of the charts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.tables: list[list[list[tuple[str, str | None]]]] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self._inside = ""
+        self._order: str | None = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        assert not any(name.startswith("on") or name == "src" for name in found), found
+        self._inside = tag
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self._order = found.get("data-order")
+            self.tables[-1][-1].append(("", self._order))
+        elif tag in ("a", "link"):
+            self.links.append(found["href"] or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts.append(data)
+        else:
+            self.texts.append(data)
+        if self._inside in ("td", "th"):
+            self.tables[-1][-1][-1] = (data, self._order)
+
+    @property
+    def charts(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.scripts if text.startswith("{")]
+
+
+def drawn_result(result: Result) -> Result:
+    return open_result(
+        result, none=between(0.4, 0.4), topk=between(0.035, 0.085), fp16=between(0.19, 0.21)
+    )
+
+
+def test_the_tables_and_charts_have_the_numbers_of_the_result(result: Result) -> None:
+    shown = drawn_result(result)
+    page = Page(run_page(shown, COMMAND))
+    headings, *lines = page.tables[0]
+    names = [heading for heading, _ in headings]
+    by_label = {line[0][0].lstrip("> =").rstrip(" *"): line for line in lines}
+    wanted = {
+        "speedup [x]": "speedup_vs_dense", "iteration [ms]": "iteration_s", "NMSE": "nmse",
+        "throughput [samples/s]": "throughput_samples_per_s",
+    }  # fmt: skip
+    assert len(lines) == len(at_largest(shown)) == 3
+    for row in at_largest(shown):
+        for heading, field in wanted.items():
+            _, order = by_label[row.label][names.index(heading)]
+            value = getattr(row, field) * (1e3 if heading.endswith("[ms]") else 1)
+            assert float(order or "nan") == pytest.approx(value, rel=1e-12)
+    speedups, parts = page.charts
+    points = {t["name"]: t["y"] for t in speedups["data"] if t.get("mode") == "lines+markers"}
+    assert points == {row.label: [row.speedup_vs_dense] for row in shown.rows}
+    bars = [trace for trace in parts["data"] if trace["type"] == "bar"]
+    assert bars[0]["y"] == [row.label for row in at_largest(shown)]
+    # the parts of a bar add up to the iteration, but for the draws, which move only the whole
+    backward = next(trace for trace in bars if trace["name"] == "backward")
+    assert backward["x"] == [row.backward_s * 1e3 for row in at_largest(shown)]
+    (ends,) = [trace for trace in parts["data"] if trace["name"] == "range"]
+    row = next(row for row in at_largest(shown) if row.compressor == "topk")
+    place = ends["y"].index(row.label)
+    assert ends["x"][place] + ends["error_x"]["array"][place] == pytest.approx(
+        (row.iteration_high_s or 0) * 1e3
+    )
+
+
+def test_answer_command_scenario_and_sources_are_there(result: Result) -> None:
+    page = Page(run_page(result, COMMAND))
+    said = "\n".join(page.texts)
+    assert all(sentence in said for sentence in answer(result))
+    assert COMMAND in page.texts
+    assert "bandwidth: 10 Gbit/s" in said
+    assert "synthetic: a formula of the tests" in said
+
+
+def test_nothing_is_asked_of_a_network_and_it_is_small(result: Result) -> None:
+    text = run_page(result, COMMAND)
+    assert len(text.encode()) < LIMIT
+    page = Page(text)
+    assert page.links == ["data:,"]
+    assert not {"img", "iframe", "object", "embed", "form"} & set(page.tags)
+
+
+def test_markup_of_users_is_text(result: Result) -> None:
+    rows = tuple(replace(row, label=HOSTILE if row.nmse else row.label) for row in result.rows[:18])
+    shown = replace(result, rows=rows, scenario={**result.scenario, "name": HOSTILE},
+                    provenance={"gradients": {"source": HOSTILE}})  # fmt: skip
+    page = Page(run_page(shown, HOSTILE))
+    assert {"b", "img"} & set(page.tags) == set()
+    assert page.texts.count(HOSTILE) >= 3
+    for chart in page.charts:
+        names = [trace["name"] for trace in chart["data"] if "lines" in trace.get("mode", "")]
+        assert not any("<" in name for name in names)
+
+
+def test_sources_can_be_followed() -> None:
+    said = linked('see https://a.org/x?a=1&b=2, arXiv 2005.13247; doi:10.1145/1498765. "<b>"')
+    assert '<a href="https://a.org/x?a=1&amp;b=2">https://a.org/x?a=1&amp;b=2</a>, ' in said
+    assert '<a href="https://arxiv.org/abs/2005.13247">arXiv 2005.13247</a>; ' in said
+    assert '<a href="https://doi.org/10.1145/1498765">doi:10.1145/1498765</a>. ' in said
+    assert said.endswith("&quot;&lt;b&gt;&quot;")
+    assert "<a" not in linked("javascript:alert(1)")
+
+
+def test_facts_of_a_kind_are_a_table() -> None:
+    (rows,) = Page(facts([{"a": 1.23456789, "b": None}, {"a": "x", "c": [1, 2]}])).tables
+    assert [[text for text, _ in row] for row in rows] == [
+        ["a", "b", "c"], ["1.23457", "-", ""], ["x", "", "1, 2"]
+    ]  # fmt: skip
+
+
+def test_colours_are_those_of_the_figures() -> None:
+    assert charts.COLOURS == style.COLOURS
+    assert charts.BLACK == style.BLACK
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def trained(*labels: str) -> TrainingResult:
+    def row(label: str) -> TrainedRow:
+        return TrainedRow(
+            compressor=label, label=label, nodes=4, workers=8, learning_rate=0.1, iteration_s=0.01,
+            speedup_per_iteration=1.0, wire_bytes_per_worker=1e6, steps_to_target=(10, 20),
+            seconds_to_target=(0.1, 0.2), steps_against_dense=1.0, speedup_to_target=1.25,
+            speedup_to_target_low=1.0, speedup_to_target_high=1.5, speedup_to_target_vs_half=None,
+            final_accuracy=(0.9, 0.7), final_loss=(0.1, 0.2), ended=("finished", "finished"),
+            why=("", ""),
+        )  # fmt: skip
+
+    def curve(label: str, seed: int) -> Curve:
+        return Curve(
+            label=label, seed=seed, learning_rate=0.1, steps=(0, 10), seconds=(0.0, 0.1),
+            accuracy=(0.1, 0.9 - 0.2 * seed), loss=(2.0, 1.0), wire_bytes_per_worker=(1e6,),
+            nmse=(0.1,),
+        )  # fmt: skip
+
+    return TrainingResult(
+        scenario={"name": "mine"}, target="accuracy 0.9", measure="accuracy", trained_workers=8,
+        data=HOSTILE, rows=tuple(map(row, labels)),
+        curves=tuple(curve(label, seed) for label in labels for seed in (0, 1)), wall={},
+    )  # fmt: skip
+
+
+def test_training_shows_the_accuracies_of_all_seeds() -> None:
+    page = Page(training_page(trained("none", "topk"), COMMAND))
+    steps, seconds = page.charts
+    for chart, last in ((steps, 10), (seconds, 0.1)):
+        line = next(trace for trace in chart["data"] if trace.get("name") == "topk")
+        assert line["x"][-1] == last
+        # seeds end at 90 % and 70 %
+        assert line["y"] == pytest.approx([10, 80])
+        band = next(trace for trace in chart["data"] if trace["legendgroup"] == "topk")
+        assert max(band["y"]) == pytest.approx(90)
+    assert [cell for cell, _ in page.tables[0][1]][:2] == ["none", "1.25"]
+    assert HOSTILE in page.texts
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+PROBE = """
+<script>
+addEventListener("load", () => setTimeout(() => {
+  const table = document.querySelector("table.rows");
+  const shown = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
+  const found = {charts: document.querySelectorAll("div.chart svg.main-svg").length,
+    bars: document.querySelectorAll(".bars path").length, first: shown()};
+  const heading = [...table.tHead.rows[0].cells].find(c => c.textContent.startsWith("sent"));
+  heading.click();
+  setTimeout(() => {
+    found.sorted = shown();
+    const box = document.querySelector(".dt-search input");
+    box.value = "top-k";
+    box.dispatchEvent(new Event("input", {bubbles: true}));
+    box.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
+    setTimeout(() => {
+      found.filtered = shown();
+      const pre = document.createElement("pre");
+      pre.id = "found";
+      pre.textContent = JSON.stringify(found);
+      document.body.append(pre);
+    }, 500);
+  }, 500);
+}, 500));
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
+def test_in_a_browser_it_draws_sorts_and_filters_without_an_error(
+    result: Result, tmp_path: Path
+) -> None:
+    rows = [replace(row, label=HOSTILE) if row.compressor == "qsgd" else row for row in result.rows]
+    text = run_page(replace(result, rows=tuple(rows)), COMMAND)
+    (tmp_path / "report.html").write_text(text.replace("</body>", f"{PROBE}</body>"))
+    done = subprocess.run(
+        [
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
+            f"file://{tmp_path / 'report.html'}",
+        ],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr, done.stderr
+    said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout)
+    assert said is not None, done.stdout[-2000:]
+    found = json.loads(Page(f"<p>{said.group(1)}</p>").texts[0])
+    assert found["charts"] >= 2
+    assert found["bars"] > 12
+    largest = at_largest(replace(result, rows=tuple(rows)))
+    assert [plain(label) for label in found["first"]] == [row.label for row in largest]
+    sent = [row.label for row in sorted(largest, key=lambda row: row.wire_bytes_per_worker)]
+    assert [plain(label) for label in found["sorted"]] == sent
+    assert [plain(label) for label in found["filtered"]] == ["Top-k 1%"]
+
+
+def plain(label: str) -> str:
+    """Without the marks before and after it."""
+    return re.sub(r"^[>=!] ", "", label).removesuffix(" *")

@@ -1,0 +1,99 @@
+"""Runs side by side, and their pictures again: of what `results.json` says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcsim.analysis.plots.pareto import front, pareto_figure
+from gcsim.analysis.report.compare import differences
+from gcsim.scenarios.result import Result
+from tests.analysis.conftest import result as of_analysis
+from tests.analysis.drawn import plain_row
+from tests.command import gcsim
+
+result = of_analysis  # the fixture
+
+
+def stored(folder: Path, name: str, network: str, **seconds: float) -> None:
+    rows = tuple(
+        replace(plain_row(label, time), compressor=label, speedup_vs_dense=seconds["none"] / time)
+        for label, time in seconds.items()
+    )
+    cluster = {"nodes": 4, "network": {"name": "x", "bandwidth": network, "source": network}}
+    found = Result(scenario={"name": name, "cluster": cluster}, provenance={}, rows=rows, wall={})
+    (folder / name).mkdir()
+    (folder / name / "results.json").write_text(found.to_json())
+
+
+def test_methods_settings_and_answers_stand_side_by_side(tmp_path: Path) -> None:
+    stored(tmp_path, "slow", "1 Gbit/s", none=0.2, topk=0.05)
+    stored(tmp_path, "fast", "10 Gbit/s", none=0.1, powersgd=0.08)
+    done = gcsim("compare", "slow", "fast", folder=tmp_path, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    # milliseconds and speedup of the one, then of the other; what one has not is a dash
+    assert "none 200 1.00 100 1.00" in lines
+    assert "topk 50.0 4.00 - -" in lines
+    assert "powersgd - - 80.0 1.25" in lines
+    assert "cluster.network.bandwidth 1 Gbit/s 10 Gbit/s" in lines
+    assert not any("source" in line for line in lines)
+    assert any(line.startswith("slow: On 4 nodes (8 workers) compression pays") for line in lines)
+
+
+def test_one_run_is_refused_and_so_is_what_is_none(tmp_path: Path) -> None:
+    stored(tmp_path, "slow", "1 Gbit/s", none=0.2)
+    for words, said in ((["slow"], "nothing to compare"), (["slow", "none"], "cannot be read")):
+        done = gcsim("compare", *words, folder=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+
+
+def test_differences_are_those_of_the_values() -> None:
+    one = {"name": "a", "cluster": {"nodes": [1, 2], "network": {"source": "x", "latency": "1 us"}}}
+    other = {"name": "b", "cluster": {"nodes": [1], "network": {"source": "y"}}, "seed": 3}
+    assert dict(differences([one, other])) == {
+        "cluster.nodes": [[1, 2], [1]],
+        "cluster.network.latency": ["1 us", None],
+        "seed": [None, 3],
+    }
+    assert dict(differences([one, one])) == {}
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"),
+                                              ("pdf", b"%PDF")])  # fmt: skip
+def test_pictures_are_drawn_in_every_format_the_same_each_time(
+    result: Result, tmp_path: Path, form: str, begins: bytes
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text(result.to_json())
+    drawn = []
+    for folder in ("one", "two"):
+        done = gcsim("plot", "run", "--format", form, "-o", folder, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        names = [f"{name}.{form}" for name in ("speedup", "breakdown", "pareto")]
+        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == sorted(names)
+        drawn.append([(tmp_path / folder / name).read_bytes() for name in names])
+    assert drawn[0] == drawn[1]
+    assert all(picture.startswith(begins) for picture in drawn[0])
+
+
+def test_the_front_is_what_no_other_beats_in_both() -> None:
+    assert front([(3, 1), (1, 3), (2, 4), (4, 1), (2, 2)]) == [(1, 3), (2, 2), (3, 1)]
+
+
+def test_every_method_with_an_error_is_a_point(result: Result) -> None:
+    rows = tuple(
+        replace(row, nmse=None) if row.compressor == "qsgd" else row for row in result.rows
+    )
+    left, right = pareto_figure(replace(result, rows=rows)).axes
+    largest = [row for row in rows if row.nodes == 32 and row.nmse is not None]
+    for axes, wanted in (
+        (left, [row.iteration_s * 1e3 for row in largest]),
+        (right, [row.wire_bytes_per_worker / 1e6 for row in largest]),
+    ):
+        points = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines[1:]}
+        assert [float(points[row.label][0]) for row in largest] == pytest.approx(wanted)
