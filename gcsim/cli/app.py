@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `advise`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gcsim.cli.advise import advise
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.list import Kind
@@ -150,6 +151,7 @@ def run(
         note_next(["gcsim", "run", scenario, *network, *elsewhere], f"another network{cached}")
 
 
+app.command()(advise)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)
