@@ -172,16 +172,10 @@ def advice(asked: Asked, *, cache: bool = True, progress: Progress | None = None
         return found
     named = _named(found)
     with watcher.task("advice", _BISECTED + 14) as task:
-        ends = break_even(engine, _bisected(found), task.advance)
+        ends = break_even(engine, _bisected(found), named, task.advance)
         saved = changes(engine, named)
-    told = (engine.scenario.compressors[engine.scenario.dense or 0].label, *named)
-    parts = {label: limits(engine, label) for label in dict.fromkeys(told)}
-    return replace(
-        found,
-        break_even=tuple(ends),
-        changes=tuple(saved),
-        limits={label: one for label, one in parts.items() if one is not None},
-    )
+        parts = limits(engine, named)
+    return replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
 
 
 def _named(found: Advice) -> list[str]:

@@ -13,6 +13,7 @@ from gcsim.analysis.advice.advice import Advice, against
 from gcsim.analysis.advice.deploy import paste
 from gcsim.analysis.report.numbers import bits, duration, significant
 from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.break_even import BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
 from gcsim.scenarios.result import Row
@@ -199,36 +200,35 @@ def _first(advice: Advice) -> list[str]:
     ]
     if not found:
         return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
-    found[0] = f"saves of dense's {_ms(dense.iteration_s)}: {found[0]}"
+    found[0] = f"saved of dense's {_ms(dense.iteration_s)}: {found[0]}"
     return found
 
 
 def _change(advice: Advice, change: Change, dense: Row) -> str:
-    """ "network x2 27.5 ms (19 %)" """
+    """ "network x2 27.5 (19 %)", in milliseconds"""
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
     money = "" if cost is None else f", {significant(share * cost * nodes)} an hour"
     note = f"; {change.note}" if change.note else ""
-    return f"{change.words} {_ms(saved)} ({_percent(share)}{money}{note})"
+    return f"{change.words} {significant(saved * 1e3)} ({_percent(share)}{money}{note})"
 
 
 def _limit(advice: Advice) -> list[str]:
-    return [_limited(label, one) for label, one in advice.limits.items()]
+    return [part for label, one in advice.limits.items() for part in _limited(label, one)]
 
 
-def _limited(label: str, one: Limits) -> str:
-    """ "dense waits 31.8 ms for the network (bytes 31.1 ms), 70 % of it hidden" """
+def _limited(label: str, one: Limits) -> Iterator[str]:
+    """ "dense waits 31.8 ms for the network (bytes 31.1 ms)", "PowerSGD encodes 4 ms" """
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
-    told = []
     if one.waits_s > _TOLD * whole:
         parts = (("bytes", one.bytes_s), ("latency", one.latency_s))
         named = [f"{word} {_ms(value)}" for word, value in parts if value > _TOLD * whole]
         of = f" ({', '.join(named)})" if named else ""
-        told.append(f"waits {_ms(one.waits_s)} for the network{of}")
-    coded = (("encodes", one.encode_s), ("decodes", one.decode_s))
-    told += [f"{word} {_ms(value)}" for word, value in coded if value > _CODED * whole]
-    return f"{_name(label)} {', '.join(told) or 'only computes'}"
+        yield f"{_name(label)} waits {_ms(one.waits_s)} for the network{of}"
+    for word, value in (("encodes", one.encode_s), ("decodes", one.decode_s)):
+        if value > _CODED * whole:
+            yield f"{_name(label)} {word} {_ms(value)}"
 
 
 _TOLD, _CODED = 0.005, 0.02
@@ -249,6 +249,8 @@ def _assumed(advice: Advice) -> list[str]:
     cluster = advice.scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     found = [_link(link)] if cluster.workers > 1 else []
+    if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
+        found.append(f"RDMA: {remote}")
     if advice.shipped:
         found.append("traffic as shipped")
     if cluster.devices_per_node > 1 and cluster.nodes > 1:
@@ -257,12 +259,17 @@ def _assumed(advice: Advice) -> list[str]:
     return found
 
 
+def _kind(link: Link) -> str:
+    """The entry of the catalogue that it is like."""
+    return link.name.removesuffix(", changed")
+
+
 def _link(link: Link) -> str:
     """Latency and goodput, with the ranges that are drawn from."""
-    text = f"latency {duration(float(link.latency))}"
+    text = f"{_shortened(_kind(link), 16)}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
         low, high = (duration(float(end)) for end in link.latency_range)
-        text += f" ({low}-{high})".replace(" us-", "-").replace(" ms-", "-", 1)
+        text += f" ({low.removesuffix(high[-3:])}-{high})"
     if link.trace is None:
         text += f", goodput {_percent(float(link.efficiency))}"
         if link.efficiency_range is not None:

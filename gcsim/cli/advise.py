@@ -74,7 +74,7 @@ def advise(
     """
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit_exactly, note, note_next, note_written, width
+    from gcsim.cli.terminal import emit_exactly, note, note_next, width
     from gcsim.scenarios.advice.asked import Words, asked, option
 
     words = Words(
@@ -96,7 +96,7 @@ def advise(
         with watching(quiet) as progress:
             draw_map(question, axes, path, progress=progress)
         if not quiet:
-            note_written([path])
+            note("", f"Written to {path}")
         return
     with watching(quiet) as progress:
         found = advice(question, progress=progress)

@@ -22,7 +22,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.methods import METHODS
 from gcsim.scenarios.advice.profiles import setting
 from gcsim.scenarios.load import read_scenario, scenario_of
-from gcsim.scenarios.reading.document import Document, Keys, read
+from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS
@@ -60,7 +60,7 @@ class Words:
     """Of a node."""
 
 
-_KEYS: dict[str, Keys] = {
+_KEYS: dict[str, tuple[str, ...]] = {
     "model": ("model",),
     "device": ("cluster", "device"),
     "gpus": ("cluster", "devices_per_node"),
@@ -183,7 +183,8 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
     else:
         data["gradients"] = {"source": "synthetic"}
     data["cluster"] = {"collectives": {"transport": "gloo" if on_cpu else "nccl"}}
-    if bus := _BUSES.get(str(said["device"])):
+    bus = _BUSES.get(str(said["device"]))
+    if bus and said.get("gpus", 1) != 1:
         data["cluster"]["intra_node"] = bus
     data["training"] = {"overlap": "ddp"}
     data["compressors"] = [dict(one) for one in METHODS]

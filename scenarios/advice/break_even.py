@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,7 @@ from gcsim.simulator.network.links import Link
 
 SLOWEST, FASTEST = 1e6, 1.6e12
 """Bits a second between which is looked."""
-_STEP = 4.0
+_STEP = 8.0
 """From one rate to the next, before the bisection."""
 CLOSE = 2e-3
 """Relative difference of the two iterations at which a bisection ends."""
@@ -70,9 +71,13 @@ def at_rate(key: str, rate: float) -> str:
 
 
 def break_even(
-    engine: Engine, labels: Sequence[str], progress: Callable[[], None]
+    engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Of some methods. Empty where the network's rate is no single number, or nothing is dense."""
+    """Of some methods; of those in `ranged` with what the drawn worlds say.
+
+    Empty where the network's rate is no single number, or nothing is dense. `progress` is told
+    after each simulated rate and each method.
+    """
     scenario = engine.scenario
     key, number = rate_key(scenario), scenario.dense
     if key is None or number is None or not labels:
@@ -83,7 +88,7 @@ def break_even(
         found = engine.rows([at_rate(key, rate)], names, draws=draws)
         return found or {}
 
-    def gain(rate: float, label: str) -> float:
+    def gain(label: str, rate: float) -> float:
         found = rows(rate, [label])
         return math.log(found[dense].iteration_s / found[label].iteration_s)
 
@@ -98,7 +103,7 @@ def break_even(
     found = []
     for label in labels:
         gains = [math.log(one[dense].iteration_s / one[label].iteration_s) for one in scan]
-        spans = [
+        spans = [  # the last is that of the fastest network on which it still pays
             (slow, fast)
             for (slow, before), (fast, after) in pairwise(zip(rates, gains, strict=True))
             if before > 0 >= after
@@ -106,36 +111,51 @@ def break_even(
         if not spans:
             found.append(BreakEven(label=label, rate=None, pays=max(gains) > 0))
             continue
-        slow, fast = spans[-1]  # the fastest network on which it still pays
-        rate = math.sqrt(slow * fast)
-        for _ in range(_MOST):
-            rate = float(f"{math.sqrt(slow * fast):.4g}")
-            now = gain(rate, label)
-            if abs(now) < CLOSE:
-                break
-            slow, fast = (rate, fast) if now > 0 else (slow, rate)
-        found.append(_with_worlds(label, dense, rate, rows))
+        rate = _crossing(partial(gain, label), spans[-1])
+        one = BreakEven(label=label, rate=rate, pays=True)
+        found.append(_with_worlds(one, dense, rows) if label in ranged else one)
         progress()
     return found
 
 
+def _crossing(gain: Callable[[float], float], span: tuple[float, float]) -> float:
+    """Where a gain goes from above 0 to below it, in a span of rates: a bisection whose next point
+    is where a line between the ends would cross, unless one end has stood still (Illinois)."""
+    ends = [math.log(rate) for rate in span]
+    values = [gain(rate) for rate in span]
+    moved = -1
+    rate = math.sqrt(span[0] * span[1])
+    for _ in range(_MOST):
+        share = values[0] / (values[0] - values[1])
+        place = ends[0] + min(max(share, 0.05), 0.95) * (ends[1] - ends[0])
+        rate = float(f"{math.exp(place):.4g}")
+        now = gain(rate)
+        if abs(now) < CLOSE:
+            break
+        side = int(now <= 0)
+        ends[side], values[side] = math.log(rate), now
+        if moved == side:
+            values[1 - side] /= 2
+        moved = side
+    return rate
+
+
 def _with_worlds(
-    label: str,
+    one: BreakEven,
     dense: str,
-    rate: float,
     rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
+    """With the percentiles of the rate."""
+    assert one.rate is not None  # noqa: S101
     sides = []
     for factor in (1 / _NEAR, _NEAR):
-        of = rows(rate * factor, [label], True)
+        of = rows(one.rate * factor, [one.label], True)
         if not of or not of[dense].iteration_draws_s:
-            return BreakEven(label=label, rate=rate, pays=True)
-        draws = np.array(of[dense].iteration_draws_s) / np.array(of[label].iteration_draws_s)
+            return one
+        draws = np.array(of[dense].iteration_draws_s) / np.array(of[one.label].iteration_draws_s)
         sides.append(np.log(draws))
     slow, fast = sides
     falls = np.maximum(slow - fast, 1e-9)
     places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
-    low, high = np.exp(np.percentile(places, (LOW, HIGH))) * rate
-    return BreakEven(
-        label=label, rate=rate, pays=True, low=min(float(low), rate), high=max(float(high), rate)
-    )
+    low, high = np.exp(np.percentile(places, (LOW, HIGH))) * one.rate
+    return replace(one, low=min(float(low), one.rate), high=max(float(high), one.rate))

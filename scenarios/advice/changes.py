@@ -12,8 +12,8 @@ from typing import Any
 
 from gcsim.scenarios.advice.break_even import rate_key
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.make_shipped import LARGE_BUCKET
 from gcsim.scenarios.advice.methods import LOCAL
+from gcsim.scenarios.advice.profiles import LARGE_BUCKET
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact
@@ -94,9 +94,6 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     found = []
     for words, overrides, note in candidates(engine.scenario):
         then = engine.rows(overrides, labels)
-        if then is None and overrides[0].startswith("ddp."):  # of few methods this is known
-            then = engine.rows(overrides, _CAST) if set(_CAST) & set(labels) else None
-            then = then or engine.rows(overrides, [dense_of(engine.scenario)])
         if then is not None:
             saves = {label: _saved(now[label], then[label]) for label in now if label in then}
             found.append(Change(words=words, overrides=overrides, saves_s=saves, note=note))
@@ -104,9 +101,6 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     worth = [one for one in found if any(_matters(one, now, label) for label in one.saves_s)]
     dense = dense_of(engine.scenario)
     return sorted(worth, key=lambda one: -one.saves_s.get(dense, 0.0))
-
-
-_CAST = ("half precision",)
 
 
 def dense_of(scenario: Scenario) -> str:
@@ -139,32 +133,31 @@ def _matters(change: Change, now: Mapping[str, Row], label: str) -> bool:
     return change.saves_s[label] > LEAST * now[label].iteration_s
 
 
-def limits(engine: Engine, label: str) -> Limits | None:
-    """Where a method's time goes."""
-    now = engine.rows((), [label])
+def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
+    """Where the time of uncompressed training and of these methods goes."""
+    now = engine.rows((), labels)
     if now is None:
-        return None
-    row = now[label]
-    scenario = engine.scenario
-    key = rate_key(scenario)
-    fast, prompt = row.iteration_s, row.iteration_s
+        return {}
+    scenario, key = engine.scenario, rate_key(engine.scenario)
+    fast, prompt = now, now
     if key is not None:
         link = scenario.cluster.network if "network" in key else scenario.cluster.intra_node
         holder = key.removesuffix(".bandwidth")
         quick = exact(_ALL * link.bandwidth, "bandwidth")
-        for_bytes = engine.rows([f"{key}={quick}"], [label])
-        for_latency = engine.rows([f"{holder}.latency=0 s"], [label])
-        fast = for_bytes[label].iteration_s if for_bytes else fast
-        prompt = for_latency[label].iteration_s if for_latency else prompt
-    return Limits(
-        compute_s=row.forward_s + row.backward_s + row.optimizer_s + row.input_s,
-        encode_s=row.encode_s,
-        decode_s=row.decode_s,
-        bytes_s=row.iteration_s - fast,
-        latency_s=row.iteration_s - prompt,
-        waits_s=row.exposed_communication_s,
-        hidden_s=max(0.0, row.communication_s - row.exposed_communication_s),
-    )
+        fast = engine.rows([f"{key}={quick}"], labels) or now
+        prompt = engine.rows([f"{holder}.latency=0 s"], labels) or now
+    return {
+        label: Limits(
+            compute_s=row.forward_s + row.backward_s + row.optimizer_s + row.input_s,
+            encode_s=row.encode_s,
+            decode_s=row.decode_s,
+            bytes_s=row.iteration_s - fast[label].iteration_s,
+            latency_s=row.iteration_s - prompt[label].iteration_s,
+            waits_s=row.exposed_communication_s,
+            hidden_s=max(0.0, row.communication_s - row.exposed_communication_s),
+        )
+        for label, row in now.items()
+    }
 
 
 def plain(change: Change) -> dict[str, Any]:

@@ -60,9 +60,8 @@ class Engine:
         check_trace(self.scenario)
         self._known: dict[tuple[object, ...], Known] = {}
         self._find()
-        self._passes = measured_passes(
-            self.scenario, self._of(self.scenario.compressors[0]).profile
-        )
+        first = self._known[_which(self.scenario, self.scenario.compressors[0])]
+        self._passes = measured_passes(self.scenario, first.profile)
         self._prices = PriceList(self.scenario.cluster.device)
 
     def _find(self) -> None:
@@ -113,33 +112,34 @@ class Engine:
         return self._known[which]
 
     def result(self) -> Result:
-        """The scenario itself."""
-        found = self._simulated(self.scenario, self.scenario.compressors)
-        assert found is not None  # noqa: S101  # all profiles are known
-        return found
+        """The scenario itself; raises `InputError` as a run does."""
+        return self._simulated(self.scenario, self.scenario.compressors)
 
     def rows(
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
     ) -> dict[str, Row] | None:
         """Rows by label of the scenario with these settings: of all its methods or of these and
         the uncompressed one, as stated or with draws. None where that is no scenario, or the
-        traffic of a method is not known."""
+        traffic of the uncompressed one is not known; what is not known of others is left out."""
         scenario = self.asked.changed(overrides)
         if scenario is None:
             return None
         choices = [
             choice
             for number, choice in enumerate(scenario.compressors)
-            if not labels or choice.label in labels or number == scenario.dense
+            if (not labels or choice.label in labels or number == scenario.dense)
+            and self._of(choice, scenario) is not None
         ]
-        found = self._simulated(scenario if draws else replace(scenario, draws=0), choices)
-        return None if found is None else {row.label: row for row in found.rows}
-
-    def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result | None:
-        known = [self._of(choice, scenario) for choice in choices]
-        if any(one is None for one in known):
+        if scenario.dense is None or scenario.compressors[scenario.dense] not in choices:
             return None
-        methods = [one for one in known if one is not None]
+        try:
+            found = self._simulated(scenario if draws else replace(scenario, draws=0), choices)
+        except InputError:  # a transport that cannot carry one of them
+            return None
+        return {row.label: row for row in found.rows}
+
+    def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result:
+        methods = [self._known[_which(scenario, choice)] for choice in choices]
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         name = kept.result_key(scenario, [_APART, *keys], self._passes) if self._cache else ""
@@ -147,20 +147,15 @@ class Engine:
         if found is not None:
             return found
         started = time.perf_counter()
-        try:
-            found = simulated_run(
-                scenario,
-                keys,
-                [one.profile for one in methods],
-                self._passes,
-                progress=SilentProgress(),
-                timelines=False,
-                prices=self._prices,
-            )
-        except InputError:  # a transport or a device that cannot do that
-            if scenario == self.scenario:
-                raise
-            return None
+        found = simulated_run(
+            scenario,
+            keys,
+            [one.profile for one in methods],
+            self._passes,
+            progress=SilentProgress(),
+            timelines=False,
+            prices=self._prices,
+        )
         if name:
             kept.save(name, found, time.perf_counter() - started)
         return found

@@ -19,7 +19,7 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
 from gcsim.scenarios.advice.methods import LOCAL, METHODS
-from gcsim.scenarios.advice.profiles import name_of, path_of, setting
+from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
@@ -30,8 +30,6 @@ from gcsim.traces.stage1 import cache, machine, shipped
 
 LARGEST = 150_000_000
 """Parameters of the largest model whose profiles are shipped."""
-LARGE_BUCKET = 100 << 20
-"""Of dense training and half precision there are profiles with larger buckets, too."""
 FIRST = (
     "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
     "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
@@ -63,7 +61,7 @@ def scenario_of(model: ModelEntry) -> Scenario:
 
 def compared(scenario: Scenario) -> list[Wanted]:
     """What advice asks for."""
-    large = DdpBuckets(first=LARGE_BUCKET, cap=LARGE_BUCKET)
+    large = DdpBuckets(first=LARGE_BUCKET, cap=LARGE_BUCKET)  # as `ddp: {bucket: 100 MiB}`
     few = [choice for choice in scenario.compressors if choice.kind in ("none", "fp16")]
     usual = [(choice, scenario.buckets) for choice in scenario.compressors]
     return usual + [(choice, large) for choice in few]
@@ -201,7 +199,7 @@ def _measured(scenario: Scenario, wanted: Mapping[str, Wanted]) -> dict[str, Tra
             choice = next(iter(wanted.values()))[0]
             print(f"{scenario.model.name}, {choice.label}: left out: {error}", flush=True)
             return {}
-    found = {}
+    found: dict[str, TrafficProfile] = {}
     for name, one in wanted.items():
         found |= _measured(scenario, {name: one})
     return found

@@ -23,6 +23,8 @@ from gcsim.traces.stage1 import shipped
 from gcsim.traces.synthetic.fit_file import DEFAULT
 
 WORKERS, ITERATIONS, SEED = 2, 2, 0
+LARGE_BUCKET = 100 << 20
+"""Of uncompressed training and half precision there are profiles with buckets of that, too."""
 _SAMPLES, _TOKENS = 32, 4096
 
 
