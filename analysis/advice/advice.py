@@ -7,7 +7,7 @@ every number is the engine's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -153,10 +153,19 @@ def against(row: Row, other: Row) -> Against:
     )
 
 
-def advice(asked: Asked, *, cache: bool = True, progress: Progress | None = None) -> Advice:
-    """What is advised for a scenario. Raises `InputError` as a run does."""
+def advice(
+    asked: Asked,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Advice:
+    """What is advised for a scenario. Raises `InputError` as a run does.
+
+    `tell` is told what has to be measured, before that is done.
+    """
     watcher = progress or SilentProgress()
-    engine = Engine(asked, cache=cache, progress=watcher)
+    engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
     result = with_trained(engine.scenario, engine.result())
     verdict = largest_verdict(result)
     found = Advice(

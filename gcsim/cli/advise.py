@@ -99,7 +99,7 @@ def advise(
             note("", f"Written to {path}")
         return
     with watching(quiet) as progress:
-        found = advice(question, progress=progress)
+        found = advice(question, progress=progress, tell=(lambda _: None) if quiet else note)
     emit_exactly(found.to_json() if as_json else found.summary(min(width(), 100)))
     if save is not None:
         from gcsim.files import write_text
@@ -107,10 +107,10 @@ def advise(
 
         write_text(save, document.write(found.result.scenario))
     if not quiet:
-        if found.measured:
+        if found.shipped:
             note(
-                f"Not shipped, measured here in {found.measured_s:.0f} s: "
-                f"{', '.join(found.measured)}"
-            )
+                "", "Traffic: comes with gcsim, measured on gradients drawn from fitted "
+                "distributions; gcsim run measures it on the scenario's own."
+            )  # fmt: skip
         if save is not None:
             note_next(["gcsim", "run", str(save)], "every method on its own gradients")

@@ -126,12 +126,17 @@ def asked(
         document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
     else:
         document, path = read_scenario(source)
-        document = deepcopy(document)
-        _put(document.data, _said(words, called))
-    for name in _said(words, called):
-        document.forget(_KEYS[name])
-        document.values[_KEYS[name]] = document.keys[_KEYS[name]] = called(name)
+    _put_into(document, _said(words, called), called)
     return Asked(document, path, tuple(overrides), seed, in_words=source is None or trace)
+
+
+def asked_of(
+    scenario: Scenario, words: Words, overrides: Sequence[str] = (), seed: int | None = None
+) -> Asked:
+    """As `asked`, of a loaded scenario."""
+    document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
+    _put_into(document, _said(words, str), str)
+    return Asked(document, Path.cwd() / f"{scenario.name}.yaml", tuple(overrides), seed)
 
 
 def option(name: str) -> str:
@@ -190,6 +195,13 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
     data["compressors"] = [dict(one) for one in METHODS]
     _put(data, said)
     return data
+
+
+def _put_into(document: Document, said: Mapping[str, Any], called: Callable[[str], str]) -> None:
+    _put(document.data, said)
+    for name in said:
+        document.forget(_KEYS[name])
+        document.values[_KEYS[name]] = document.keys[_KEYS[name]] = called(name)
 
 
 def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ class Change:
     saves_s: Mapping[str, float]
     """By label: seconds of an iteration, for as many samples as it has now."""
     note: str = ""
-    """What it costs, where that is not money."""
+    """What it changes of the training; "" where that stays the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,8 @@ class Limits:
 
 
 def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Changes that this scenario may have: words, settings, and what they cost."""
+    """Changes that this scenario may have: words, settings, and what they change of the
+    training."""
     cluster, training = scenario.cluster, scenario.training
     chosen = cluster.collectives
     if cluster.workers == 1:
@@ -83,11 +84,12 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     if scenario.buckets.cap < LARGE_BUCKET:
         yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
     micro = 4 * training.accumulation
-    yield "4 micro-batches a step", (f"training.accumulation={micro}",), "batch x4"
+    yield "4 micro-batches", (f"training.accumulation={micro}",), "batch x4"
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
-    """Those that save something, the one that saves most of uncompressed training first."""
+    """Those that save something, the one that saves most of uncompressed training first; what
+    changes the training comes last."""
     now = engine.rows((), labels)
     if now is None or engine.scenario.dense is None:
         return []
@@ -100,7 +102,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     found += _local_steps(engine, now)
     worth = [one for one in found if any(_matters(one, now, label) for label in one.saves_s)]
     dense = dense_of(engine.scenario)
-    return sorted(worth, key=lambda one: -one.saves_s.get(dense, 0.0))
+    return sorted(worth, key=lambda one: (one.note != "", -one.saves_s.get(dense, 0.0)))
 
 
 def dense_of(scenario: Scenario) -> str:
@@ -119,7 +121,7 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
         return []
     saves = {dense: _saved(now[dense], then[str(LOCAL["label"])])}
     return [
-        Change(words="local SGD of 4 steps", overrides=overrides, saves_s=saves, note="train first")
+        Change(words="local SGD, 4 steps", overrides=overrides, saves_s=saves, note="train first")
     ]
 
 

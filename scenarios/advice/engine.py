@@ -7,7 +7,7 @@ those of the scenario, or come with gcsim. What was simulated is kept as a run's
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gcsim.compressors.registry import REGISTRY
@@ -20,7 +20,13 @@ from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.scenario import CompressorChoice, RecordedGradients, Scenario
+from gcsim.scenarios.scenario import (
+    CompressorChoice,
+    LiveGradients,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
@@ -43,13 +49,20 @@ class Engine:
     """Of one scenario."""
 
     def __init__(
-        self, asked: Asked, *, cache: bool = True, progress: Progress | None = None
+        self,
+        asked: Asked,
+        *,
+        cache: bool = True,
+        progress: Progress | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Finds the profiles: those that this scenario's runs have kept, if they have kept all;
-        else those that come with gcsim, and what is in neither is measured.
+        else those that come with gcsim, and what is in neither is measured, of which `tell` is
+        told before.
 
         Raises `InputError` as a run does.
         """
+        self._tell = tell
         self.asked, self.scenario = asked, asked.scenario
         self._cache, self._progress = cache, progress or SilentProgress()
         self.came: tuple[str, ...] = ()
@@ -81,6 +94,7 @@ class Engine:
                 self._known[_which(scenario, choice)] = found
         if not left:
             return
+        self._tell(_before(scenario, left))
         started = time.perf_counter()
         alone = replace(scenario, compressors=tuple(left))
         wanted = [profile_key(alone, choice) for choice in left]
@@ -159,6 +173,30 @@ class Engine:
         if name:
             kept.save(name, found, time.perf_counter() - started)
         return found
+
+
+def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
+    """What is about to be measured, and how long that takes, as far as that is known."""
+    named = ", ".join(choice.label for choice in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} others" if len(left) > _NAMED else ""
+    source = scenario.gradients
+    takes = "which trains the model for some steps: minutes for a large one"
+    if not isinstance(source, LiveGradients):
+        takes = "which takes seconds to minutes"
+    if isinstance(source, SyntheticGradients) and scenario.model.parameters:
+        drawn = scenario.model.parameters * source.workers * source.iterations
+        takes = f"about {duration_of(drawn * (_DRAWN_S + len(left) * _COMPRESSED_S))}"
+    return f"no traffic comes with gcsim of {named}{more}: measured now, {takes}"
+
+
+def duration_of(seconds: float) -> str:
+    """A few seconds, or minutes."""
+    return f"{max(5, round(seconds, -1)):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+_NAMED = 3
+_DRAWN_S, _COMPRESSED_S = 90e-9, 30e-9
+"""Seconds an element of a core: to draw a gradient, and to run a method on it, about."""
 
 
 def _which(scenario: Scenario, choice: CompressorChoice) -> tuple[object, ...]:
