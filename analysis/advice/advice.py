@@ -59,8 +59,10 @@ class Advice:
 
     @property
     def use(self) -> Row | None:
-        """The method to use: uncompressed training where nothing surely pays."""
-        return self.verdict.recommended
+        """What is safe to use: a method whose update is practically the dense one, and that surely
+        pays; else uncompressed training."""
+        found = self.verdict
+        return found.safe or found.dense or found.to_try
 
     @property
     def to_try(self) -> Row | None:

@@ -38,7 +38,7 @@ def paste(choice: CompressorChoice) -> list[str]:
     cls = compressor_class(kind)
     checked = check_parameters(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
-        return ["workers step by themselves, which no DDP hook does: in your own loop"]
+        return ["no DDP hook can, its workers step apart"]
     arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
     return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
 

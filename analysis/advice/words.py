@@ -57,7 +57,7 @@ def _packed(parts: Sequence[str], room: int, most: int) -> list[str]:
     for part in parts:
         text, ends = part.rstrip("\n"), part.endswith("\n")
         joined = f"{found[-1]}; {text}" if open_line else ""
-        if joined and len(joined) <= room:
+        if joined and len(joined) < room:  # a semicolon may follow
             found[-1] = joined
         elif len(found) < most:
             if open_line:
@@ -242,7 +242,10 @@ def _deploy(advice: Advice) -> list[str]:
     if row is None:
         return []
     choice = next((c for c in advice.scenario.compressors if c.label == row.label), None)
-    return [] if choice is None else paste(choice)
+    lines = [] if choice is None else paste(choice)
+    if len(lines) == 1 and row.compressor != DENSE:
+        return [f"{_name(row)}: {lines[0]}"]
+    return lines
 
 
 def _assumed(advice: Advice) -> list[str]:

@@ -20,6 +20,9 @@ from gcsim.units import exact
 
 LEAST = 0.01
 """Share of an iteration that a change must save of some method to be told."""
+_FEW = 8
+"""Workers up to which two collectives at a time are tried: these are simulated message by message,
+which takes minutes among many."""
 _ALL = 1000
 """Times the rate, where what is left is not for bytes."""
 
@@ -75,7 +78,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
         yield "NCCL", ("cluster.collectives.transport=nccl",), ""
     if chosen.transport == "gloo" and chosen.library == "pytorch1":
         yield "PyTorch 2", ("cluster.collectives.library=pytorch2",), ""
-    if chosen.transport == "gloo" and training.concurrent_collectives == 1:
+    few = cluster.workers <= _FEW
+    if chosen.transport == "gloo" and training.concurrent_collectives == 1 and few:
         yield "two collectives at a time", ("training.concurrent_collectives=2",), ""
     if nodes and cluster.devices_per_node > 1:
         bus = cluster.intra_node

@@ -113,9 +113,8 @@ class Engine:
         code = shipped.code_of(scenario.model, REGISTRY.get(choice.kind))
         return Known(f"shipped {name} {code} {scenario.batch_size}", profile)
 
-    def _of(self, choice: CompressorChoice, scenario: Scenario | None = None) -> Known | None:
+    def known(self, choice: CompressorChoice, scenario: Scenario) -> Known | None:
         """None where nothing is known without running a method."""
-        scenario = scenario or self.scenario
         which = _which(scenario, choice)
         if which not in self._known:
             recorded = isinstance(scenario.gradients, RecordedGradients)
@@ -142,7 +141,7 @@ class Engine:
             choice
             for number, choice in enumerate(scenario.compressors)
             if (not labels or choice.label in labels or number == scenario.dense)
-            and self._of(choice, scenario) is not None
+            and self.known(choice, scenario) is not None
         ]
         if scenario.dense is None or scenario.compressors[scenario.dense] not in choices:
             return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
@@ -20,13 +21,15 @@ from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
 from gcsim.scenarios.advice.methods import LOCAL, METHODS
 from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
+from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import TrafficProfile
-from gcsim.traces.stage1 import cache, machine, shipped
+from gcsim.traces.stage1 import cache as profile_cache
+from gcsim.traces.stage1 import machine, shipped
 
 LARGEST = 150_000_000
 """Parameters of the largest model whose profiles are shipped."""
@@ -60,17 +63,32 @@ def scenario_of(model: ModelEntry) -> Scenario:
 
 
 def compared(scenario: Scenario) -> list[Wanted]:
-    """What advice asks for."""
+    """What advice asks for: without a file, and for the shipped scenarios of the model."""
     large = DdpBuckets(first=LARGE_BUCKET, cap=LARGE_BUCKET)  # as `ddp: {bucket: 100 MiB}`
     few = [choice for choice in scenario.compressors if choice.kind in ("none", "fp16")]
-    usual = [(choice, scenario.buckets) for choice in scenario.compressors]
-    return usual + [(choice, large) for choice in few]
+    found = [(choice, scenario.buckets) for choice in scenario.compressors]
+    found += [(choice, large) for choice in few]
+    for other in _scenarios():
+        if other.model.name == scenario.model.name:
+            found += [(choice, other.buckets) for choice in other.compressors]
+    known: dict[str, Wanted] = {}
+    for choice, buckets in found:
+        moments = "second_moments" in compressor_class(choice.kind).requires
+        if choice.kind in REGISTRY and not moments:
+            known.setdefault(name_of(scenario.model, choice, buckets), (choice, buckets))
+    return list(known.values())
+
+
+@cache
+def _scenarios() -> tuple[Scenario, ...]:
+    """Those that come with gcsim, but for the one of all methods."""
+    return tuple(load_scenario(name) for name in shipped_scenarios() if name != "compressor_zoo")
 
 
 def others(scenario: Scenario) -> list[Wanted]:
     """All other methods, with their defaults, but for those that need second moments, which are
     not drawn."""
-    known = [(choice.kind, choice.parameters) for choice in scenario.compressors]
+    known = [(choice.kind, choice.parameters) for choice, _ in compared(scenario)]
     found = []
     for kind in REGISTRY:
         parameters = check_parameters(kind, {}).model_dump()
@@ -124,7 +142,7 @@ def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile
 
 def made_here() -> str:
     """On what, for people."""
-    libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
+    libraries = (f"{name} {profile_cache.version(name)}" for name in ("torch", "numpy", "numba"))
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
