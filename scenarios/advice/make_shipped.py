@@ -31,8 +31,11 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import machine, shipped
 
-LARGEST = 150_000_000
-"""Parameters of the largest model whose profiles are shipped."""
+LARGEST = 40_000_000
+"""Parameters up to which all models have shipped profiles; of larger ones, those in `FIRST`."""
+ALL_METHODS = 2_000_000
+"""Parameters up to which a model has the profiles of all methods; the others, of those that are
+compared."""
 FIRST = (
     "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
     "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
@@ -86,8 +89,10 @@ def _scenarios() -> tuple[Scenario, ...]:
 
 
 def others(scenario: Scenario) -> list[Wanted]:
-    """All other methods, with their defaults, but for those that need second moments, which are
-    not drawn."""
+    """All other methods, with their defaults, of a small model; but for those that need second
+    moments, which are not drawn."""
+    if (scenario.model.parameters or 0) > ALL_METHODS:
+        return []
     known = [(choice.kind, choice.parameters) for choice, _ in compared(scenario)]
     found = []
     for kind in REGISTRY:
