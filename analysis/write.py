@@ -24,7 +24,7 @@ from gcsim.analysis.timeline.perfetto import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import replacing
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result
+from gcsim.scenarios.result import Result, columns_of
 
 Writer = Callable[[Any, Path], None]
 """Writes a result, or a figure of it, to a path."""
@@ -37,7 +37,7 @@ def to_csv(result: Result) -> str:
         text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(result.records())
+    writer.writerows(columns_of(row) for row in result.rows)
     return text.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -118,16 +118,6 @@ class Row:
 
 LISTS = ("iteration_draws_s", "iteration_batches_s")
 """Fields of a row that `results.csv` has no column for."""
-
-
-RUN = ("scenario", "model", "seed", "device", "network")
-"""Columns of `results.csv` that say of which run a row is, so that rows of many can be put
-together."""
-
-
-def _name(entry: Any) -> str | None:
-    """Of a device or a link in a resolved scenario."""
-    return entry.get("name") if isinstance(entry, dict) else entry
 
 
 def columns_of(flat: Row | UncertainInput) -> dict[str, Any]:
@@ -274,27 +264,15 @@ class Result:
 
     @staticmethod
     def columns() -> tuple[str, ...]:
-        """Column names of `results.csv`: of which run a row is, then its own."""
-        return (*RUN, *(entry.name for entry in fields(Row) if entry.name not in LISTS))
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """The rows of `results.csv` by column, and the lists that it leaves out."""
-        cluster, model = self.scenario.get("cluster", {}), self.scenario.get("model")
-        run = (
-            self.scenario.get("name"),
-            model if isinstance(model, str) else (model or {}).get("build", "own"),
-            self.scenario.get("seed"),
-            _name(cluster.get("device")),
-            _name(cluster.get("network")),
-        )
-        return ({**dict(zip(RUN, run, strict=True)), **columns_of(row)} for row in self.rows)
+        """Column names of `results.csv`."""
+        return tuple(entry.name for entry in fields(Row) if entry.name not in LISTS)
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame` with the rows and columns of `results.csv`.
 
         Raises `InputError` where pandas is not installed.
         """
-        return frame(self.records(), self.columns())
+        return frame(map(columns_of, self.rows), self.columns())
 
     def __repr__(self) -> str:
         sizes = ", ".join(map(str, sorted({row.nodes for row in self.rows})))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ class SweepResult:
 
         Raises `InputError` where pandas is not installed.
         """
-        return frame(self._records(as_text=(list, dict)), self.columns)
+        return frame(map(_record, self.rows), self.columns)
 
     def to_csv(self) -> str:
         """`results.csv`: all rows with full precision, the grids' keys as first columns."""
@@ -86,18 +85,9 @@ class SweepResult:
             text, fieldnames=self.columns, extrasaction="ignore", lineterminator="\n"
         )
         writer.writeheader()
-        writer.writerows(self._records(as_text=(object,)))
+        for row in self.rows:
+            writer.writerow({**columns_of(row), **{k: written(v) for k, v in row.point.items()}})
         return text.getvalue()
-
-    def _records(self, as_text: tuple[type, ...]) -> Iterator[dict[str, Any]]:
-        """A table's rows; grids' values of these types are text."""
-        for point in self.points:
-            values = {
-                key: written(value) if isinstance(value, as_text) else value
-                for key, value in point.values.items()
-            }
-            for record in point.result.records() if point.result else ():
-                yield {**record, **values}
 
     def to_json(self) -> str:
         """`results.json`: byte-identical for the same sweep, however it was spread over workers."""
@@ -133,3 +123,12 @@ class SweepResult:
 
 
 _OF_ROW = tuple(entry.name for entry in fields(Row))
+
+
+def _record(row: SweepRow) -> dict[str, Any]:
+    """A table's row; a grid's value is text where it is a list or a mapping."""
+    values = row.point.items()
+    return {
+        **columns_of(row),
+        **{k: written(v) if isinstance(v, list | dict) else v for k, v in values},
+    }
