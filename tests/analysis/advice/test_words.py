@@ -108,7 +108,7 @@ def test_the_rows_of_what_comes_with_gcsim_are_those_of_a_run() -> None:
 
 
 def test_the_same_question_has_the_same_answer_from_the_cache_and_without() -> None:
-    words = {"model": "vgg_narrow_cifar10", "device": "t4"}
+    words: dict[str, Any] = {"model": "vgg_narrow_cifar10", "device": "t4"}
     texts = {advised(**words).to_json(), advised(**words).to_json()}
     question = asked(None, Words(**words, nodes=2, network="1 Gbit/s"), QUICK)
     texts.add(advice(question, cache=False).to_json())
