@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery trajectories lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -64,6 +64,9 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	$(BIN)/python -m gcsim.scenarios.trained.make_shipped
+
+profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, measured again: an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m gcsim.scenarios.advice.make_shipped
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md

@@ -24,7 +24,8 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
     __path__.insert(0, str(_checkout))
 
 if TYPE_CHECKING:
-    from gcsim.api import Result, SweepResult, TrainingResult, run, sweep, train
+    from gcsim.analysis.advice.advice import Advice
+    from gcsim.api import Result, SweepResult, TrainingResult, advise, run, sweep, train
     from gcsim.compressors.base import Compressor
     from gcsim.compressors.ddp.hook import ddp_hook
     from gcsim.errors import GcsimError, InputError
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from gcsim.traces.recording.recording import record
 
 _MODULES = {
-    "gcsim.api": "Result SweepResult TrainingResult run sweep train",
+    "gcsim.analysis.advice.advice": "Advice",
+    "gcsim.api": "Result SweepResult TrainingResult advise run sweep train",
     "gcsim.compressors.base": "Compressor",
     "gcsim.compressors.ddp.hook": "ddp_hook",
     "gcsim.errors": "GcsimError InputError",

@@ -1,4 +1,4 @@
-"""What do `run`, `train` and `sweep` of `gcsim` give to a person? Results that show themselves.
+"""What do `run`, `train`, ... of `gcsim` give to a person? Results that show themselves.
 
 The values are those of `gcsim.scenarios`, which knows of no report; the methods here show them.
 """
@@ -17,6 +17,7 @@ from gcsim.scenarios.trained import result as of_training
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gcsim.analysis.advice.advice import Advice
     from gcsim.scenarios.progress import Progress
     from gcsim.scenarios.scenario import Scenario
 
@@ -103,6 +104,68 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     from gcsim.scenarios.trained.known import with_trained
 
     return _shown(with_trained(scenario, simulate(scenario, cache=cache, progress=progress)))
+
+
+def advise(
+    scenario: str | os.PathLike[str] | Scenario | None = None,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    network: str | Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    cost_per_hour: float | None = None,
+    overrides: Mapping[str, str] | Sequence[str] = (),
+    seed: int | None = None,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Advice:
+    """Say what to use on a cluster, and what to change first.
+
+    `gcsim.advise(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")` runs no
+    compressor: the traffic of the shipped models comes with gcsim.
+
+    Parameters
+    ----------
+    scenario
+        A YAML file, a shipped scenario's name, a loaded scenario, or a folder of recorded
+        gradients; None: what the words say. Words beside a scenario take the place of its settings.
+    model, device, network
+        Names of `gcsim list`; a network may be a rate alone ("25 Gbit/s"), a file, or a mapping as
+        in a scenario.
+    gpus, nodes
+        GPUs a node (1), and machines.
+    batch_size
+        Samples a GPU; 32, of sequences at most as many as hold 4,096 tokens.
+    cost_per_hour
+        Of a node, in any currency: what is saved is then told in money, too.
+    overrides, seed
+        As in `load_scenario`.
+    cache
+        False: simulate again, and store nothing.
+
+    Raises
+    ------
+    InputError
+        With every problem of the scenario and of the words.
+    """
+    from gcsim.analysis.advice.advice import advice
+    from gcsim.scenarios.advice.asked import Words, asked, asked_of
+    from gcsim.scenarios.scenario import Scenario
+
+    words = Words(
+        model=model, device=device, gpus=gpus, nodes=nodes, network=network,
+        batch_size=batch_size, cost_per_hour=cost_per_hour,
+    )  # fmt: skip
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={value}" for key, value in overrides.items()]
+    if isinstance(scenario, Scenario):
+        question = asked_of(scenario, words, overrides, seed)
+    else:
+        source = None if scenario is None else os.fspath(scenario)
+        question = asked(source, words, overrides, seed)
+    return advice(question, cache=cache, progress=progress)
 
 
 def train(

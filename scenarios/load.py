@@ -71,11 +71,32 @@ def load_scenario(
     InputError
         With every problem of the file and of the options, each with its place.
     """
+    return scenario_of(*read_scenario(path_or_name), overrides, seed)
+
+
+def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
+    """What stands in a scenario file, not yet checked, and the file; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
     document = read_file(path, name)
     if not isinstance(document.data, dict):
         place = document.place(())
         raise InputError("a scenario is a mapping (key: value)", place=place)
+    return document, path
+
+
+def scenario_of(
+    document: Document,
+    path: Path,
+    overrides: Mapping[str, str] | Sequence[str] = (),
+    seed: int | None = None,
+    *,
+    warn: bool = True,
+) -> Scenario:
+    """The scenario that a document describes, which becomes what the overrides make of it.
+
+    `path` names the file that it stands in, or would: other files' paths count from its folder.
+    With `warn` false nothing is said of settings that change nothing. Raises as `load_scenario`.
+    """
     problems = apply(document, overrides)
     if seed is not None:
         document.data["seed"] = seed
@@ -108,8 +129,12 @@ def load_scenario(
     if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
     buckets = _buckets(file)
-    without_effect = idle(
-        document, file, cluster, training, model=model, buckets=buckets, compressors=compressors
+    without_effect = (
+        idle(
+            document, file, cluster, training, model=model, buckets=buckets, compressors=compressors
+        )
+        if warn
+        else ()
     )
     for warning in without_effect:
         _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
@@ -129,6 +154,7 @@ def load_scenario(
         train=None if file.train is None else build_plan(file.train),
         train_task=task,
         train_loss="" if file.train is None else file.train.loss or "",
+        cost_per_hour=None if file.cost is None else file.cost.per_hour,
         resolved={},
         files=files,
     )

@@ -127,7 +127,7 @@ def traffic_profiles(
         if key not in found
     }
     if missing:
-        profiles = _measure(scenario, list(missing.values()), progress)
+        profiles = measured(scenario, list(missing.values()), progress)
         for key, profile in zip(missing, profiles, strict=True):
             found[key] = profile
             if use_cache:
@@ -135,9 +135,10 @@ def traffic_profiles(
     return [found[key] for key in keys]
 
 
-def _measure(
+def measured(
     scenario: Scenario, choices: Sequence[CompressorChoice], progress: Progress
 ) -> list[TrafficProfile]:
+    """Stage 1 of some methods, here and now: on gradients as the scenario says."""
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure
     from gcsim.traces.timing.allocator import keep_freed_memory

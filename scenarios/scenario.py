@@ -111,6 +111,8 @@ class Scenario:
     """What it learns there; "" for the model's own task."""
     train_loss: str = ""
     """`package.module:function` that it minimises there; "": cross-entropy."""
+    cost_per_hour: float | None = None
+    """Of a node, in any currency; None where the file does not say."""
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""

@@ -44,9 +44,9 @@ def test_dir_of_the_package_is_what_is_public() -> None:
     import gcsim
 
     assert dir(gcsim) == [
-        "Compressor", "GcsimError", "InputError", "Result", "SweepResult", "TrainingResult",
-        "__version__", "ddp_hook", "load_scenario", "record", "record_scenario", "run", "sweep",
-        "train",
+        "Advice", "Compressor", "GcsimError", "InputError", "Result", "SweepResult",
+        "TrainingResult", "__version__", "advise", "ddp_hook", "load_scenario", "record",
+        "record_scenario", "run", "sweep", "train",
     ]  # fmt: skip
     with pytest.raises(AttributeError, match="no attribute 'simulate'"):
         _ = gcsim.simulate

@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `advise`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gcsim.cli.advise import advise
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.compare import compare
@@ -168,6 +169,7 @@ def run(
 app.command()(compare)
 app.command()(explain)
 app.command()(plot)
+app.command()(advise)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)

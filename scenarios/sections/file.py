@@ -154,6 +154,13 @@ class UncertaintySection(Section):
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
 
 
+class CostSection(Section):
+    """What the cluster costs, for `gcsim advise`."""
+
+    per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Of a node, in any currency."""
+
+
 class ScenarioFile(Section):
     """The whole file."""
 
@@ -182,6 +189,7 @@ class ScenarioFile(Section):
     ]
     uncertainty: UncertaintySection = UncertaintySection()
     train: Annotated[Spelled, TRAIN] | None = None
+    cost: CostSection | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
 
 

@@ -62,6 +62,8 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     if scenario.train is not None:
         task = scenario.train_task or scenario.model.task
         entries["train"] = plan_text(scenario.train, task, scenario.train_loss)
+    if scenario.cost_per_hour is not None:
+        entries["cost"] = {"per_hour": scenario.cost_per_hour}
     entries["seed"] = scenario.seed
     return entries
 

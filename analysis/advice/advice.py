@@ -1,0 +1,210 @@
+"""What is advised? The verdict of a run, up to which rate it holds, and what could be changed.
+
+The method to use is the one that a run of the same scenario recommends (`report/selection.py`), and
+every number is the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from gcsim.analysis.report.comparison import probability_faster, ratio
+from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.advice.break_even import BreakEven, break_even
+from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
+from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.known import with_trained
+
+SCHEMA = 1
+HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
+"""Methods that send half precision, the first one there is."""
+_WELL_KNOWN = ("powersgd", "topk", "qsgd")
+_BISECTED = 4
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Advice:
+    """What to use on a cluster, and what to change first."""
+
+    scenario: Scenario
+    result: Result
+    """Of the scenario at its largest size, as `gcsim run` has it."""
+    verdict: Verdict
+    break_even: tuple[BreakEven, ...] = ()
+    """Of the methods that are advised, and of well-known ones; in bits a second."""
+    changes: tuple[Change, ...] = ()
+    """What saves time in the place of a compressor, most of dense training's first."""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """By label, of dense training and of the methods that are advised: where the time goes."""
+    shipped: tuple[str, ...] = ()
+    """Labels of methods whose traffic comes with gcsim."""
+    measured: tuple[str, ...] = ()
+    """Of those that were measured for this."""
+    measured_s: float = 0.0
+    in_words: bool = True
+    """Nobody wrote a scenario."""
+
+    @property
+    def half(self) -> Row | None:
+        """The row of half precision."""
+        by_kind = {row.compressor: row for row in reversed(self.verdict.rows)}
+        return next((by_kind[kind] for kind in HALF if kind in by_kind), None)
+
+    @property
+    def use(self) -> Row | None:
+        """What is safe to use: a method whose update is practically the dense one, and that surely
+        pays; else uncompressed training."""
+        found = self.verdict
+        return found.safe or found.dense or found.to_try
+
+    @property
+    def to_try(self) -> Row | None:
+        """The fastest to try, where that is another one and may pay."""
+        found = self.verdict
+        if found.to_try is self.use or found.pays == "no":
+            return None
+        return found.to_try
+
+    def summary(self, width: int = 80) -> str:
+        """What `gcsim advise` prints: at most twelve lines."""
+        from gcsim.analysis.advice.words import lines
+
+        return "\n".join(lines(self, width)) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, as `--json` has them."""
+        return {
+            "schema": SCHEMA,
+            "scenario": self.result.scenario,
+            "use": self._told(self.use),
+            "to_try": self._told(self.to_try),
+            "pays": self.verdict.pays,
+            "rows": [self._told(row) for row in self.verdict.rows],
+            "break_even_bit_per_s": [asdict(one) for one in self.break_even],
+            "changes": [plain(one) for one in self.changes],
+            "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "profiles": {
+                "shipped": list(self.shipped),
+                "measured": list(self.measured),
+            },
+        }
+
+    def to_json(self) -> str:
+        """The same text for the same question."""
+        text = json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
+        return text + "\n"
+
+    def _told(self, row: Row | None) -> dict[str, Any] | None:
+        if row is None:
+            return None
+        dense, half = self.verdict.dense, self.half
+        found: dict[str, Any] = {
+            "label": row.label,
+            "compressor": row.compressor,
+            "iteration_s": row.iteration_s,
+            "iteration_low_s": row.iteration_low_s,
+            "iteration_high_s": row.iteration_high_s,
+            "wire_bytes_per_worker": row.wire_bytes_per_worker,
+            "nmse": row.nmse,
+            "cosine_similarity": row.cosine_similarity,
+        }
+        for name, other in (("dense", dense), ("half_precision", half)):
+            if other is not None and other is not row:
+                found[f"against_{name}"] = asdict(against(row, other))
+        return found
+
+    def __repr__(self) -> str:
+        cluster, use = self.scenario.cluster, self.use
+        where = f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}"
+        return (
+            f"<gcsim.Advice {self.scenario.model.name} on {where}: "
+            f"use {use.label if use else 'nothing'}>"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """How many times as fast one method is as another."""
+
+    speedup: float
+    """As stated."""
+    low: float
+    """10th percentile over the drawn worlds."""
+    high: float
+    """90th percentile."""
+    probability: float
+    """That it is faster."""
+
+
+def against(row: Row, other: Row) -> Against:
+    """How a method compares with another."""
+    found = ratio(row, other)
+    speedup = other.iteration_s / row.iteration_s
+    return Against(
+        speedup=speedup,
+        low=min(found.low, speedup),
+        high=max(found.high, speedup),
+        probability=probability_faster(row, other),
+    )
+
+
+def advice(
+    asked: Asked,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Advice:
+    """What is advised for a scenario. Raises `InputError` as a run does.
+
+    `tell` is told what has to be measured, before that is done.
+    """
+    watcher = progress or SilentProgress()
+    engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
+    result = with_trained(engine.scenario, engine.result())
+    verdict = largest_verdict(result)
+    found = Advice(
+        scenario=engine.scenario,
+        result=result,
+        verdict=verdict,
+        shipped=engine.came,
+        measured=engine.measured,
+        measured_s=engine.measured_s,
+        in_words=asked.in_words,
+    )
+    if verdict.dense is None or engine.scenario.cluster.workers == 1:
+        return found
+    named = _named(found)
+    with watcher.task("advice", _BISECTED + 14) as task:
+        ends = break_even(engine, _bisected(found), named, task.advance)
+        saved = changes(engine, named)
+        parts = limits(engine, named)
+    return replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+
+
+def _named(found: Advice) -> list[str]:
+    """Methods that are advised, and half precision."""
+    rows = (found.use, found.to_try, found.half)
+    dense = found.verdict.dense
+    labels = (row.label for row in rows if row is not None and row is not dense)
+    return list(dict.fromkeys(labels))
+
+
+def _bisected(found: Advice) -> Sequence[str]:
+    """Methods whose break-even is asked for: few, of which people have heard."""
+    known = [
+        next((row.label for row in found.verdict.rows if row.compressor == kind), None)
+        for kind in _WELL_KNOWN
+    ]
+    labels = [*_named(found), *(label for label in known if label)]
+    every = [row.label for row in found.verdict.rows if row is not found.verdict.dense]
+    served = {row.label for row in found.verdict.rows if row.via and row.compressor == "none"}
+    chosen = [label for label in dict.fromkeys([*labels, *every]) if label not in served]
+    return chosen[:_BISECTED]

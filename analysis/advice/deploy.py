@@ -1,0 +1,49 @@
+"""How is a method put to use under PyTorch's DistributedDataParallel? The lines to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.scenario import CompressorChoice
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+_CASTS = {
+    "fp16": "fp16_compress_hook",
+    "torch_fp16": "fp16_compress_hook",
+    "bf16": "bf16_compress_hook",
+    "torch_bf16": "bf16_compress_hook",
+}
+_POWER = ("powersgd", "torch_powersgd")
+
+
+def paste(choice: CompressorChoice) -> list[str]:
+    """Python for a model that DDP has wrapped: PyTorch's own hook where it has one, else gcsim's.
+    Of a method that no hook can carry, why."""
+    kind, given = choice.kind, choice.parameters
+    if kind == "none":
+        return ["nothing to add: DistributedDataParallel as it is"]
+    if kind in _CASTS:
+        return [
+            f"from {_HOOKS} import default_hooks",
+            f"model.register_comm_hook(None, default_hooks.{_CASTS[kind]})",
+        ]
+    if kind in _POWER:
+        state = f"ps.PowerSGDState(None, {given.get('rank', 4)})"
+        return [
+            f"from {_HOOKS} import powerSGD_hook as ps",
+            f"model.register_comm_hook({state}, ps.powerSGD_hook)",
+        ]
+    cls = compressor_class(kind)
+    checked = check_parameters(kind, given)
+    if cls.properties(checked).replicas != "identical" or cls.requires:
+        return ["no DDP hook can, its workers step apart"]
+    arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
+    return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
+
+
+def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not the method's own defaults."""
+    usual = check_parameters(kind, {}).model_dump()
+    return {key: value for key, value in given.items() if usual.get(key) != value}

@@ -1,0 +1,362 @@
+"""Which method wins where? A map over two settings, drawn.
+
+A method's time is simulated at every second point of the grid, as stated, and at a few points in
+the drawn worlds; between them its logarithm is interpolated. A cell has the colour of the method
+with the shortest iteration there. It is hatched where that is not sure: where the interval of how
+many times as fast it is as the next one reaches 1. Lines are where a method and uncompressed
+training take the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim import units
+from gcsim.analysis.advice.advice import HALF
+from gcsim.analysis.plots.style import BLACK, COLOURS, DPI, GREY, new_figure, settings
+from gcsim.analysis.report.numbers import bits, duration
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.errors import InputError
+from gcsim.files import replacing
+from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.advice.break_even import rate_key
+from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.scenario import Scenario
+
+COLUMNS, ROWS = 24, 16
+_SIMULATED = (12, 8)
+_DRAWN = (4, 3)
+_TIMES = 16
+"""From the scenario's own value to either end of an axis, where nobody says."""
+_SURE = 10
+"""Percentile of the draws above which a winner's lead must lie."""
+FORMATS: Mapping[str, dict[str, Any]] = {
+    ".png": {"format": "png", "dpi": DPI, "metadata": {"Software": None}},
+    ".svg": {"format": "svg", "metadata": {"Date": None}},
+    ".pdf": {
+        "format": "pdf",
+        "metadata": {"CreationDate": None, "Producer": None, "Creator": None},
+    },
+}
+
+_DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A setting and its values."""
+
+    key: str
+    """As `--set` has it."""
+    title: str
+    low: float
+    high: float
+    unit: str
+    """Of the values, as a scenario writes it; "" for whole numbers."""
+    own: float | None
+    """The scenario's value."""
+
+    def values(self, count: int) -> Values:
+        """So many, in equal steps of the logarithm."""
+        found: Values = np.geomspace(self.low, self.high, count)
+        return found if self.unit else np.unique(np.round(found))
+
+    def setting(self, value: float) -> str:
+        """What sets it."""
+        return f"{self.key}={value:.6g} {self.unit}" if self.unit else f"{self.key}={value:.0f}"
+
+    def shown(self, value: float) -> str:
+        """As people write it."""
+        if self.unit == "bit/s":
+            return bits(value / 8)
+        return duration(value) if self.unit == "s" else f"{value:.3g} {self.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """What is drawn: arrays are `[rows, columns]`."""
+
+    x: Axis
+    y: Axis
+    labels: tuple[str, ...]
+    """The methods; the uncompressed one first."""
+    kinds: tuple[str, ...]
+    """Their registered names."""
+    seconds: Values
+    """`[methods, rows, columns]`: of an iteration, as stated."""
+    winner: NDArray[np.int64]
+    """Number of the fastest method."""
+    sure: NDArray[np.bool_]
+    """Whether it surely is."""
+
+
+def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:
+    """The two that `--map` names: bandwidth, latency, nodes, gpus, or KEY=LOW..HIGH for any setting
+    that is a number. Raises `InputError`."""
+    names = [one.strip() for one in text.split(",")]
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise InputError(
+            f"{text!r} does not name two settings",
+            place="--map",
+            hint="write --map bandwidth,latency",
+        )
+    one, other = (_axis(name, scenario) for name in names)
+    return one, other
+
+
+def _axis(text: str, scenario: Scenario) -> Axis:
+    name, _, ends = text.partition("=")
+    cluster = scenario.cluster
+    own: float | None = None
+    key, title, unit = name, name, ""
+    holder = "network" if cluster.nodes > 1 else "intra_node"
+    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    if name in ("bandwidth", "latency") and rate_key(scenario) is None:
+        message = f"the {holder} of this scenario has no single {name} to change"
+        raise InputError(message, place="--map", hint="try --map nodes,gpus")
+    if name == "bandwidth":
+        key, title, unit = f"cluster.{holder}.bandwidth", f"{holder}: bandwidth", "bit/s"
+        own = 8 * float(link.bandwidth)
+    elif name == "latency":
+        key, title, unit = f"cluster.{holder}.latency", f"{holder}: latency", "s"
+        own = float(link.latency)
+    elif name == "nodes":
+        key, own = "cluster.nodes", float(cluster.nodes)
+    elif name == "gpus":
+        key, title, own = "cluster.devices_per_node", "GPUs a node", float(cluster.devices_per_node)
+    elif not ends:
+        raise InputError(
+            f"{name!r} needs its ends",
+            place="--map",
+            hint=f"write {name}=LOW..HIGH, or one of: bandwidth, latency, nodes, gpus",
+        )
+    if ends:
+        low, high, unit = _ends(text, ends)
+    else:
+        middle = own or 1e-5
+        low, high = middle / _TIMES, middle * _TIMES
+        if not unit:
+            low, high = 1.0, max(8.0, 4 * middle)
+    return Axis(key=key, title=title, low=low, high=high, unit=unit, own=own)
+
+
+def _ends(text: str, ends: str) -> tuple[float, float, str]:
+    """Two numbers, or two quantities of one dimension, and the unit that they are in."""
+    parts = ends.split("..")
+    hint = "write it like cluster.network.latency=10 us..1 ms"
+    if len(parts) != 2:
+        raise InputError(f"{text!r} has no two ends", place="--map", hint=hint)
+    for dimension, unit in (("bandwidth", "bit/s"), ("time", "s"), ("size", "B")):
+        try:
+            low, high = (float(units.parse(part, dimension)) for part in parts)  # type: ignore[arg-type]
+        except InputError:
+            continue
+        scale = 8 if unit == "bit/s" else 1
+        return _ascending(text, low * scale, high * scale, unit)
+    try:
+        low, high = map(float, parts)
+    except ValueError:
+        raise InputError(f"{text!r} has no two numbers", place="--map", hint=hint) from None
+    return _ascending(text, low, high, "")
+
+
+def _ascending(text: str, low: float, high: float, unit: str) -> tuple[float, float, str]:
+    if not (0 < low < high < math.inf):
+        message = f"the ends of {text!r} must be above 0, the lower one first"
+        raise InputError(message, place="--map", hint="write it like 10 us..1 ms")
+    return low, high, unit
+
+
+def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
+    """The map over two settings, by the engine. Raises `InputError`."""
+    watcher = progress or SilentProgress()
+    x, y = axes_of(text, asked.scenario)
+    engine = Engine(asked, progress=watcher)
+    verdict = largest_verdict(engine.result())
+    if verdict.dense is None:
+        raise InputError("a map needs uncompressed training", hint="add a compressor `none`")
+    out = {row.label for row, _ in verdict.left_out}
+    kinds = {row.label: row.compressor for row in verdict.rows}
+    labels = [verdict.dense.label]
+    labels += [c.label for c in engine.scenario.compressors if c.label not in {*labels, *out}]
+    coarse = x.values(_SIMULATED[0]), y.values(_SIMULATED[1])
+    few = x.values(_DRAWN[0]), y.values(_DRAWN[1])
+    cells = len(coarse[0]) * len(coarse[1])
+    with watcher.task("map", cells + 4 * len(few[0]) * len(few[1])) as task:
+
+        def at(value: float, other: float, draws: bool) -> Values:
+            found = engine.rows((x.setting(value), y.setting(other)), labels, draws=draws)
+            if found is None:
+                problem = f"{x.setting(value)} with {y.setting(other)} is no scenario"
+                raise InputError(problem, place="--map", hint="gcsim run --set says why")
+            task.advance(4 if draws else 1)
+            rows = [found[label] for label in labels]
+            if not draws:
+                logs: Values = np.log(np.array([row.iteration_s for row in rows]))
+                return logs
+            empty = [row.iteration_s for row in rows]
+            drawn = [row.iteration_draws_s or (one,) for row, one in zip(rows, empty, strict=True)]
+            beside: Values = np.log(np.array(drawn)) - np.log(np.array(empty))[:, None]
+            return beside
+
+        stated = np.array([[at(a, b, draws=False) for a in coarse[0]] for b in coarse[1]])
+        drawn = np.array([[at(a, b, draws=True) for a in few[0]] for b in few[1]])
+    fine = np.geomspace(x.low, x.high, COLUMNS), np.geomspace(y.low, y.high, ROWS)
+    logs = _between(stated, coarse, fine)
+    worlds = logs[..., None] + _between(drawn, few, fine)
+    order = np.argsort(logs, axis=2)
+    winner, next_one = order[..., 0], order[..., min(1, len(labels) - 1)]
+    rows, columns = np.indices(winner.shape)
+    lead = worlds[rows, columns, next_one] - worlds[rows, columns, winner]
+    return Map(
+        x=x,
+        y=y,
+        labels=tuple(labels),
+        kinds=tuple(kinds[label] for label in labels),
+        seconds=np.exp(np.moveaxis(logs, 2, 0)),
+        winner=winner,
+        sure=np.percentile(lead, _SURE, axis=2) > 0,
+    )
+
+
+def _between(values: Values, at: tuple[Values, Values], to: tuple[Values, Values]) -> Values:
+    """`[rows, columns, ...]` at other places, along a line over each logarithm."""
+    x, y = (np.log(one) for one in at)
+    along = _line(np.moveaxis(values, 1, 0), x, np.log(to[0]))
+    return _line(np.moveaxis(along, 1, 0), y, np.log(to[1]))
+
+
+def _line(values: Values, at: Values, to: Values) -> Values:
+    """Along the first axis."""
+    if len(at) == 1:
+        return np.repeat(values, len(to), axis=0)
+    place = np.clip(np.searchsorted(at, to) - 1, 0, len(at) - 2)
+    share = np.clip((to - at[place]) / (at[place + 1] - at[place]), 0, 1)
+    share = share.reshape(-1, *[1] * (values.ndim - 1))
+    found: Values = values[place] * (1 - share) + values[place + 1] * share
+    return found
+
+
+def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None = None) -> Map:
+    """Write the map as the path's ending says. Raises `InputError`."""
+    if path.suffix not in FORMATS:
+        raise InputError(
+            f"{path.suffix or 'no ending'!r} is no format of a map",
+            place=str(path),
+            hint=f"let it end in {', '.join(FORMATS)}",
+        )
+    found = mapped(asked, text, progress=progress)
+    with settings(), replacing(path) as temporary:
+        figure = map_figure(found, asked.scenario)
+        figure.savefig(temporary, **FORMATS[path.suffix])
+    return found
+
+
+def map_figure(found: Map, scenario: Scenario) -> Any:
+    """The picture. To be used inside `settings`."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    figure = new_figure(9.0, 5.2)
+    axes = figure.add_axes((0.09, 0.13, 0.6, 0.79))
+    present = [number for number in range(len(found.labels)) if (found.winner == number).any()]
+    colours = _colours(found.labels, present)
+    x, y = (_edges(axis, count) for axis, count in ((found.x, COLUMNS), (found.y, ROWS)))
+    index = np.searchsorted(present, found.winner)
+    axes.pcolormesh(
+        x, y, index, cmap=ListedColormap([colours[n] for n in present]), vmin=-0.5,
+        vmax=len(present) - 0.5, alpha=0.75, linewidth=0, rasterized=True,
+    )  # fmt: skip
+    for row, column in zip(*np.nonzero(~found.sure), strict=True):
+        corners = (x[column], y[row], x[column + 1] - x[column], y[row + 1] - y[row])
+        axes.add_patch(_hatched(corners))
+    handles: list[Any] = [
+        Patch(color=colours[n], alpha=0.75, label=found.labels[n]) for n in present
+    ]
+    if not found.sure.all():
+        handles.append(Patch(facecolor="white", edgecolor=GREY, hatch="////", label="not sure"))
+    middle = (np.geomspace(found.x.low, found.x.high, COLUMNS),
+              np.geomspace(found.y.low, found.y.high, ROWS))  # fmt: skip
+    for place, number in enumerate(_lined(found, present)):
+        gains = np.log(found.seconds[0] / found.seconds[number])
+        if gains.min() < 0 < gains.max():
+            dashes = _DASHES[place % len(_DASHES)]
+            axes.contour(*middle, gains, levels=[0.0], colors=BLACK, linewidths=1.6,
+                         linestyles=dashes)  # fmt: skip
+            words = f"{found.labels[number]} = {found.labels[0]}"
+            handles.append(Line2D([], [], color=BLACK, linestyle=dashes, label=words))
+    if found.x.own and found.y.own:
+        axes.plot([found.x.own], [found.y.own], marker="*", markersize=15, color="white",
+                  markeredgecolor=BLACK)  # fmt: skip
+        handles.append(Line2D([], [], marker="*", linestyle="", markersize=12, color="white",
+                              markeredgecolor=BLACK, label="asked for"))  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(x[0], x[-1])
+    axes.set_ylim(y[0], y[-1])
+    for axis, one in ((axes.xaxis, found.x), (axes.yaxis, found.y)):
+        _ticks(axis, one)
+        axis.set_label_text(one.title)
+    cluster = scenario.cluster
+    axes.set_title(
+        f"Fastest method: {scenario.model.name} on {cluster.nodes} x {cluster.devices_per_node} "
+        f"{cluster.device.name}, {cluster.collectives.transport}"
+    )
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.7, 0.93), frameon=False,
+                  fontsize=9)  # fmt: skip
+    figure.text(
+        0.99, 0.015, "fastest is not safe: train before you trust a method", ha="right",
+        fontsize=8, style="italic",
+    )  # fmt: skip
+    return figure
+
+
+def _hatched(corners: tuple[float, float, float, float]) -> Any:
+    from matplotlib.patches import Rectangle
+
+    left, bottom, width, height = corners
+    return Rectangle(
+        (left, bottom), width, height, fill=False, hatch="////", edgecolor=GREY, linewidth=0
+    )
+
+
+def _lined(found: Map, present: Sequence[int]) -> list[int]:
+    """Methods with a line: half precision, then winners."""
+    half = [n for n, kind in enumerate(found.kinds) if kind in HALF][:1]
+    return list(dict.fromkeys([*half, *(number for number in present if number)]))[:3]
+
+
+def _colours(labels: Sequence[str], present: Sequence[int]) -> dict[int, str]:
+    """By number of a method: dense training is white, as it leaves all as it is."""
+    found = {0: "#F2F2F2"}
+    others = [number for number in present if number]
+    return found | {n: COLOURS[place % len(COLOURS)] for place, n in enumerate(others)}
+
+
+def _edges(axis: Axis, count: int) -> Values:
+    """Of cells around values in equal steps of the logarithm."""
+    step = math.log(axis.high / axis.low) / (count - 1) / 2
+    found: Values = np.geomspace(axis.low * math.exp(-step), axis.high * math.exp(step), count + 1)
+    return found
+
+
+def _ticks(axis: Any, one: Axis) -> None:
+    """A few round values, as people write them."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    count = 6
+    raw = np.geomspace(one.low, one.high, count)
+    values = [float(f"{value:.1g}") if one.unit else round(value) for value in raw]
+    axis.set_major_locator(FixedLocator(values))
+    axis.set_major_formatter(FixedFormatter([one.shown(value) for value in values]))
+    axis.set_minor_locator(NullLocator())

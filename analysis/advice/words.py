@@ -1,0 +1,281 @@
+"""How is advice said in a dozen lines of 80 columns? The most important first, nothing cut off.
+
+Each line has a word in front and some parts behind it, in the order of their importance; parts that
+find no room are left to `--json`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gcsim.analysis.advice.advice import Advice, against
+from gcsim.analysis.advice.deploy import paste
+from gcsim.analysis.report.numbers import bits, duration, significant
+from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.break_even import BreakEven
+from gcsim.scenarios.advice.changes import Change, Limits
+from gcsim.scenarios.result import Row
+from gcsim.simulator.network.links import Link
+
+MOST = 12
+"""Lines."""
+_INDENT = 10
+_LONGEST = 26
+"""Characters of a label; a longer one is cut here, not by the terminal."""
+
+
+def lines(advice: Advice, width: int = 80) -> list[str]:
+    """At most `MOST` of them, each of at most `width` cells, where that is 60 or more."""
+    width = max(60, min(width, 100))
+    room = width - _INDENT
+    found = [_shortened(_header(advice), width)]
+    for word, parts, most in _sections(advice):
+        body = _packed(parts, room, most)
+        for number, line in enumerate(body):
+            found.append((word if number == 0 else "").ljust(_INDENT) + line)
+    return found[:MOST]
+
+
+def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str], int]]:
+    """A word, parts, and how many lines they may have: twelve together, with the header."""
+    yield "Use", _use(advice), 2
+    yield "Try", _try(advice), 2
+    yield "Pays", _pays(advice), 2
+    yield "First", _first(advice), 2
+    yield "Limit", _limit(advice), 1
+    yield "Deploy", [f"{line}\n" for line in _deploy(advice)], 2 if _tries(advice) else 3
+    yield "Assumed", _assumed(advice), 1
+
+
+def _packed(parts: Sequence[str], room: int, most: int) -> list[str]:
+    """Parts one after the other, "; " between them, over so many lines; one that ends a line has a
+    line break, and what finds no room is left out."""
+    found: list[str] = []
+    open_line = False
+    for part in parts:
+        text, ends = part.rstrip("\n"), part.endswith("\n")
+        joined = f"{found[-1]}; {text}" if open_line else ""
+        if joined and len(joined) < room:  # a semicolon may follow
+            found[-1] = joined
+        elif len(found) < most:
+            if open_line:
+                found[-1] += ";"
+            pieces = textwrap.wrap(text, room - 1) or [""]
+            if len(found) + len(pieces) > most:
+                if found:
+                    found[-1] = found[-1].removesuffix(";")
+                    continue
+                pieces = [_shortened(" ".join(pieces), room)]
+            found += pieces
+        else:
+            continue
+        open_line = not ends
+    return found
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3].rstrip()}..."
+
+
+def _name(row_or_label: Row | str) -> str:
+    label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
+    return _shortened(label, _LONGEST)
+
+
+def _ms(seconds: float) -> str:
+    return f"{significant(seconds * 1e3)} ms"
+
+
+def _header(advice: Advice) -> str:
+    scenario, dense = advice.scenario, advice.verdict.dense
+    cluster = scenario.cluster
+    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    rate = bits(float(link.bandwidth)) if link.trace is None else link.name
+    now = f": dense {_ms(dense.iteration_s)}" if dense is not None else ""
+    return (
+        f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
+        f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
+        f"{cluster.collectives.transport}{now}"
+    )
+
+
+def _compared(row: Row, other: Row, name: str) -> str:
+    """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
+    found = against(row, other)
+    low, high = significant(found.low), significant(found.high)
+    within = f" ({low}-{high})" if low != high else ""
+    chance = "P(pays)" if name == "dense" else "P"
+    return f"{significant(found.speedup)}x {name}{within}, {chance} {_percent(found.probability)}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _row(advice: Advice, row: Row) -> Iterator[str]:
+    """A method against dense training and half precision."""
+    dense, half = advice.verdict.dense, advice.half
+    first = f"{_name(row)}: {_ms(row.iteration_s)}"
+    if dense is not None and row is not dense:
+        first += f", {_compared(row, dense, 'dense')}"
+    yield first
+    if half is not None and row is not half and row is not dense:
+        yield _compared(row, half, "half precision")
+
+
+def _use(advice: Advice) -> list[str]:
+    use = advice.use
+    if use is None:
+        return ["no method here can train"]
+    found = list(_row(advice, use))
+    if advice.scenario.cluster.workers == 1:
+        return [*found, "one worker exchanges nothing"]
+    half = advice.half
+    if use.compressor == DENSE and half is not None and half is not use:
+        found.append(f"{_name(half)} {_compared(half, use, 'dense')}, not surely faster")
+    return found
+
+
+def _tries(advice: Advice) -> bool:
+    return advice.to_try is not None
+
+
+def _try(advice: Advice) -> list[str]:
+    row = advice.to_try
+    if row is None:
+        rivals = [one for one in advice.verdict.rivals if one is not advice.use]
+        if rivals and advice.verdict.pays != "no":
+            return [f"not clearly slower: {', '.join(map(_name, rivals[:3]))}"]
+        return ["nothing: no method is clearly faster"]
+    trust = "train before you trust it"
+    if row.seeds_trained is not None:
+        reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
+        steps = row.steps_to_target_vs_dense
+        trust = f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
+    return [*_row(advice, row), trust]
+
+
+def _pays(advice: Advice) -> list[str]:
+    ends = [one for one in advice.break_even if one.rate is not None]
+    never = [_name(one.label) for one in advice.break_even if one.rate is None and not one.pays]
+    always = [_name(one.label) for one in advice.break_even if one.rate is None and one.pays]
+    workers = advice.scenario.cluster.workers
+    found = []
+    if ends:
+        slowest = min(one.rate for one in ends if one.rate is not None)
+        unit, size = next(((unit, size) for unit, size in _UNITS if slowest >= size), _UNITS[-1])
+        found = [_end(one, size) for one in ends]
+        found[0] = f"below, in {unit}: {found[0]}"
+    if always:
+        found.append(f"at any rate: {', '.join(always)}")
+    if never:
+        found.append(f"never on {workers} workers: {', '.join(never)}")
+    return found
+
+
+_UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
+
+
+def _end(one: BreakEven, size: float) -> str:
+    """ "Top-k 1 % 29 (26-50)" """
+    assert one.rate is not None  # noqa: S101
+    low, high = (_two(end / size) for end in (one.low or one.rate, one.high or one.rate))
+    within = f" ({low}-{high})" if low != high else ""
+    return f"{_name(one.label)} {_two(one.rate / size)}{within}"
+
+
+def _two(value: float) -> str:
+    """Two digits, or all whole ones."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
+
+
+def _first(advice: Advice) -> list[str]:
+    dense = advice.verdict.dense
+    if dense is None:
+        return []
+    found = [
+        _change(advice, one, dense) for one in advice.changes if one.saves_s.get(dense.label, 0) > 0
+    ]
+    if not found:
+        return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
+    found[0] = f"saved of dense's {_ms(dense.iteration_s)}: {found[0]}"
+    return found
+
+
+def _change(advice: Advice, change: Change, dense: Row) -> str:
+    """ "network x2 27.5 (19 %)", in milliseconds"""
+    saved = change.saves_s[dense.label]
+    share = saved / dense.iteration_s
+    cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
+    money = "" if cost is None else f", {significant(share * cost * nodes)} an hour"
+    note = f"; {change.note}" if change.note else ""
+    return f"{change.words} {significant(saved * 1e3)} ({_percent(share)}{money}{note})"
+
+
+def _limit(advice: Advice) -> list[str]:
+    return [part for label, one in advice.limits.items() for part in _limited(label, one)]
+
+
+def _limited(label: str, one: Limits) -> Iterator[str]:
+    """ "dense waits 31.8 ms for the network (bytes 31.1 ms)", "PowerSGD encodes 4 ms" """
+    whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
+    if one.waits_s > _TOLD * whole:
+        parts = (("bytes", one.bytes_s), ("latency", one.latency_s))
+        named = [f"{word} {_ms(value)}" for word, value in parts if value > _TOLD * whole]
+        of = f" ({', '.join(named)})" if named else ""
+        yield f"{_name(label)} waits {_ms(one.waits_s)} for the network{of}"
+    for word, value in (("encodes", one.encode_s), ("decodes", one.decode_s)):
+        if value > _CODED * whole:
+            yield f"{_name(label)} {word} {_ms(value)}"
+
+
+_TOLD, _CODED = 0.005, 0.02
+"""Shares of an iteration from which a part is told."""
+
+
+def _deploy(advice: Advice) -> list[str]:
+    row = advice.use
+    if row is None or row.compressor == DENSE:
+        row = advice.to_try or row
+    if row is None:
+        return []
+    choice = next((c for c in advice.scenario.compressors if c.label == row.label), None)
+    lines = [] if choice is None else paste(choice)
+    if len(lines) == 1 and row.compressor != DENSE:
+        return [f"{_name(row)}: {lines[0]}"]
+    return lines
+
+
+def _assumed(advice: Advice) -> list[str]:
+    cluster = advice.scenario.cluster
+    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    found = [_link(link)] if cluster.workers > 1 else []
+    if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
+        found.append(f"RDMA: {remote}")
+    if advice.shipped:
+        found.append("traffic as shipped")
+    if cluster.devices_per_node > 1 and cluster.nodes > 1:
+        found.append(f"{_shortened(cluster.intra_node.name, 16)} in a node")
+    found.append(advice.scenario.training.precision)
+    return found
+
+
+def _kind(link: Link) -> str:
+    """The entry of the catalogue that it is like."""
+    return link.name.removesuffix(", changed")
+
+
+def _link(link: Link) -> str:
+    """Latency and goodput, with the ranges that are drawn from."""
+    text = f"{_shortened(_kind(link), 16)}: latency {duration(float(link.latency))}"
+    if link.latency_range is not None:
+        low, high = (duration(float(end)) for end in link.latency_range)
+        text += f" ({low.removesuffix(high[-3:])}-{high})"
+    if link.trace is None:
+        text += f", goodput {_percent(float(link.efficiency))}"
+        if link.efficiency_range is not None:
+            low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
+            text += f" ({low.rstrip('%')}-{high.rstrip('%')})"
+    return text

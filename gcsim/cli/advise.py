@@ -1,0 +1,116 @@
+"""`gcsim advise`: what to use and what to change first, in a dozen lines, without a file.
+
+Everything heavy is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption
+from gcsim.cli.outcome import reported, users_code
+
+
+@reported
+def advise(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCENARIO|TRACE]",
+            help="A scenario, or a folder of recorded gradients, in the place of --model.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Of gcsim list models.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="Of gcsim list devices.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", help="GPUs a node. Default: 1.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size", metavar="N", help="Samples a GPU. Default: 32, or 4096 tokens."
+        ),
+    ] = None,
+    cost: Annotated[
+        float | None,
+        typer.Option("--cost-per-hour", metavar="X", help="Of a node: what is saved in money."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option("--map", metavar="KEY,KEY", help="Draw the winner, e.g. bandwidth,latency."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Of --map: .png, .svg or .pdf."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the scenario, for gcsim run."),
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what to use on a cluster and what to change first, in a dozen lines.
+
+    gcsim advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network "25 Gbit/s"
+
+    The traffic of the shipped models comes with gcsim, so no compressor is run; gcsim run does.
+    """
+    from gcsim.analysis.advice.advice import advice
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit_exactly, note, note_next, width
+    from gcsim.scenarios.advice.asked import Words, asked, option
+
+    words = Words(
+        model=model,
+        device=device,
+        gpus=gpus,
+        nodes=nodes,
+        network=network,
+        batch_size=batch_size,
+        cost_per_hour=cost,
+    )
+    with users_code():
+        question = asked(source, words, sets or (), seed, called=option)
+        question.scenario  # noqa: B018  # its mistakes come first
+    if axes is not None:
+        from gcsim.analysis.advice.map import draw_map
+
+        path = output or Path(f"{question.scenario.name}_map.png")
+        with watching(quiet) as progress:
+            draw_map(question, axes, path, progress=progress)
+        if not quiet:
+            note("", f"Written to {path}")
+        return
+    with watching(quiet) as progress:
+        found = advice(question, progress=progress, tell=(lambda _: None) if quiet else note)
+    emit_exactly(found.to_json() if as_json else found.summary(min(width(), 100)))
+    if save is not None:
+        from gcsim.files import write_text
+        from gcsim.scenarios.reading import document
+
+        write_text(save, document.write(found.result.scenario))
+    if not quiet:
+        if found.shipped:
+            note(
+                "", "Traffic: comes with gcsim, measured on gradients drawn from fitted "
+                "distributions; gcsim run measures it on the scenario's own."
+            )  # fmt: skip
+        if save is not None:
+            note_next(["gcsim", "run", str(save)], "every method on its own gradients")

@@ -1,0 +1,234 @@
+"""What is asked? A few words, a recorded trace or a scenario, as one scenario that can be changed.
+
+A word stands for a setting of a scenario file and is checked as that; a mistake is told by what the
+user calls it. What nobody says is what most have: DDP's overlap, NCCL between GPUs and Gloo between
+CPUs, the bus of the board, a batch of 32.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gcsim import units
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.methods import METHODS
+from gcsim.scenarios.advice.profiles import setting
+from gcsim.scenarios.load import read_scenario, scenario_of
+from gcsim.scenarios.reading.document import Document, read
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.named_files import names_a_file
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.storage.manifest import MANIFEST, read_manifest
+
+NAME = "advice"
+_ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
+_BUSES = {
+    "p100_sxm2": "nvlink1",
+    "v100": "nvlink2",
+    "a100_sxm_80gb": "nvlink3",
+    "h100_sxm": "nvlink4",
+    "h200": "nvlink4",
+    "h100_pcie": "pcie5_x16",
+    **dict.fromkeys(("a100_pcie_40gb", "rtx_3090", "rtx_4090", "rtx_a6000"), "pcie4_x16"),
+    **dict.fromkeys(("a10g", "l4", "l40s"), "pcie4_x16"),
+}
+"""What the boards of a device have between them; the others, PCIe 3 (a scenario's default)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What stands in the place of a file; None: not said."""
+
+    model: str | None = None
+    device: str | None = None
+    gpus: int | None = None
+    """A node."""
+    nodes: int | None = None
+    network: str | Mapping[str, Any] | None = None
+    """A link of the catalogue, a file, a link as in a scenario, or a rate alone."""
+    batch_size: int | None = None
+    """Samples a GPU."""
+    cost_per_hour: float | None = None
+    """Of a node."""
+
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "model": ("model",),
+    "device": ("cluster", "device"),
+    "gpus": ("cluster", "devices_per_node"),
+    "nodes": ("cluster", "nodes"),
+    "network": ("cluster", "network"),
+    "batch_size": ("batch_size",),
+    "cost_per_hour": ("cost", "per_hour"),
+}
+_NEEDED = {
+    "model": "resnet50, of `gcsim list models`",
+    "device": "v100, of `gcsim list devices`",
+    "nodes": "8, machines",
+    "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A scenario, and what changes it."""
+
+    document: Document
+    path: Path
+    overrides: tuple[str, ...] = ()
+    seed: int | None = None
+    in_words: bool = False
+    """It was made of a few words."""
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """At its largest size alone; raises as `load_scenario`."""
+        found = self._loaded((), warn=True)
+        return replace(found, node_counts=found.node_counts[-1:])
+
+    def changed(self, overrides: Sequence[str]) -> Scenario | None:
+        """With these settings, as `--set` has them; None where that is no scenario."""
+        try:
+            found = self._loaded(overrides, warn=False)
+        except InputError:
+            return None
+        return replace(found, node_counts=found.node_counts[-1:])
+
+    def _loaded(self, more: Sequence[str], *, warn: bool) -> Scenario:
+        given = (*self.overrides, *more)
+        return scenario_of(deepcopy(self.document), self.path, given, self.seed, warn=warn)
+
+
+def asked(
+    source: str | None,
+    words: Words,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    called: Callable[[str], str] = str,
+) -> Asked:
+    """The scenario in a file or of a shipped name, with these words in the place of its settings;
+    or one of the words alone, for a recorded trace where `source` is its folder.
+
+    `called` says how the user writes a word's name: "--network". Raises `InputError` where words
+    are missing; what they say is checked when the scenario is asked for.
+    """
+    trace = source is not None and (Path(source) / MANIFEST).is_file()
+    if source is None or trace:
+        settings = _settings(words, Path(source) if source is not None else None, called)
+        document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
+    else:
+        document, path = read_scenario(source)
+    _put_into(document, _said(words, called), called)
+    return Asked(document, path, tuple(overrides), seed, in_words=source is None or trace)
+
+
+def asked_of(
+    scenario: Scenario, words: Words, overrides: Sequence[str] = (), seed: int | None = None
+) -> Asked:
+    """As `asked`, of a loaded scenario."""
+    document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
+    _put_into(document, _said(words, str), str)
+    return Asked(document, Path.cwd() / f"{scenario.name}.yaml", tuple(overrides), seed)
+
+
+def option(name: str) -> str:
+    """What a command calls a word."""
+    return f"--{name.replace('_', '-')}"
+
+
+def scenario_from(settings: Mapping[str, Any]) -> Scenario:
+    """The scenario of these settings, which are those of a file; raises as `load_scenario`."""
+    document = Document(name=NAME, data={"name": NAME, **settings})
+    return scenario_of(document, Path.cwd() / f"{NAME}.yaml")
+
+
+def _said(words: Words, called: Callable[[str], str]) -> dict[str, Any]:
+    """The settings that the words are."""
+    said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
+    if "network" in said:
+        said["network"] = network_of(said["network"], called("network"))
+    return said
+
+
+def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) -> dict[str, Any]:
+    said = _said(words, called)
+    if trace is not None:
+        said = {"model": "recorded", **said}
+    missing = [name for name in _NEEDED if name not in said]
+    if missing:
+        raise InputError(
+            [
+                Problem(
+                    place=called(name),
+                    message="is missing; advice is for a model, a device, nodes and a network, or "
+                    "for a scenario",
+                    hint=f"write it like {_NEEDED[name]}",
+                )
+                for name in missing
+            ]
+        )
+    device = catalog.devices().get(str(said["device"]))
+    on_cpu = device is not None and device.processor == "cpu"
+    data: dict[str, Any] = {"name": NAME, "batch_size": 32}
+    model = MODELS.get(str(said["model"]))
+    if trace is not None:
+        manifest = read_manifest(trace)
+        data["batch_size"] = manifest.facts.samples_per_worker
+        data["gradients"] = {"source": "recorded", "trace": str(trace.resolve())}
+    elif model is not None:
+        data |= setting(model)
+    else:
+        data["gradients"] = {"source": "synthetic"}
+    data["cluster"] = {"collectives": {"transport": "gloo" if on_cpu else "nccl"}}
+    bus = _BUSES.get(str(said["device"]))
+    if bus and said.get("gpus", 1) != 1:
+        data["cluster"]["intra_node"] = bus
+    data["training"] = {"overlap": "ddp"}
+    data["compressors"] = [dict(one) for one in METHODS]
+    _put(data, said)
+    return data
+
+
+def _put_into(document: Document, said: Mapping[str, Any], called: Callable[[str], str]) -> None:
+    _put(document.data, said)
+    for name in said:
+        document.forget(_KEYS[name])
+        document.values[_KEYS[name]] = document.keys[_KEYS[name]] = called(name)
+
+
+def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:
+    for name, value in said.items():
+        holder = data
+        for key in _KEYS[name][:-1]:
+            if not isinstance(holder.get(key), dict):
+                holder[key] = {}
+            holder = holder[key]
+        holder[_KEYS[name][-1]] = value
+
+
+def network_of(said: str | Mapping[str, Any], place: str) -> Any:
+    """What a scenario says of a network that is named by its rate alone: the Ethernet of the
+    catalogue, with its latency and goodput and their ranges, or the nearest one at that rate."""
+    if not isinstance(said, str):
+        return dict(said)
+    if said in catalog.links() or names_a_file(said):
+        return said
+    if not re.match(r"\s*[\d.+-]", said):
+        return read(said, place, position=False).data if said.strip() else said
+    try:
+        rate = units.parse(said, "bandwidth")
+        if not rate:
+            raise InputError(f"{said} is no rate", hint=f"write it like {_NEEDED['network']}")
+    except InputError as error:
+        raise InputError([replace(one, place=place) for one in error.problems]) from error
+    known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
+    near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
+    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}

@@ -1,0 +1,161 @@
+"""Up to which rate of the network does a method pay? By bisection, each rate as the engine has it.
+
+Uncompressed training and the method are simulated over rates, from slow to fast, and where they
+change places, a bisection finds the rate at which both take the same time. Of the drawn worlds,
+those near that rate say at which rate they would: what a method gains there falls, in each of them,
+about as a line over the logarithm of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.scenario import Scenario
+from gcsim.simulator.network.links import Link
+
+SLOWEST, FASTEST = 1e6, 1.6e12
+"""Bits a second between which is looked."""
+_STEP = 8.0
+"""From one rate to the next, before the bisection."""
+CLOSE = 2e-3
+"""Relative difference of the two iterations at which a bisection ends."""
+_MOST = 14
+_NEAR = 2.0
+"""Times slower and faster than the rate that was found, where the worlds are asked."""
+LOW, HIGH = 10, 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """Of one method, in bits a second."""
+
+    label: str
+    rate: float | None
+    """Below it the method is faster than uncompressed training, above it slower; None where they
+    do not change places between `SLOWEST` and `FASTEST`."""
+    pays: bool
+    """Where there is no such rate: the method is the faster one at all of them."""
+    low: float | None = None
+    """10th percentile of the rate over the drawn worlds; None without draws."""
+    high: float | None = None
+    """90th percentile."""
+
+
+def rate_key(scenario: Scenario) -> str | None:
+    """The setting that is the rate between workers; None where it is no single number."""
+    cluster = scenario.cluster
+    if cluster.workers == 1:
+        return None
+    one = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    name = "network" if cluster.nodes > 1 else "intra_node"
+    if not _is_settable(one) or cluster.nics:
+        return None
+    return f"cluster.{name}.bandwidth"
+
+
+def _is_settable(link: Link) -> bool:
+    return not (link.shared or link.up is not None or link.timed)
+
+
+def at_rate(key: str, rate: float) -> str:
+    """What sets it, as `--set` has it."""
+    return f"{key}={rate:.6g} bit/s"
+
+
+def break_even(
+    engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
+) -> list[BreakEven]:
+    """Of some methods; of those in `ranged` with what the drawn worlds say.
+
+    Empty where the network's rate is no single number, or nothing is dense. `progress` is told
+    after each simulated rate and each method.
+    """
+    scenario = engine.scenario
+    key, number = rate_key(scenario), scenario.dense
+    if key is None or number is None or not labels:
+        return []
+    dense = scenario.compressors[number].label
+
+    def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
+        found = engine.rows([at_rate(key, rate)], names, draws=draws)
+        return found or {}
+
+    def gain(label: str, rate: float) -> float:
+        found = rows(rate, [label])
+        return math.log(found[dense].iteration_s / found[label].iteration_s)
+
+    count = round(math.log(FASTEST / SLOWEST, _STEP))
+    rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
+    scan = []
+    for rate in rates:
+        scan.append(rows(rate, labels))
+        progress()
+    if not all(scan):
+        return []
+    found = []
+    for label in labels:
+        gains = [math.log(one[dense].iteration_s / one[label].iteration_s) for one in scan]
+        spans = [  # the last is that of the fastest network on which it still pays
+            (slow, fast)
+            for (slow, before), (fast, after) in pairwise(zip(rates, gains, strict=True))
+            if before > 0 >= after
+        ]
+        if not spans:
+            found.append(BreakEven(label=label, rate=None, pays=max(gains) > 0))
+            continue
+        rate = _crossing(partial(gain, label), spans[-1])
+        one = BreakEven(label=label, rate=rate, pays=True)
+        found.append(_with_worlds(one, dense, rows) if label in ranged else one)
+        progress()
+    return found
+
+
+def _crossing(gain: Callable[[float], float], span: tuple[float, float]) -> float:
+    """Where a gain goes from above 0 to below it, in a span of rates: a bisection whose next point
+    is where a line between the ends would cross, unless one end has stood still (Illinois)."""
+    ends = [math.log(rate) for rate in span]
+    values = [gain(rate) for rate in span]
+    moved = -1
+    rate = math.sqrt(span[0] * span[1])
+    for _ in range(_MOST):
+        share = values[0] / (values[0] - values[1])
+        place = ends[0] + min(max(share, 0.05), 0.95) * (ends[1] - ends[0])
+        rate = float(f"{math.exp(place):.4g}")
+        now = gain(rate)
+        if abs(now) < CLOSE:
+            break
+        side = int(now <= 0)
+        ends[side], values[side] = math.log(rate), now
+        if moved == side:
+            values[1 - side] /= 2
+        moved = side
+    return rate
+
+
+def _with_worlds(
+    one: BreakEven,
+    dense: str,
+    rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
+) -> BreakEven:
+    """With the percentiles of the rate."""
+    assert one.rate is not None  # noqa: S101
+    sides = []
+    for factor in (1 / _NEAR, _NEAR):
+        of = rows(one.rate * factor, [one.label], True)
+        if not of or not of[dense].iteration_draws_s:
+            return one
+        draws = np.array(of[dense].iteration_draws_s) / np.array(of[one.label].iteration_draws_s)
+        sides.append(np.log(draws))
+    slow, fast = sides
+    falls = np.maximum(slow - fast, 1e-9)
+    places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
+    low, high = np.exp(np.percentile(places, (LOW, HIGH))) * one.rate
+    return replace(one, low=min(float(low), one.rate), high=max(float(high), one.rate))

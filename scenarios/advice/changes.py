@@ -1,0 +1,176 @@
+"""What could be changed in the place of the gradients, and what would each change save?
+
+Each change is some settings of the scenario, and what it saves is what the engine says with them,
+for as many samples. Of uncompressed training, and of the methods that are advised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcsim.scenarios.advice.break_even import rate_key
+from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.methods import LOCAL
+from gcsim.scenarios.advice.profiles import LARGE_BUCKET
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.scenario import Scenario
+from gcsim.units import exact
+
+LEAST = 0.01
+"""Share of an iteration that a change must save of some method to be told."""
+_FEW = 8
+"""Workers up to which two collectives at a time are tried: these are simulated message by message,
+which takes minutes among many."""
+_ALL = 1000
+"""Times the rate, where what is left is not for bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Some settings, and what they save."""
+
+    words: str
+    overrides: tuple[str, ...]
+    """As `gcsim run --set` has them."""
+    saves_s: Mapping[str, float]
+    """By label: seconds of an iteration, for as many samples as it has now."""
+    note: str = ""
+    """What it changes of the training; "" where that stays the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where the time of a method goes, in seconds of its iteration."""
+
+    compute_s: float
+    encode_s: float
+    decode_s: float
+    bytes_s: float
+    """Of what it waits for the network: what a network a thousand times as fast would save."""
+    latency_s: float
+    """What is saved without latency."""
+    waits_s: float
+    """All that it waits for the network."""
+    hidden_s: float
+    """Time of collectives behind the computation."""
+
+
+def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Changes that this scenario may have: words, settings, and what they change of the
+    training."""
+    cluster, training = scenario.cluster, scenario.training
+    chosen = cluster.collectives
+    if cluster.workers == 1:
+        return
+    nodes = cluster.nodes > 1
+    key = rate_key(scenario)
+    link = cluster.network if nodes else cluster.intra_node
+    holder = f"cluster.{'network' if nodes else 'intra_node'}"
+    if key is not None:
+        words = "network x2" if nodes else "bus x2"
+        yield words, (f"{key}={exact(2 * link.bandwidth, 'bandwidth')}",), ""
+        latency = exact(link.latency / 2, "time")
+        yield "latency /2", (f"{holder}.latency={latency}",), ""
+    gpu = cluster.device.processor != "cpu"
+    if chosen.transport != "nccl" and gpu:
+        yield "NCCL", ("cluster.collectives.transport=nccl",), ""
+    if chosen.transport == "gloo" and chosen.library == "pytorch1":
+        yield "PyTorch 2", ("cluster.collectives.library=pytorch2",), ""
+    few = cluster.workers <= _FEW
+    if chosen.transport == "gloo" and training.concurrent_collectives == 1 and few:
+        yield "two collectives at a time", ("training.concurrent_collectives=2",), ""
+    if nodes and cluster.devices_per_node > 1:
+        bus = cluster.intra_node
+        rate = exact(2 * bus.bandwidth, "bandwidth")
+        yield "bus x2", (f"cluster.intra_node.bandwidth={rate}",), ""
+    if scenario.buckets.cap < LARGE_BUCKET:
+        yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
+    micro = 4 * training.accumulation
+    yield "4 micro-batches", (f"training.accumulation={micro}",), "batch x4"
+
+
+def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
+    """Those that save something, the one that saves most of uncompressed training first; what
+    changes the training comes last."""
+    now = engine.rows((), labels)
+    if now is None or engine.scenario.dense is None:
+        return []
+    found = []
+    for words, overrides, note in candidates(engine.scenario):
+        then = engine.rows(overrides, labels)
+        if then is not None:
+            saves = {label: _saved(now[label], then[label]) for label in now if label in then}
+            found.append(Change(words=words, overrides=overrides, saves_s=saves, note=note))
+    found += _local_steps(engine, now)
+    worth = [one for one in found if any(_matters(one, now, label) for label in one.saves_s)]
+    dense = dense_of(engine.scenario)
+    return sorted(worth, key=lambda one: (one.note != "", -one.saves_s.get(dense, 0.0)))
+
+
+def dense_of(scenario: Scenario) -> str:
+    """The label of uncompressed training."""
+    assert scenario.dense is not None  # noqa: S101
+    return scenario.compressors[scenario.dense].label
+
+
+def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
+    """Dense training that exchanges every fourth step only."""
+    dense = dense_of(engine.scenario)
+    fields = ", ".join(f"{key}: {value!r}" for key, value in LOCAL.items()).replace("'", '"')
+    overrides = (f"compressors=[none, {{{fields}}}]",)
+    then = engine.rows(overrides)
+    if then is None or engine.scenario.cluster.workers == 1:
+        return []
+    saves = {dense: _saved(now[dense], then[str(LOCAL["label"])])}
+    return [
+        Change(words="local SGD, 4 steps", overrides=overrides, saves_s=saves, note="train first")
+    ]
+
+
+def _saved(now: Row, then: Row) -> float:
+    """Seconds of an iteration, for as many samples."""
+    ratio = now.throughput_samples_per_s / then.throughput_samples_per_s
+    return now.iteration_s * (1 - ratio)
+
+
+def _matters(change: Change, now: Mapping[str, Row], label: str) -> bool:
+    return change.saves_s[label] > LEAST * now[label].iteration_s
+
+
+def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
+    """Where the time of uncompressed training and of these methods goes."""
+    now = engine.rows((), labels)
+    if now is None:
+        return {}
+    scenario, key = engine.scenario, rate_key(engine.scenario)
+    fast, prompt = now, now
+    if key is not None:
+        link = scenario.cluster.network if "network" in key else scenario.cluster.intra_node
+        holder = key.removesuffix(".bandwidth")
+        quick = exact(_ALL * link.bandwidth, "bandwidth")
+        fast = engine.rows([f"{key}={quick}"], labels) or now
+        prompt = engine.rows([f"{holder}.latency=0 s"], labels) or now
+    return {
+        label: Limits(
+            compute_s=row.forward_s + row.backward_s + row.optimizer_s + row.input_s,
+            encode_s=row.encode_s,
+            decode_s=row.decode_s,
+            bytes_s=row.iteration_s - fast[label].iteration_s,
+            latency_s=row.iteration_s - prompt[label].iteration_s,
+            waits_s=row.exposed_communication_s,
+            hidden_s=max(0.0, row.communication_s - row.exposed_communication_s),
+        )
+        for label, row in now.items()
+    }
+
+
+def plain(change: Change) -> dict[str, Any]:
+    """As JSON has it."""
+    return {
+        "change": change.words,
+        "set": list(change.overrides),
+        "saves_s": dict(change.saves_s),
+        **({"note": change.note} if change.note else {}),
+    }

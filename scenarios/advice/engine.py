@@ -1,0 +1,202 @@
+"""What does a scenario come to when some of its settings are changed? Rows, by the engine of a run.
+
+Every change is what `gcsim run --set` would make of it, and costs no stage 1: the profiles are
+those of the scenario, or come with gcsim. What was simulated is kept as a run's results are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gcsim.compressors.registry import REGISTRY
+from gcsim.errors import InputError
+from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.advice.profiles import name_of, shipped_profile
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.run import simulated_run, traffic_profiles
+from gcsim.scenarios.running import kept
+from gcsim.scenarios.running.gradients import check_trace
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import (
+    CompressorChoice,
+    LiveGradients,
+    RecordedGradients,
+    Scenario,
+    SyntheticGradients,
+)
+from gcsim.scenarios.sections.passes import measured_passes
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1 import cache as profile_cache
+from gcsim.traces.stage1 import shipped
+
+_APART = "advice"
+"""In the name of a kept result: it has no timelines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A method's traffic, and under what it is known."""
+
+    key: str
+    profile: TrafficProfile
+
+
+class Engine:
+    """Of one scenario."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        cache: bool = True,
+        progress: Progress | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Finds the profiles: those that this scenario's runs have kept, if they have kept all;
+        else those that come with gcsim, and what is in neither is measured, of which `tell` is
+        told before.
+
+        Raises `InputError` as a run does.
+        """
+        self._tell = tell
+        self.asked, self.scenario = asked, asked.scenario
+        self._cache, self._progress = cache, progress or SilentProgress()
+        self.came: tuple[str, ...] = ()
+        """Labels of the methods whose profiles come with gcsim."""
+        self.measured: tuple[str, ...] = ()
+        """Of those that were measured just now, and how long that took."""
+        self.measured_s = 0.0
+        check_trace(self.scenario)
+        self._known: dict[tuple[object, ...], Known] = {}
+        self._find()
+        first = self._known[_which(self.scenario, self.scenario.compressors[0])]
+        self._passes = measured_passes(self.scenario, first.profile)
+        self._prices = PriceList(self.scenario.cluster.device)
+
+    def _find(self) -> None:
+        scenario = self.scenario
+        keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+        kept_here = [profile_cache.load(key) if self._cache else None for key in keys]
+        recorded = isinstance(scenario.gradients, RecordedGradients)
+        left: list[CompressorChoice] = []
+        for choice, key, here in zip(scenario.compressors, keys, kept_here, strict=True):
+            came = None if all(kept_here) or recorded else self._shipped(scenario, choice)
+            if came is not None:
+                self.came += (choice.label,)
+            found = came or (None if here is None else Known(key, here))
+            if found is None:
+                left.append(choice)
+            else:
+                self._known[_which(scenario, choice)] = found
+        if not left:
+            return
+        self._tell(_before(scenario, left))
+        started = time.perf_counter()
+        alone = replace(scenario, compressors=tuple(left))
+        wanted = [profile_key(alone, choice) for choice in left]
+        profiles = traffic_profiles(alone, wanted, use_cache=self._cache, progress=self._progress)
+        for choice, key, profile in zip(left, wanted, profiles, strict=True):
+            self._known[_which(scenario, choice)] = Known(key, profile)
+        self.measured = tuple(choice.label for choice in left)
+        self.measured_s = time.perf_counter() - started
+
+    @staticmethod
+    def _shipped(scenario: Scenario, choice: CompressorChoice) -> Known | None:
+        profile = shipped_profile(scenario, choice)
+        if profile is None:
+            return None
+        name = name_of(scenario.model, choice, scenario.buckets)
+        code = shipped.code_of(scenario.model, REGISTRY.get(choice.kind))
+        return Known(f"shipped {name} {code} {scenario.batch_size}", profile)
+
+    def known(self, choice: CompressorChoice, scenario: Scenario) -> Known | None:
+        """None where nothing is known without running a method."""
+        which = _which(scenario, choice)
+        if which not in self._known:
+            recorded = isinstance(scenario.gradients, RecordedGradients)
+            came = None if recorded else self._shipped(scenario, choice)
+            if came is None:
+                return None
+            self._known[which] = came
+        return self._known[which]
+
+    def result(self) -> Result:
+        """The scenario itself; raises `InputError` as a run does."""
+        return self._simulated(self.scenario, self.scenario.compressors)
+
+    def rows(
+        self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
+    ) -> dict[str, Row] | None:
+        """Rows by label of the scenario with these settings: of all its methods or of these and
+        the uncompressed one, as stated or with draws. None where that is no scenario, or the
+        traffic of the uncompressed one is not known; what is not known of others is left out."""
+        scenario = self.asked.changed(overrides)
+        if scenario is None:
+            return None
+        choices = [
+            choice
+            for number, choice in enumerate(scenario.compressors)
+            if (not labels or choice.label in labels or number == scenario.dense)
+            and self.known(choice, scenario) is not None
+        ]
+        if scenario.dense is None or scenario.compressors[scenario.dense] not in choices:
+            return None
+        try:
+            found = self._simulated(scenario if draws else replace(scenario, draws=0), choices)
+        except InputError:  # a transport that cannot carry one of them
+            return None
+        return {row.label: row for row in found.rows}
+
+    def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result:
+        methods = [self._known[_which(scenario, choice)] for choice in choices]
+        scenario = replace(scenario, compressors=tuple(choices))
+        keys = [one.key for one in methods]
+        name = kept.result_key(scenario, [_APART, *keys], self._passes) if self._cache else ""
+        found = kept.load(name) if name else None
+        if found is not None:
+            return found
+        started = time.perf_counter()
+        found = simulated_run(
+            scenario,
+            keys,
+            [one.profile for one in methods],
+            self._passes,
+            progress=SilentProgress(),
+            timelines=False,
+            prices=self._prices,
+        )
+        if name:
+            kept.save(name, found, time.perf_counter() - started)
+        return found
+
+
+def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
+    """What is about to be measured, and how long that takes, as far as that is known."""
+    named = ", ".join(choice.label for choice in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} others" if len(left) > _NAMED else ""
+    source = scenario.gradients
+    takes = "which trains the model for some steps: minutes for a large one"
+    if not isinstance(source, LiveGradients):
+        takes = "which takes seconds to minutes"
+    if isinstance(source, SyntheticGradients) and scenario.model.parameters:
+        drawn = scenario.model.parameters * source.workers * source.iterations
+        takes = f"about {duration_of(drawn * (_DRAWN_S + len(left) * _COMPRESSED_S))}"
+    return f"no traffic comes with gcsim of {named}{more}: measured now, {takes}"
+
+
+def duration_of(seconds: float) -> str:
+    """A few seconds, or minutes."""
+    return f"{max(5, round(seconds, -1)):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+_NAMED = 3
+_DRAWN_S, _COMPRESSED_S = 90e-9, 30e-9
+"""Seconds an element of a core: to draw a gradient, and to run a method on it, about."""
+
+
+def _which(scenario: Scenario, choice: CompressorChoice) -> tuple[object, ...]:
+    return choice.kind, str(choice.parameters), scenario.buckets

@@ -1,0 +1,246 @@
+"""How were the shipped traffic profiles made? `python -m gcsim.scenarios.advice.make_shipped`.
+
+An hour on one core. First the methods that advice compares, on one model after the other, then all
+others with their defaults; a profile that is there and whose code is the same is not measured
+again, so the same command goes on. Nor is one of other code, if that gives the same tensors and
+layers of the model, and on the smallest model the same profile of the method, on the same kind of
+processor: it is of this code from then on. On one thread: equal profiles on processors of one kind
+with the same versions, which the files name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.errors import InputError
+from gcsim.scenarios.advice.asked import scenario_from
+from gcsim.scenarios.advice.methods import LOCAL, METHODS
+from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
+from gcsim.scenarios.load import load_scenario, shipped_scenarios
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.run import measured
+from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1 import cache as profile_cache
+from gcsim.traces.stage1 import machine, shipped
+
+LARGEST = 40_000_000
+"""Parameters up to which all models have shipped profiles; of larger ones, those in `FIRST`."""
+ALL_METHODS = 2_000_000
+"""Parameters up to which a model has the profiles of all methods; the others, of those that are
+compared."""
+FIRST = (
+    "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
+    "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
+)  # fmt: skip
+"""Models in the order in which they are measured; then all others, by size. The first one is that
+which confirms a method."""
+
+Wanted = tuple[CompressorChoice, DdpBuckets]
+
+
+def models() -> list[ModelEntry]:
+    """Those whose profiles are shipped."""
+    found = [MODELS[name] for name in FIRST]
+    others = (one for one in MODELS.values() if one not in found)
+    return found + sorted(
+        (one for one in others if (one.parameters or 0) <= LARGEST),
+        key=lambda one: one.parameters or 0,
+    )
+
+
+def scenario_of(model: ModelEntry) -> Scenario:
+    """One whose run measures the profiles; its cluster has no part in them."""
+    cluster = {"nodes": 1, "device": "v100", "network": "10gbe"}
+    methods = [dict(one) for one in (*METHODS, LOCAL)]
+    return scenario_from(
+        {"model": model.name, "cluster": cluster, "compressors": methods, **setting(model)}
+    )
+
+
+def compared(scenario: Scenario) -> list[Wanted]:
+    """What advice asks for: without a file, and for the shipped scenarios of the model."""
+    large = DdpBuckets(first=LARGE_BUCKET, cap=LARGE_BUCKET)  # as `ddp: {bucket: 100 MiB}`
+    few = [choice for choice in scenario.compressors if choice.kind in ("none", "fp16")]
+    found = [(choice, scenario.buckets) for choice in scenario.compressors]
+    found += [(choice, large) for choice in few]
+    for other in _scenarios():
+        if other.model.name == scenario.model.name:
+            found += [(choice, other.buckets) for choice in other.compressors]
+    known: dict[str, Wanted] = {}
+    for choice, buckets in found:
+        moments = "second_moments" in compressor_class(choice.kind).requires
+        if choice.kind in REGISTRY and not moments:
+            known.setdefault(name_of(scenario.model, choice, buckets), (choice, buckets))
+    return list(known.values())
+
+
+@cache
+def _scenarios() -> tuple[Scenario, ...]:
+    """Those that come with gcsim, but for the one of all methods."""
+    return tuple(load_scenario(name) for name in shipped_scenarios() if name != "compressor_zoo")
+
+
+def others(scenario: Scenario) -> list[Wanted]:
+    """All other methods, with their defaults, of a small model; but for those that need second
+    moments, which are not drawn."""
+    if (scenario.model.parameters or 0) > ALL_METHODS:
+        return []
+    known = [(choice.kind, choice.parameters) for choice, _ in compared(scenario)]
+    found = []
+    for kind in REGISTRY:
+        parameters = check_parameters(kind, {}).model_dump()
+        moments = "second_moments" in compressor_class(kind).requires
+        if (kind, parameters) not in known and not moments:
+            choice = CompressorChoice(kind=kind, label=kind, parameters=parameters)
+            found.append((choice, scenario.buckets))
+    return found
+
+
+def stale(folder: Path = shipped.FOLDER) -> list[str]:
+    """Profiles that are damaged or of other code, and files and profiles that nobody asks for."""
+    found = []
+    asked = {path_of(model, folder): model for model in models()}
+    for path in sorted(folder.glob("*.json.xz")):
+        model = asked.get(path)
+        if model is None or not shipped.read(path):
+            found.append(path.name)
+            continue
+        codes = {name: code for name, code, _ in _names(model)}
+        found += [
+            f"{path.name}: {name}"
+            for name, one in shipped.read(path).items()
+            if codes.get(name) != one.code
+        ]
+    return found
+
+
+def _names(model: ModelEntry) -> Iterator[tuple[str, str, Wanted]]:
+    """What each profile of a model is called, and the code that it is to be of."""
+    scenario = scenario_of(model)
+    for choice, buckets in compared(scenario) + others(scenario):
+        code = shipped.code_of(model, REGISTRY[choice.kind])
+        yield name_of(model, choice, buckets), code, (choice, buckets)
+
+
+def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile]:
+    """Profiles of one model, on one thread; gradients are drawn once for those with the same
+    buckets."""
+    import torch
+
+    torch.set_num_threads(1)
+    found: dict[int, TrafficProfile] = {}
+    for buckets in dict.fromkeys(buckets for _, buckets in wanted):
+        numbers = [number for number, (_, of) in enumerate(wanted) if of == buckets]
+        choices = [wanted[number][0] for number in numbers]
+        asked = replace(scenario, buckets=buckets, compressors=tuple(choices))
+        found |= dict(zip(numbers, measured(asked, choices, SilentProgress()), strict=True))
+    return [found[number] for number in range(len(wanted))]
+
+
+def made_here() -> str:
+    """On what, for people."""
+    libraries = (f"{name} {profile_cache.version(name)}" for name in ("torch", "numpy", "numba"))
+    return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
+
+
+def _of_this_code(
+    scenario: Scenario, found: Mapping[str, shipped.Shipped], confirmed: set[tuple[str, str]]
+) -> dict[str, shipped.Shipped]:
+    """Those of other code that this code would measure alike; `confirmed` are methods that it
+    measures alike on the smallest model, with their parameters."""
+    same: dict[str, shipped.Shipped] = {}
+    layouts: dict[DdpBuckets, TrafficProfile] = {}
+    for name, code, (choice, buckets) in _names(scenario.model):
+        one = found.get(name)
+        if (
+            one is None
+            or one.code == code
+            or (choice.kind, str(choice.parameters)) not in confirmed
+        ):
+            continue
+        if buckets not in layouts:
+            (layouts[buckets],) = measure(scenario, [(scenario.compressors[0], buckets)])
+        profile, now = one.profile(), layouts[buckets]
+        if profile and (profile.model, profile.buckets) == (now.model, now.buckets):
+            same[name] = replace(one, code=code)
+    return same
+
+
+def make(folder: Path = shipped.FOLDER, *, every: bool = True) -> None:
+    """Measure what is stale or missing, and remove what nobody asks for."""
+    confirmed = _confirmed(folder)
+    for whole in (False, True)[: 1 + every]:
+        for model in models():
+            scenario, path = scenario_of(model), path_of(model, folder)
+            asked = {name: (code, wanted) for name, code, wanted in _names(model)}
+            found = {name: one for name, one in shipped.read(path).items() if name in asked}
+            found |= _of_this_code(scenario, found, confirmed)
+            found = {name: one for name, one in found.items() if one.code == asked[name][0]}
+            now = compared(scenario) + (others(scenario) if whole else [])
+            left = {
+                name: wanted
+                for name, (_, wanted) in asked.items()
+                if name not in found and wanted in now
+            }
+            for group in _groups(left):
+                for name, profile in _measured(scenario, group).items():
+                    found[name] = shipped.Shipped(
+                        name=name,
+                        code=asked[name][0],
+                        made=made_here(),
+                        body=shipped.packed(profile),
+                    )
+            if found.values() != shipped.read(path).values():
+                shipped.write(path, found.values())
+            print(f"{model.name}: {len(found)} profiles, {path.stat().st_size:,} bytes", flush=True)
+    wanted_files = {path_of(model, folder) for model in models()}
+    for path in set(folder.glob("*.json.xz")) - wanted_files:
+        path.unlink()
+
+
+def _groups(left: Mapping[str, Wanted]) -> Iterator[dict[str, Wanted]]:
+    """Some methods at a time: their gradients are drawn once, and a stop loses no more."""
+    names = list(left)
+    for start in range(0, len(names), 16):
+        yield {name: left[name] for name in names[start : start + 16]}
+
+
+def _measured(scenario: Scenario, wanted: Mapping[str, Wanted]) -> dict[str, TrafficProfile]:
+    """Each method's profile; without those that cannot be measured so."""
+    try:
+        return dict(zip(wanted, measure(scenario, list(wanted.values())), strict=True))
+    except InputError as error:
+        if len(wanted) == 1:
+            choice = next(iter(wanted.values()))[0]
+            print(f"{scenario.model.name}, {choice.label}: left out: {error}", flush=True)
+            return {}
+    found: dict[str, TrafficProfile] = {}
+    for name, one in wanted.items():
+        found |= _measured(scenario, {name: one})
+    return found
+
+
+def _confirmed(folder: Path) -> set[tuple[str, str]]:
+    """Methods whose shipped profiles of the smallest model this code gives again."""
+    model = models()[0]
+    scenario = scenario_of(model)
+    found = shipped.read(path_of(model, folder))
+    asked = {name: wanted for name, _, wanted in _names(model) if name in found}
+    again = _measured(scenario, asked)
+    return {
+        (choice.kind, str(choice.parameters))
+        for name, (choice, _) in asked.items()
+        if name in again and shipped.packed(again[name]) == found[name].body
+    }
+
+
+if __name__ == "__main__":
+    make(every="--compared" not in sys.argv[1:])

@@ -1,0 +1,108 @@
+"""The map: is the winner of a cell the fastest method there, and does the picture hold together?
+
+Expected winners are those of the engine at the cell's own settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcsim.analysis.advice.map import COLUMNS, FORMATS, ROWS, Map, axes_of, draw_map, mapped
+from gcsim.errors import InputError
+from gcsim.scenarios.advice.asked import Asked, Words, asked
+from gcsim.scenarios.advice.engine import Engine
+
+OVERRIDES = [
+    "uncertainty.draws=8",
+    "cluster.collectives.transport=gloo",  # NCCL's tuner may take what is slower near its borders
+    "compressors=[{kind: none, label: dense}, fp16, powersgd, cser]",
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def question() -> Asked:
+    words = Words(model="cnn_digits", device="v100", nodes=4, network="1 Gbit/s")
+    return asked(None, words, OVERRIDES)
+
+
+@pytest.fixture(scope="module")
+def found(question: Asked, _own_cache: None) -> Map:
+    return mapped(question, "bandwidth,latency")
+
+
+def test_it_has_as_many_cells_and_goes_around_the_scenario(found: Map) -> None:
+    assert found.winner.shape == found.sure.shape == (ROWS, COLUMNS) == (16, 24)
+    assert found.seconds.shape == (len(found.labels), ROWS, COLUMNS)
+    assert found.x.low < 1e9 < found.x.high
+    assert found.labels[0] == "dense"
+    assert (found.winner == found.seconds.argmin(axis=0)).all()
+
+
+def test_times_between_simulated_points_are_those_of_the_engine(
+    found: Map, question: Asked
+) -> None:
+    engine = Engine(question)
+    x = np.geomspace(found.x.low, found.x.high, COLUMNS)
+    y = np.geomspace(found.y.low, found.y.high, ROWS)
+    for row, column in ((0, 0), (7, 11), (15, 23), (3, 18), (12, 5)):
+        settings = (found.x.setting(x[column]), found.y.setting(y[row]))
+        rows = engine.rows(settings, found.labels)
+        assert rows is not None
+        there = [rows[label].iteration_s for label in found.labels]
+        assert found.seconds[:, row, column] == pytest.approx(there, rel=0.05)
+
+
+def test_a_faster_network_is_never_slower(found: Map) -> None:
+    assert (np.diff(found.seconds, axis=2) <= 1e-3 * found.seconds[:, :, 1:]).all()
+    assert (np.diff(found.seconds, axis=1) >= -1e-3 * found.seconds[:, 1:]).all()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_equal_maps_are_equal_files(suffix: str, question: Asked, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        draw_map(question, "bandwidth,latency", tmp_path / f"{name}{suffix}")
+    one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert len(one) > 5_000
+
+
+def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
+    x, y = axes_of("nodes,cluster.network.latency=10 us..1 ms", question.scenario)
+    assert x.setting(8.0) == "cluster.nodes=8"
+    assert list(x.values(12)) == sorted(set(x.values(12)))
+    assert (y.low, y.high, y.unit) == (10e-6, 1e-3, "s")
+    found = mapped(question, "nodes=1..8,batch_size=8..64")
+    assert found.winner.shape == (ROWS, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bandwidth", "does not name two settings"),
+        ("bandwidth,bandwidth", "does not name two settings"),
+        ("bandwidth,seed", "'seed' needs its ends"),
+        ("nodes=8..2,latency", "the lower one first"),
+        ("nodes=0..2,latency", "above 0"),
+        ("nodes=a..b,latency", "has no two numbers"),
+        ("nodes=3,latency", "has no two ends"),
+    ],
+)
+def test_mistakes(text: str, said: str, question: Asked) -> None:
+    with pytest.raises(InputError, match=said):
+        axes_of(text, question.scenario)
+
+
+def test_settings_that_are_no_scenario_are_told(question: Asked) -> None:
+    with pytest.raises(InputError, match="is no scenario"):
+        mapped(question, "nodes=1..4,no_such.key=1..2")

@@ -1,0 +1,133 @@
+"""Do words make the scenario that a file would, and are mistakes told as elsewhere?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import Words, asked, asked_of, network_of, option
+from gcsim.scenarios.load import load_scenario
+from gcsim.traces.storage.shipped import shipped_traces
+
+WORDS = Words(model="lenet", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
+FILE = """
+name: advice
+model: lenet
+batch_size: 32
+gradients: {source: synthetic, workers: 2, iterations: 2}
+cluster:
+  nodes: 8
+  devices_per_node: 4
+  device: v100
+  network: 25gbe
+  intra_node: nvlink2
+  collectives: {transport: nccl}
+training: {overlap: ddp}
+compressors: [none]
+seed: 0
+"""
+
+
+def test_words_are_the_scenario_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "advice.yaml").write_text(FILE)
+    found = asked(None, WORDS, ["compressors=[none]"]).scenario
+    assert found == load_scenario(tmp_path / "advice.yaml")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("25 Gbit/s", "25gbe"),
+        ("3.125 GB/s", "25gbe"),
+        ("100 Mbit/s", "100mbit_ethernet"),
+        ("10gbe", "10gbe"),
+        ("100mbit_ethernet", "100mbit_ethernet"),
+        ("infiniband_edr", "infiniband_edr"),
+    ],
+)
+def test_a_rate_alone_is_ethernet_of_that_rate(said: str, name: str) -> None:
+    assert network_of(said, "--network") == name
+
+
+def test_another_rate_has_the_latency_and_goodput_of_the_nearest_ethernet() -> None:
+    words = Words(model="lenet", device="v100", nodes=8, network="30 Gbit/s")
+    found = asked(None, words).scenario.cluster.network
+    near = catalog.link("25gbe", "nccl")
+    assert found.bandwidth == Fraction(30_000_000_000, 8)
+    for figure in ("latency", "latency_range", "efficiency", "efficiency_range"):
+        assert getattr(found, figure) == getattr(near, figure)
+
+
+def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
+    for network in ("{like: 10gbe, latency: 20 us}", {"like": "10gbe", "latency": "20 us"}):
+        words = Words(model="lenet", device="v100", nodes=8, network=network)
+        assert asked(None, words).scenario.cluster.network.latency == Fraction(20, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "said", "hint"),
+    [
+        (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
+        (Words(network="0 Gbit/s"), "--network", "is no rate", "25 Gbit/s"),
+        (Words(network="10gb"), "--network", "unknown unit 'gb'", "Gbit/s"),
+        (Words(network=""), "--network", "", ""),
+        (Words(model="resnet5"), "--model", "unknown model 'resnet5'", "resnet50"),
+        (Words(device="v10"), "--device", "unknown device 'v10'", "v100"),
+        (Words(gpus=0), "--gpus", "0", ""),
+        (Words(nodes=-3), "--nodes", "-3", ""),
+        (Words(batch_size=0), "--batch-size", "0", ""),
+        (Words(cost_per_hour=-1.0), "--cost-per-hour", "-1", ""),
+    ],
+)
+def test_a_mistake_names_the_option_the_value_and_what_is_meant(
+    words: Words, place: str, said: str, hint: str
+) -> None:
+    given = asdict(WORDS) | {key: v for key, v in asdict(words).items() if v is not None}
+    with pytest.raises(InputError) as caught:
+        _ = asked(None, Words(**given), called=option).scenario
+    (problem,) = caught.value.problems
+    assert problem.place == place
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+def test_all_words_that_are_missing_are_told_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        asked(None, Words(gpus=4), called=option)
+    places = [problem.place for problem in caught.value.problems]
+    assert places == ["--model", "--device", "--nodes", "--network"]
+
+
+def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
+    found = asked("lenet_2node", Words(nodes=4, device="v100", network="10 Gbit/s")).scenario
+    assert (found.cluster.nodes, found.node_counts) == (4, (4,))
+    assert found.cluster.device.name == "v100"
+    assert found.cluster.network.name == "10gbe"
+    shipped = load_scenario("lenet_2node")
+    assert found.compressors == shipped.compressors
+    assert asked("lenet_2node", Words()).scenario.cluster == shipped.cluster
+
+
+def test_a_loaded_scenario_is_asked_for_as_its_file() -> None:
+    loaded = load_scenario("lenet_2node")
+    found = asked_of(loaded, Words()).scenario
+    assert (found.cluster, found.compressors) == (loaded.cluster, loaded.compressors)
+
+
+def test_a_trace_is_its_model_batch_and_gradients() -> None:
+    name, folder = next(iter(shipped_traces().items()))
+    words = Words(device="v100", nodes=2, network="1gbe")
+    found = asked(str(folder), words).scenario
+    assert found.model.name in name
+    assert str(folder) in str(found.gradients)
+
+
+def test_a_change_that_is_no_scenario_is_none() -> None:
+    question = asked(None, WORDS)
+    assert question.changed(["cluster.network.latency=no"]) is None
+    assert question.changed(["cluster.network.latency=1 us"]) is not None

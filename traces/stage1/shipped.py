@@ -1,0 +1,121 @@
+"""Which traffic profiles come with gcsim? A packed file for each shipped model, for quick advice.
+
+`traces/profiles/MODEL.json.xz` has two lines for each profile: what it is called, what code made it
+and where; and the profile as the cache has it. It is called by a hash of what was run, without the
+kind of processor, and says what made it by a hash of the code that it reaches, without comments
+(`code.py`). Where that is another by now, the profile is as good as none.
+`scenarios/advice/make_shipped.py` makes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from gcsim.files import replacing
+from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.profile import TrafficProfile, holds_together
+from gcsim.traces.stage1.code import code_hash
+
+FOLDER = Path(__file__).parent.parent / "profiles"
+_MADE_BY = (
+    "gcsim.traces.buckets",
+    "gcsim.traces.models.table",
+    "gcsim.traces.stage1.measure",
+    "gcsim.traces.synthetic.gradients",
+)
+_DIGITS = 6
+"""Of an error: further ones belong to the kind of processor."""
+_PROFILE = TypeAdapter(TrafficProfile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """A profile as it stands in its file."""
+
+    name: str
+    """See `name_of`."""
+    code: str
+    """See `code_of`."""
+    made: str
+    """On which kind of processor and with which libraries, for people."""
+    body: bytes
+    """The profile, as JSON."""
+
+    def profile(self) -> TrafficProfile | None:
+        """None where it is damaged."""
+        try:
+            found = _PROFILE.validate_json(self.body)
+        except ValidationError:
+            return None
+        return found if holds_together(found) else None
+
+
+def name_of(facts: Mapping[str, object]) -> str:
+    """Of a profile; `facts` are all that was run."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def code_of(model: ModelEntry, compressor: str | None) -> str:
+    """A hash of the code that measures a compressor, which is named as in the registry, on a model
+    of gcsim's; "" where some of it is not gcsim's."""
+    build = model.build or ""
+    if compressor is None or not build.startswith("gcsim."):
+        return ""
+    return code_hash(compressor, (*_MADE_BY, build.partition(":")[0]))
+
+
+@lru_cache(maxsize=8)
+def read(path: Path) -> Mapping[str, Shipped]:
+    """What a file holds, by name; nothing where there is none, or this Python cannot unpack it."""
+    try:
+        import lzma
+    except ImportError:
+        return {}
+    try:
+        lines = lzma.decompress(path.read_bytes()).splitlines()
+        found = [
+            Shipped(**json.loads(head), body=body)
+            for head, body in zip(lines[::2], lines[1::2], strict=True)
+        ]
+    except (OSError, EOFError, lzma.LZMAError, ValueError, TypeError):
+        return {}
+    return {one.name: one for one in found}
+
+
+def packed(profile: TrafficProfile) -> bytes:
+    """A profile as its file holds it."""
+    quality = profile.quality
+    return _PROFILE.dump_json(
+        replace(
+            profile,
+            quality=replace(
+                quality,
+                nmse=_shown(quality.nmse),
+                cosine_similarity=_shown(quality.cosine_similarity),
+            ),
+        )
+    )
+
+
+def write(path: Path, found: Iterable[Shipped]) -> None:
+    """Pack a file, the same bytes for the same profiles."""
+    import lzma
+
+    lines = []
+    for one in sorted(found, key=lambda one: one.name):
+        head = {key: value for key, value in asdict(one).items() if key != "body"}
+        lines += [json.dumps(head).encode(), one.body]
+    with replacing(path) as temporary:
+        temporary.write_bytes(lzma.compress(b"\n".join(lines), preset=9 | lzma.PRESET_EXTREME))
+    read.cache_clear()
+
+
+def _shown(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
