@@ -359,7 +359,7 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
         assert one.speedup_to_target != pytest.approx(
             (one.speedup_vs_dense or 0.0) / (one.steps_to_target_vs_dense or 1.0), rel=0.02
         )
-    assert "Over its training adaptive sends" in found.summary().replace("\n", " ")
+    assert "Over its training adaptive sends" in found.summary(full=True).replace("\n", " ")
 
 
 def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
