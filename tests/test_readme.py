@@ -18,7 +18,10 @@ from gcsim.scenarios.load import load_scenario
 from tests.command import gcsim
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, TUTORIAL, TRUST = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "docs/tutorial.md", "docs/trust.md")
+)
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -26,8 +29,8 @@ PAGES = [
 
 
 def block(language: str, first_line: str) -> str:
-    """Of the README, or of the page of scenarios."""
-    pages = README + (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    """Of the README, the tutorial, or the page of scenarios."""
+    pages = README + TUTORIAL + (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
     found = re.search(rf"```{language}\n({re.escape(first_line)}.*?)```", pages, re.DOTALL)
     assert found is not None
     return found.group(1)
@@ -169,10 +172,10 @@ def test_the_profiled_training_runs_with_the_times_of_its_profile(tmp_path: Path
     assert "profile.json" in results["provenance"]["compute"]["source"]
 
 
-def test_errors_in_the_readme_are_those_of_the_page() -> None:
-    """`make validation` writes the page; the README repeats medians of it."""
+def test_errors_of_the_page_of_trust_are_those_of_the_validation() -> None:
+    """`make validation` writes the one; the other repeats medians of it."""
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
-    table = README.split("<!-- table: make validation -->")[1].split("\n\n")[0]
+    table = TRUST.split("<!-- table: make validation -->")[1].split("\n\n")[0]
     rows = re.findall(r"\| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) \|", table)
     assert len(rows) == len(table.strip().splitlines()) - 2
     for points, median, bare in rows:
@@ -182,7 +185,7 @@ def test_errors_in_the_readme_are_those_of_the_page() -> None:
         )
 
 
-def test_choices_in_the_readme_are_those_of_the_page() -> None:
+def test_choices_told_are_those_of_the_validation() -> None:
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     lines = re.findall(r"Decisions: (\d+) of (\d+) right (.*)", page)
     bare = [
@@ -192,5 +195,6 @@ def test_choices_in_the_readme_are_those_of_the_page() -> None:
     ]
     right, decided = (sum(int(line[at]) for line in lines) for at in (0, 1))
     right_alone, decided_alone = (sum(one[at] for one in bare) for at in (0, 1))
-    assert f"in {right} of {decided} cases." in README
-    assert f"where it can tell: in {right_alone} of {decided_alone};" in README
+    assert f"in {right} of {decided} cases." in TRUST
+    assert f"where it can tell: in {right_alone} of {decided_alone};" in TRUST
+    assert f"in {right_alone} of {decided_alone} cases from the catalogue alone" in README

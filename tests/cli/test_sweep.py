@@ -33,7 +33,9 @@ from tests.cli.dask import running_cluster
 from tests.command import Finished, as_a_user
 from tests.command import gcsim as in_this_process
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(
+    encoding="utf-8"
+)
 SCENARIO = """\
 name: small
 model: lenet
@@ -591,11 +593,11 @@ def test_without_distributed_the_extra_is_named(here: Path, program: Run, tmp_pa
     assert ended.stderr == ("--dask: error: needs dask.distributed; pip install 'gcsim[cluster]'\n")
 
 
-# --- the README ----------------------------------------------------------------------------------
+# --- the tutorial --------------------------------------------------------------------------------
 
 
 def example(language: str, beginning: str) -> str:
-    found = re.search(rf"```{language}\n({re.escape(beginning)}.*?)```", README, re.DOTALL)
+    found = re.search(rf"```{language}\n({re.escape(beginning)}.*?)```", TUTORIAL, re.DOTALL)
     assert found is not None
     return found.group(1)
 
@@ -609,7 +611,7 @@ def test_the_examples_of_the_readme_run_as_they_stand(
     words = shlex.split(example("sh", "gcsim sweep"))
     ended = gcsim(*words[1:], "-q", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    table = re.search(r"```\n( +speedup .*? pays\n.*?)```", README, re.DOTALL)
+    table = re.search(r"```\n( +speedup .*? pays\n.*?)```", TUTORIAL, re.DOTALL)
     assert table is not None
     printed = table.group(1).splitlines()
     assert ended.stdout.splitlines()[: len(printed)] == printed
