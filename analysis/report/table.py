@@ -238,6 +238,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         marks.append(f"{BEST}{'may be the ' if len(found.foremost) > 1 else ''}fastest")
     if found.safe is not None and not _among(found.safe, found.foremost):
         marks.append(f"{SAFE}fastest with practically the dense update")
+    if spreads(found.rows):
+        marks.append(averaged(result))
     columns = brief_columns(found.rows)
     notes = ["; ".join(marks)] if marks else []
     if found.left_out:

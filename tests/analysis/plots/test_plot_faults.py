@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots.faults import faults_figure, line
-from gcsim.analysis.write import FIGURES, draw_figures, write_results
+from gcsim.analysis.write import FIGURES, REPORT, draw_figures, write_results
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result
 
@@ -105,7 +105,7 @@ def test_the_file_is_written_with_faults_only_and_does_not_stay(
     dying: Result, tmp_path: Path
 ) -> None:
     write_results(dying, tmp_path)
-    assert {path.name for path in draw_figures(dying, tmp_path)} == set(FIGURES)
+    assert {path.name for path in draw_figures(dying, tmp_path)} == {REPORT, *FIGURES}
     first = (tmp_path / "faults.png").read_bytes()
     assert first.startswith(b"\x89PNG")
     draw_figures(dying, tmp_path)

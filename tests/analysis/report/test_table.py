@@ -59,6 +59,8 @@ def test_in_brief_it_is_one_table_with_at_most_three_notes(shown: Result, width:
     _, _, notes = text.partition("\u2500\n")[2].partition("\n\n")
     assert 0 < len(notes.splitlines()) <= 3
     assert PERIODIC not in text
+    random = any(row.iteration_p5_s is not None for row in rows)
+    assert ("means of 50 iterations" in text) == random
 
 
 def test_in_brief_the_speedup_to_the_target_stands_for_the_error(result: Result) -> None:
