@@ -48,8 +48,6 @@ class Advice:
     measured: tuple[str, ...] = ()
     """Of those that were measured for this."""
     measured_s: float = 0.0
-    in_words: bool = True
-    """Nobody wrote a scenario."""
 
     @property
     def half(self) -> Row | None:
@@ -177,7 +175,6 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
-        in_words=asked.in_words,
     )
     if verdict.dense is None or engine.scenario.cluster.workers == 1:
         return found

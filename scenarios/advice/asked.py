@@ -27,6 +27,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
+from gcsim.traces.storage.shipped import shipped_traces
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
@@ -85,8 +86,6 @@ class Asked:
     path: Path
     overrides: tuple[str, ...] = ()
     seed: int | None = None
-    in_words: bool = False
-    """It was made of a few words."""
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -115,19 +114,20 @@ def asked(
     called: Callable[[str], str] = str,
 ) -> Asked:
     """The scenario in a file or of a shipped name, with these words in the place of its settings;
-    or one of the words alone, for a recorded trace where `source` is its folder.
+    or one of the words alone, for a recorded trace where `source` is its folder or a shipped one's
+    name.
 
     `called` says how the user writes a word's name: "--network". Raises `InputError` where words
     are missing; what they say is checked when the scenario is asked for.
     """
-    trace = source is not None and (Path(source) / MANIFEST).is_file()
-    if source is None or trace:
-        settings = _settings(words, Path(source) if source is not None else None, called)
+    trace = None if source is None else shipped_traces().get(source, Path(source))
+    if source is None or (trace is not None and (trace / MANIFEST).is_file()):
+        settings = _settings(words, trace, called)
         document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
     else:
         document, path = read_scenario(source)
     _put_into(document, _said(words, called), called)
-    return Asked(document, path, tuple(overrides), seed, in_words=source is None or trace)
+    return Asked(document, path, tuple(overrides), seed)
 
 
 def asked_of(

@@ -120,10 +120,11 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
     dense = dense_of(engine.scenario)
     fields = ", ".join(f"{key}: {value!r}" for key, value in LOCAL.items()).replace("'", '"')
     overrides = (f"compressors=[none, {{{fields}}}]",)
-    then = engine.rows(overrides)
-    if then is None or engine.scenario.cluster.workers == 1:
+    then = engine.rows(overrides) or {}
+    local = then.get(str(LOCAL["label"]))  # of shipped models alone this is known
+    if local is None or engine.scenario.cluster.workers == 1:
         return []
-    saves = {dense: _saved(now[dense], then[str(LOCAL["label"])])}
+    saves = {dense: _saved(now[dense], local)}
     return [
         Change(words="local SGD, 4 steps", overrides=overrides, saves_s=saves, note="train first")
     ]

@@ -33,7 +33,7 @@ from gcsim.traces.stage1 import machine, shipped
 
 LARGEST = 40_000_000
 """Parameters up to which all models have shipped profiles; of larger ones, those in `FIRST`."""
-ALL_METHODS = 2_000_000
+ALL_METHODS = 500_000
 """Parameters up to which a model has the profiles of all methods; the others, of those that are
 compared."""
 FIRST = (

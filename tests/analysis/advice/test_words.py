@@ -21,6 +21,7 @@ from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.traces.storage.shipped import shipped_traces
 from tests.command import gcsim as command
 
 QUICK = ["uncertainty.draws=8"]
@@ -140,6 +141,19 @@ def test_from_python_it_is_short_and_shows_itself() -> None:
     loaded = gcsim.load_scenario("lenet_2node", QUICK)
     again = gcsim.advise(loaded, network="10gbe")
     assert again.scenario.cluster.network.name == "10gbe"
+
+
+def test_a_recorded_trace_is_measured_and_said_so() -> None:
+    name = next(name for name in shipped_traces() if name.startswith("vgg"))
+    told: list[str] = []
+    words = Words(device="v100", nodes=2, network="1gbe")
+    overrides = [*QUICK, "compressors=[none, fp16, topk]"]
+    found = advice(asked(name, words, overrides), tell=told.append)
+    assert (found.shipped, found.measured) == ((), ("none", "fp16", "topk"))
+    assert len(told) == 1
+    assert "of none, fp16, topk: measured now" in told[0]
+    assert "network x2" in {one.words for one in found.changes}
+    assert len(found.summary().splitlines()) <= MOST
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRY))
