@@ -57,6 +57,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, s
     return folder, out, err
 
 
+@pytest.mark.long
 def test_the_answer_stands_on_stdout_and_files_in_the_folder(done: tuple[Path, str, str]) -> None:
     folder, out, err = done
     assert out.startswith("small: time to accuracy 0.6, 4 nodes, 4 workers, fastest first\n")
@@ -66,6 +67,7 @@ def test_the_answer_stands_on_stdout_and_files_in_the_folder(done: tuple[Path, s
     assert {path.name for path in (folder / "runs/small_train").iterdir()} == FILES
 
 
+@pytest.mark.long
 def test_once_more_nothing_is_trained_and_results_are_the_same(
     done: tuple[Path, str, str], cache: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_once_more_nothing_is_trained_and_results_are_the_same(
     assert first == second
 
 
+@pytest.mark.long
 def test_json_is_the_file(done: tuple[Path, str, str], cache: Path) -> None:
     shown = in_this_process(
         "train", "small.yaml", "-o", "json", "--json", "-q", folder=done[0],

@@ -39,6 +39,7 @@ def advised(overrides: list[str] | None = None, **words: Any) -> Advice:
     return advice(asked(None, Words(**given), overrides or QUICK))
 
 
+@pytest.mark.long
 @settings(
     max_examples=12,
     suppress_health_check=list(HealthCheck),
@@ -78,6 +79,7 @@ def test_a_dozen_lines_of_a_terminal(
     assert "Deploy" in heads
 
 
+@pytest.mark.long
 def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
     question = asked(
         None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK

@@ -51,6 +51,7 @@ def run_with(engine: Engine, overrides: list[str]) -> dict[str, Row]:
     return {row.label: row for row in result.rows}
 
 
+@pytest.mark.long
 def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -> None:
     engine = Engine(question())
     key = rate_key(engine.scenario)
