@@ -85,6 +85,16 @@ def _left_early(left: BaseException) -> Problem:
     )
 
 
+@contextmanager
+def kept_on_interrupt() -> Iterator[None]:
+    """Around training: Ctrl-C is one line and its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; what was trained is kept: give the same command again to go on")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def say(text: str) -> None:
     """A line on stderr, as it is; a terminal that was closed does not hear it."""
     with suppress(OSError):

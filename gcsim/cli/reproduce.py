@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gcsim.cli.options import JobsOption, JsonOption, QuietOption
-from gcsim.cli.outcome import INTERRUPTED, reported, say
+from gcsim.cli.outcome import kept_on_interrupt, reported
 
 
 @reported
@@ -45,12 +45,8 @@ def reproduce(
     chosen = preset(name)
     folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
     check_writable(folder)
-    try:
-        with watching(quiet) as progress:
-            found = run(chosen, quick=small, jobs=jobs, progress=progress)
-    except KeyboardInterrupt:
-        say("interrupted; what was trained is kept: give the same command again to go on")
-        raise typer.Exit(INTERRUPTED) from None
+    with kept_on_interrupt(), watching(quiet) as progress:
+        found = run(chosen, quick=small, jobs=jobs, progress=progress)
     from gcsim.analysis.papers.table import parts
     from gcsim.analysis.papers.write import draw_reproduction, write_reproduction
 

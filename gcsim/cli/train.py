@@ -22,7 +22,7 @@ from gcsim.cli.options import (
     SetOption,
     again,
 )
-from gcsim.cli.outcome import INTERRUPTED, reported, say, users_code
+from gcsim.cli.outcome import kept_on_interrupt, reported, users_code
 
 
 @reported
@@ -57,12 +57,8 @@ def train(
         loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / f"{loaded.name}_train"
     check_writable(folder)
-    try:
-        with watching(quiet) as progress:
-            result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
-    except KeyboardInterrupt:
-        say("interrupted; what was trained is kept: give the same command again to go on")
-        raise typer.Exit(INTERRUPTED) from None
+    with kept_on_interrupt(), watching(quiet) as progress:
+        result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
     from gcsim.analysis.trained.table import parts
     from gcsim.analysis.trained.write import draw_training, write_training
 

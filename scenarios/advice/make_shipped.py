@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
 from gcsim.scenarios.advice.methods import LOCAL, METHODS
@@ -25,11 +25,11 @@ from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.trained.make_shipped import made_here, with_defaults
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import TrafficProfile
-from gcsim.traces.stage1 import cache as profile_cache
-from gcsim.traces.stage1 import machine, shipped
+from gcsim.traces.stage1 import shipped
 
 LARGEST = 40_000_000
 """Parameters up to which all models have shipped profiles; of larger ones, those in `FIRST`."""
@@ -93,15 +93,11 @@ def others(scenario: Scenario) -> list[Wanted]:
     moments, which are not drawn."""
     if (scenario.model.parameters or 0) > ALL_METHODS:
         return []
-    known = [(choice.kind, choice.parameters) for choice, _ in compared(scenario)]
-    found = []
-    for kind in REGISTRY:
-        parameters = check_parameters(kind, {}).model_dump()
-        moments = "second_moments" in compressor_class(kind).requires
-        if (kind, parameters) not in known and not moments:
-            choice = CompressorChoice(kind=kind, label=kind, parameters=parameters)
-            found.append((choice, scenario.buckets))
-    return found
+    return [
+        (choice, scenario.buckets)
+        for choice in with_defaults([choice for choice, _ in compared(scenario)])
+        if "second_moments" not in compressor_class(choice.kind).requires
+    ]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[str]:
@@ -143,12 +139,6 @@ def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile
         asked = replace(scenario, buckets=buckets, compressors=tuple(choices))
         found |= dict(zip(numbers, measured(asked, choices, SilentProgress()), strict=True))
     return [found[number] for number in range(len(wanted))]
-
-
-def made_here() -> str:
-    """On what, for people."""
-    libraries = (f"{name} {profile_cache.version(name)}" for name in ("torch", "numpy", "numba"))
-    return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
 def _of_this_code(

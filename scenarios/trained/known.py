@@ -38,16 +38,16 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
     if scenario.train is None or scenario.dense is None:
         return result
     plan = plan_of(scenario)
-    dense = known_of(scenario, scenario.compressors[scenario.dense])
+    label = scenario.compressors[scenario.dense].label
+    found = {one.choice.label: one for one in _trained(scenario)}
+    dense = found.get(label)
     if dense is None:
         return result
     level = dense_level(dense)
     base = ends_of(plan, dense, level)
     if not mostly(base):
         return result
-    found = {one.choice.label: one for one in _others(scenario)}
     ends = {label: ends_of(plan, one, level) for label, one in found.items()}
-    label = scenario.compressors[scenario.dense].label
     iteration = {row.nodes: row.iteration_s for row in result.rows if row.label == label}
     priced = _priced(scenario, result, found)
     rows = []
@@ -71,7 +71,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
     return replace(result, rows=tuple(rows), provenance={**result.provenance, "training": told})
 
 
-def _others(scenario: Scenario) -> list[Tried]:
+def _trained(scenario: Scenario) -> list[Tried]:
     every = (known_of(scenario, choice) for choice in scenario.compressors)
     return [one for one in every if one is not None]
 
@@ -95,19 +95,12 @@ def _priced(
     others = [
         one
         for label, one in found.items()
-        if abs(_bytes_of(one) - sent[label]) > OTHER * sent[label]
+        if abs(one.wire_bytes_per_worker - sent[label]) > OTHER * sent[label]
     ]
     if not others:
         return {}
     each = clocks(replace(scenario, draws=0), others, SilentProgress())
     return {one.choice.label: clock for one, clock in zip(others, each, strict=True)}
-
-
-def _bytes_of(one: Tried) -> float:
-    """Handed to collectives in a step: mean over all steps of all seeds."""
-    windows = [window for each in one.trajectories for window in each.windows]
-    steps = sum(window.steps for window in windows)
-    return sum(w.steps * w.wire_bytes_per_worker for w in windows) / max(1, steps)
 
 
 def _over_its_training(
@@ -118,6 +111,6 @@ def _over_its_training(
     gains = [a / b if b and math.isfinite(b) else 0.0 for a, b in zip(before, after, strict=True)]
     return replace(
         row,
-        wire_bytes_over_training=_bytes_of(one),
+        wire_bytes_over_training=one.wire_bytes_per_worker,
         speedup_to_target=statistics.median(gains) if mostly(ends) else None,
     )

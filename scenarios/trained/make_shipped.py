@@ -9,7 +9,7 @@ with the same versions, which the files name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +30,22 @@ SCENARIOS = ("digits_8", "characters_8")
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
     """The scenario's methods, then all others with their defaults."""
-    found = list(scenario.compressors)
-    known = [(choice.kind, choice.parameters) for choice in found]
+    return [*scenario.compressors, *with_defaults(scenario.compressors)]
+
+
+def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoice]:
+    """All methods with their defaults that are not among these."""
+    there = [(choice.kind, choice.parameters) for choice in known]
     for kind in REGISTRY:
         parameters = check_parameters(kind, {}).model_dump()
-        if (kind, parameters) not in known:
-            found.append(CompressorChoice(kind=kind, label=kind, parameters=parameters))
-    return found
+        if (kind, parameters) not in there:
+            yield CompressorChoice(kind=kind, label=kind, parameters=parameters)
+
+
+def made_here() -> str:
+    """On what, for people."""
+    libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
+    return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
@@ -58,11 +67,8 @@ def stale(folder: Path = shipped.FOLDER) -> list[Path]:
 
 def keep(path: Path, code: str, tried: Tried) -> None:
     """Write a method's file."""
-    libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
-    processor = " ".join(filter(None, machine.processor()[:4]))
     trajectories = tuple(one for seeds in tried.rates.values() for one in seeds.values())
-    made = ", ".join([processor, *libraries])
-    shipped.write(path, shipped.Shipped(code=code, made=made, trajectories=trajectories))
+    shipped.write(path, shipped.Shipped(code=code, made=made_here(), trajectories=trajectories))
 
 
 def confirmed(found: shipped.Shipped, scenario: Scenario) -> bool:

@@ -54,6 +54,13 @@ class Tried:
     made: str = ""
     """On what it was trained, where it comes with gcsim."""
 
+    @property
+    def wire_bytes_per_worker(self) -> float:
+        """Handed to collectives in a step: mean over all steps of all seeds."""
+        windows = [window for each in self.trajectories for window in each.windows]
+        sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
+        return sent / max(1, sum(window.steps for window in windows))
+
 
 def train_all(
     scenario: Scenario,

@@ -158,8 +158,6 @@ def _rows_at(
         rough = 0.0 if number == dense else _grain(plan, ends[number], ends[dense])
         low, high = band(gained, rough)
         at_half = None if half is None else _median(_gains(seconds[half], own), ends[number])
-        windows = [window for found in one.trajectories for window in found.windows]
-        sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
         last = [found.evaluations[-1] for found in one.trajectories]
         iteration, base = times[number], times[dense]
         rows.append(
@@ -171,7 +169,7 @@ def _rows_at(
                 learning_rate=one.rate,
                 iteration_s=iteration,
                 speedup_per_iteration=base / iteration if base and iteration else None,
-                wire_bytes_per_worker=sent / max(1, sum(window.steps for window in windows)),
+                wire_bytes_per_worker=one.wire_bytes_per_worker,
                 steps_to_target=tuple(ends[number]),
                 seconds_to_target=tuple(
                     float(each[0]) if math.isfinite(each[0]) else None for each in own

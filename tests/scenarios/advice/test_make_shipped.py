@@ -13,7 +13,6 @@ from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.make_shipped import (
     compared,
-    made_here,
     make,
     measure,
     models,
@@ -24,6 +23,7 @@ from gcsim.scenarios.advice.profiles import name_of, path_of, shipped_profile
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.trained.make_shipped import made_here
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.stage1 import shipped
 
