@@ -11,10 +11,10 @@ import pytest
 
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers import preset as presets
-from gcsim.scenarios.papers.orq_fig1 import AWAY, ERROR, RANGE, USED
+from gcsim.scenarios.papers.orq.fig1 import AWAY, ERROR, RANGE, USED
 from gcsim.scenarios.papers.preset import Reproduction, printed, reproduce
 from gcsim.scenarios.papers.registry import PRESETS, preset
-from gcsim.scenarios.papers.sampling_fig3 import LARGEST, VISITED
+from gcsim.scenarios.papers.sampling.fig3 import LARGEST, VISITED
 
 FOLDER = Path(presets.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs/papers.md").read_text(encoding="utf-8")

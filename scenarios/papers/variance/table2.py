@@ -16,7 +16,7 @@ from gcsim.scenarios.papers.trained import (
     panel,
     ratios,
 )
-from gcsim.scenarios.papers.variance_table1 import NONE, OURS, QUICK, alpha, scatter
+from gcsim.scenarios.papers.variance.table1 import NONE, OURS, QUICK, alpha, scatter
 from gcsim.scenarios.trained.result import Curve
 
 STROM = ("Strom 0.01", "Strom 0.1")

@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from gcsim.scenarios.papers.judge import order
 from gcsim.scenarios.papers.preset import Outcome, Preset, Study, Verdict, cells
-from gcsim.scenarios.papers.sampling_fig5a import METHODS, QUICK, throughput
+from gcsim.scenarios.papers.sampling.fig5a import METHODS, QUICK, throughput
 from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, panel, percent
 from gcsim.scenarios.trained.result import TrainedRow
 

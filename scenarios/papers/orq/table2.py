@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gcsim.scenarios.papers.judge import order, ranked
-from gcsim.scenarios.papers.orq_fig2 import LEVELS, LOSS, QUICK
+from gcsim.scenarios.papers.orq.fig2 import LEVELS, LOSS, QUICK
 from gcsim.scenarios.papers.preset import Outcome, Preset, Study, Verdict, cells, column
 from gcsim.scenarios.papers.trained import (
     ACCURACY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from gcsim.scenarios.papers.ce_sgd_table1 import COST, QUICK
+from gcsim.scenarios.papers.ce_sgd.table1 import COST, QUICK
 from gcsim.scenarios.papers.judge import at_most, monotone
 from gcsim.scenarios.papers.preset import Outcome, Panel, Preset, Study, Verdict, cells
 from gcsim.scenarios.papers.trained import (

@@ -1,0 +1,1 @@
+"""Which tables and figures of the ORQ paper are run in miniature?"""

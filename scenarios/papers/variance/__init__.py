@@ -1,0 +1,1 @@
+"""Which tables of the variance-based paper are run in miniature?"""
