@@ -118,6 +118,7 @@ def advise(
     cost_per_hour: float | None = None,
     overrides: Mapping[str, str] | Sequence[str] = (),
     seed: int | None = None,
+    per_bucket: bool = False,
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Advice:
@@ -142,6 +143,8 @@ def advise(
         Of a node, in any currency: what is saved is then told in money, too.
     overrides, seed
         As in `load_scenario`.
+    per_bucket
+        Look for plans that give each of DDP's buckets a method, too.
     cache
         False: simulate again, and store nothing.
 
@@ -165,7 +168,7 @@ def advise(
     else:
         source = None if scenario is None else os.fspath(scenario)
         question = asked(source, words, overrides, seed)
-    return advice(question, cache=cache, progress=progress)
+    return advice(question, cache=cache, progress=progress, per_bucket=per_bucket)
 
 
 def train(

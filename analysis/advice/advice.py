@@ -17,6 +17,7 @@ from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.break_even import BreakEven, break_even
 from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import Scenario
@@ -27,6 +28,8 @@ HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
 """Methods that send half precision, the first one there is."""
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
+_PLANNED = 2
+"""Methods whose mixture with dense buckets is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,6 +46,8 @@ class Advice:
     """What saves time in the place of a compressor, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """By label, of dense training and of the methods that are advised: where the time goes."""
+    plans: tuple[Plan, ...] | None = None
+    """Where they were asked for: a method for each bucket, the fastest plan first."""
     shipped: tuple[str, ...] = ()
     """Labels of methods whose traffic comes with gcsim."""
     measured: tuple[str, ...] = ()
@@ -88,6 +93,11 @@ class Advice:
             "break_even_bit_per_s": [asdict(one) for one in self.break_even],
             "changes": [plain(one) for one in self.changes],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            **(
+                {"plans": [self._planned(one) for one in self.plans]}
+                if self.plans is not None
+                else {}
+            ),
             "profiles": {
                 "shipped": list(self.shipped),
                 "measured": list(self.measured),
@@ -117,6 +127,15 @@ class Advice:
             if other is not None and other is not row:
                 found[f"against_{name}"] = asdict(against(row, other))
         return found
+
+    def _planned(self, one: Plan) -> dict[str, Any]:
+        return {
+            **(self._told(one.row) or {}),
+            "label": one.label,
+            "by_bucket": [choice.label for choice in one.choices],
+            "alone": one.alone.label,
+            "against_alone": asdict(against(one.row, one.alone)),
+        }
 
     def __repr__(self) -> str:
         cluster, use = self.scenario.cluster, self.use
@@ -159,10 +178,12 @@ def advice(
     cache: bool = True,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    per_bucket: bool = False,
 ) -> Advice:
     """What is advised for a scenario. Raises `InputError` as a run does.
 
-    `tell` is told what has to be measured, before that is done.
+    `per_bucket` asks for plans that give each bucket a method, too. `tell` is told what has to be
+    measured, before that is done.
     """
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
@@ -183,7 +204,26 @@ def advice(
         ends = break_even(engine, _bisected(found), named, task.advance)
         saved = changes(engine, named)
         parts = limits(engine, named)
-    return replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+    found = replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+    return replace(found, plans=tuple(_plans(engine, found, watcher))) if per_bucket else found
+
+
+def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
+    """Of dense training and half precision, and of these and each of the fastest other methods
+    that can share a model with them."""
+    by_label = {choice.label: choice for choice in engine.scenario.compressors}
+    exact = [row for row in (found.verdict.dense, found.half) if row is not None]
+    base = [by_label[row.label] for row in exact]
+    rows = sorted(found.verdict.rows, key=lambda row: row.iteration_s)
+    others = [by_label[row.label] for row in rows if row not in exact and row.label in by_label]
+    able = [choice for choice in others if can_share(choice)][:_PLANNED]
+    plans = []
+    with watcher.task("plans by bucket", 1 + len(able)) as task:
+        for more in ((), *((choice,) for choice in able)):
+            if len(base) + len(more) > 1:
+                plans.append(plan(engine, [*base, *more]))
+            task.advance()
+    return sorted((one for one in plans if one), key=lambda one: one.row.iteration_s)
 
 
 def _named(found: Advice) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.scenario import CompressorChoice
 
+NONE = "none"
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 _CASTS = {
     "fp16": "fp16_compress_hook",
@@ -18,11 +19,29 @@ _CASTS = {
 _POWER = ("powersgd", "torch_powersgd")
 
 
+def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
+    """Python for a model whose buckets go by these methods; that of most parameters is the hook's,
+    the others come by name."""
+    kinds = list(dict.fromkeys(choice.kind for choice in choices))
+    stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
+    main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in (NONE, *_CASTS)))
+    others: dict[str, list[int]] = {}
+    for number, choice in enumerate(choices):
+        if choice.kind != main:
+            others.setdefault(choice.kind, []).append(number)
+    given = "".join(f", {key}={value!r}" for key, value in stated[main].items())
+    said = ", ".join(f'"{kind}": {numbers}' for kind, numbers in others.items())
+    return [
+        "import gcsim",
+        f'gcsim.ddp_hook("{main}"{given}, other_buckets={{{said}}}).register(model)',
+    ]
+
+
 def paste(choice: CompressorChoice) -> list[str]:
     """Python for a model that DDP has wrapped: PyTorch's own hook where it has one, else gcsim's.
     Of a method that no hook can carry, why."""
     kind, given = choice.kind, choice.parameters
-    if kind == "none":
+    if kind == NONE:
         return ["nothing to add: DistributedDataParallel as it is"]
     if kind in _CASTS:
         return [

@@ -10,32 +10,44 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.advice.advice import Advice, against
-from gcsim.analysis.advice.deploy import paste
+from gcsim.analysis.advice.deploy import paste, paste_plan
 from gcsim.analysis.report.numbers import bits, duration, significant
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.break_even import BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
+from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.result import Row
 from gcsim.simulator.network.links import Link
 
 MOST = 12
 """Lines."""
 _INDENT = 10
+_PLANNED = 7
+"""Lines of a plan by bucket."""
+_GAIN = 0.01
+"""Share of the time from which a plan is called faster."""
 _LONGEST = 26
 """Characters of a label; a longer one is cut here, not by the terminal."""
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:
-    """At most `MOST` of them, each of at most `width` cells, where that is 60 or more."""
+    """At most `MOST` of them, and some for a plan by bucket, each of at most `width` cells, where
+    that is 60 or more."""
     width = max(60, min(width, 100))
     room = width - _INDENT
     found = [_shortened(_header(advice), width)]
     for word, parts, most in _sections(advice):
-        body = _packed(parts, room, most)
-        for number, line in enumerate(body):
-            found.append((word if number == 0 else "").ljust(_INDENT) + line)
-    return found[:MOST]
+        found += _section(word, parts, room, most)
+    found = found[:MOST]
+    if advice.plans is not None:
+        found += _section("By bucket", list(_by_bucket(advice.plans)), room, _PLANNED)
+    return found
+
+
+def _section(word: str, parts: Sequence[str], room: int, most: int) -> list[str]:
+    body = [line.replace("\N{NO-BREAK SPACE}", " ") for line in _packed(parts, room, most)]
+    return [(word if n == 0 else "").ljust(_INDENT) + line for n, line in enumerate(body)]
 
 
 def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str], int]]:
@@ -111,7 +123,7 @@ def _compared(row: Row, other: Row, name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _row(advice: Advice, row: Row) -> Iterator[str]:
@@ -246,6 +258,29 @@ def _deploy(advice: Advice) -> list[str]:
     if len(lines) == 1 and row.compressor != DENSE:
         return [f"{_name(row)}: {lines[0]}"]
     return lines
+
+
+def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
+    """The fastest plan, if it is faster than its methods alone, and how to use it."""
+    if not plans:
+        yield "nothing to choose: one bucket, or no other method that fits"
+        return
+    best = plans[0]
+    mixed = len({choice.label for choice in best.choices}) > 1
+    if not mixed:
+        yield f"no mixture is faster than {_name(best.alone)} for all {len(best.choices)} buckets"
+        return
+    kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
+    shares = ", ".join(f"{_name(label)} {_percent(best.share(label))}" for label in kinds)
+    found, alone = against(best.row, best.alone), f"{_name(best.alone)} for all"
+    gain = _compared(best.row, best.alone, alone)
+    if found.speedup < 1 + _GAIN:
+        ends = "-".join(significant(end) for end in (found.low, found.high))
+        gain = f"as fast as {alone} ({ends}x)"
+    yield f"{_ms(best.row.iteration_s)}, {gain}\n"
+    yield f"of the gradient: {shares}\n"
+    for line in paste_plan(best.choices):
+        yield f"{line}\n"
 
 
 def _assumed(advice: Advice) -> list[str]:

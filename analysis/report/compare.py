@@ -60,7 +60,7 @@ def _table(names: Sequence[str], results: Sequence[Result]) -> Table:
     headings = ["method"]
     for name, size in zip(names, sizes, strict=True):
         headings += [f">{name}\n{size} [ms]", ">speedup\n[x]"]
-    table = _bare(headings)
+    table = bare_table(headings)
     for label in dict.fromkeys(label for rows in by_label for label in rows):
         cells = [label]
         for rows in by_label:
@@ -77,7 +77,7 @@ def _cells(row: Row | None) -> list[str]:
 
 
 def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> Table:
-    table = _bare(["what differs", *names])
+    table = bare_table(["what differs", *names])
     for key, values in differ[:NAMED]:
         table.add_row(*map(Text, (key, *map(_shown, values))))
     if len(differ) > NAMED:
@@ -90,7 +90,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def _bare(headings: Sequence[str]) -> Table:
+def bare_table(headings: Sequence[str]) -> Table:
+    """Without a frame; a heading that begins with ">" stands to the right."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )

@@ -26,14 +26,17 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
 from gcsim.compressors.ddp.model import (
     Fetch,
     agree,
@@ -61,6 +64,7 @@ def ddp_hook(
     seed: int = 0,
     process_group: Any = None,
     check_finite: bool = True,
+    other_buckets: Mapping[str, Sequence[int]] | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -73,6 +77,8 @@ def ddp_hook(
     process_group : a Gloo group of the model's ranks that nobody else uses meanwhile; by default
         one is made
     check_finite : refuse gradients that hold NaN or infinity; one pass over each
+    other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
+        first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
     parameters : the compressor's
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
@@ -90,11 +96,37 @@ def ddp_hook(
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
             raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
+    method = _method(kind, cls, given)
+    others: dict[int, _Method] = {}
+    for name, numbers in (other_buckets or {}).items():
+        other = _method(name, compressor_class(name), {})
+        for number in numbers:
+            if number in others or not isinstance(number, int) or number < 0:
+                twice = f"bucket {number} has two compressors"
+                message = twice if number in others else f"{number!r} is no number of a bucket"
+                hint = "each bucket, counted from 0, has one compressor"
+                raise InputError(Problem(message=message, place=f"other_buckets.{name}", hint=hint))
+        others |= dict.fromkeys(numbers, other)
+    return DdpHook(
+        method, others, seed=seed, process_group=process_group, check_finite=check_finite
+    )
+
+
+class _Method(NamedTuple):
+    """What exchanges a bucket."""
+
+    kind: str
+    compressor: type[Compressor]
+    parameters: CompressorParameters
+
+    def plain(self) -> dict[str, Any]:
+        return {"compressor": self.kind, "parameters": self.parameters.model_dump(mode="json")}
+
+
+def _method(kind: str, cls: type[Compressor], given: Mapping[str, Any]) -> _Method:
     chosen = checked_parameters(kind, cls, given)
     require_ddp_support(kind, cls, chosen)
-    return DdpHook(
-        kind, cls, chosen, seed=seed, process_group=process_group, check_finite=check_finite
-    )
+    return _Method(kind, cls, chosen)
 
 
 class DdpHook:
@@ -102,23 +134,23 @@ class DdpHook:
 
     def __init__(
         self,
-        kind: str,
-        compressor: type[Compressor],
-        parameters: CompressorParameters,
+        method: _Method,
+        others: Mapping[int, _Method],
         *,
         seed: int,
         process_group: Any,
         check_finite: bool,
     ) -> None:
-        self.kind = kind
-        self.parameters = parameters
+        self.kind = method.kind
+        self.parameters = method.parameters
         self.step = 0
         """Of the compressor, in the iteration exchanged last; negative before it takes part."""
         self.loss: float | None = None
         """The rank's, for methods that follow it: to be set before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
         """By number of the bucket, as DDP handed it over last."""
-        self._compressor = compressor
+        self._method = method
+        self._others = others
         self._seed = seed
         self._group = process_group
         self._check_finite = check_finite
@@ -127,6 +159,10 @@ class DdpHook:
         """By number of the bucket; used by the thread alone."""
         self._slices: dict[int, tuple[str, int]] = {}
         """By identity of a parameter: its name, and its number among the trained ones."""
+        self._sums: dict[int, Sums] = {}
+        """By number of the bucket: of the compressed steps."""
+        self._starts = array("d")
+        """Of these: when the first bucket was handed over, in seconds of the clock."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
 
@@ -155,8 +191,8 @@ class DdpHook:
         agree(
             self._collectives.group,
             {
-                "compressor": self.kind,
-                "parameters": self.parameters.model_dump(mode="json"),
+                **self._method.plain(),
+                "other_buckets": {n: self._others[n].plain() for n in sorted(self._others)},
                 "seed": self._seed,
                 "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
             },
@@ -175,6 +211,27 @@ class DdpHook:
         weakref.finalize(self, _end, thread, self._jobs)
         return self
 
+    def measured(self) -> Measured:
+        """What this rank sent, and how long that took, in the steps that were compressed so far.
+
+        To be called between iterations. Raises `InputError` when there was none.
+        """
+        if not self._sums:
+            hint = "the first iterations are exchanged uncompressed: train for some more"
+            raise InputError(Problem(message="no step was compressed", place="model", hint=hint))
+        others: dict[str, list[int]] = {}
+        for number in sorted(self._others.keys() & self._sums.keys()):
+            others.setdefault(self._others[number].kind, []).append(number)
+        return Measured(
+            **self._method.plain(),
+            other_buckets=others,
+            workers=self._collectives.count,
+            rank=self._collectives.rank,
+            steps=len(self._starts),
+            iteration_s=median_gap(self._starts),
+            buckets=[self._sums[number].mean() for number in sorted(self._sums)],
+        )
+
     def exchange(self, bucket: Any) -> Future:
         """What DDP calls for a `GradBucket`: the future update, in its buffer's dtype and shape.
 
@@ -185,6 +242,8 @@ class DdpHook:
         layout = self._layout(bucket)
         if layout.index == 0:
             self.step += 1
+            if self.step >= 0:
+                self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
         step, loss, fetch = self.step, self.loss, Fetch(buffer)
         promise: Future = torch.futures.Future(devices=fetch.devices)
@@ -217,27 +276,36 @@ class DdpHook:
         """Runs on the thread."""
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=self._check_finite, unmodified=False)
+        sums = self._sums.setdefault(bucket.layout.index, Sums()) if step >= 0 else Sums()
+        sums.elements = bucket.layout.numel
+        sums.steps += 1
+        started = time.perf_counter()
         reply: Any = None
         while True:
             try:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
+                sums.whole_s += time.perf_counter() - started
                 return update
+            sums.sent_bytes += sent_by(request)
+            asked = time.perf_counter()
             try:
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
+            sums.exchanged_s += time.perf_counter() - asked
 
     def _member(self, layout: BucketLayout) -> Compressor:
+        method = self._others.get(layout.index, self._method)
         known, member = self._members.get(layout.index, (None, None))
         if member is None or known != layout:
             if known is not None:
                 warnings.warn(
-                    f"DDP has changed bucket {layout.index}: what {self.kind} held back is lost",
+                    f"DDP has changed bucket {layout.index}: what {method.kind} held back is lost",
                     stacklevel=1,
                 )
-            member = new_member(self._compressor, self._worker(), self.parameters)
+            member = new_member(method.compressor, self._worker(), method.parameters)
             self._members[layout.index] = layout, member
         return member
 

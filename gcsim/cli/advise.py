@@ -49,6 +49,10 @@ def advise(
         float | None,
         typer.Option("--cost-per-hour", metavar="X", help="Of a node: what is saved in money."),
     ] = None,
+    per_bucket: Annotated[
+        bool,
+        typer.Option("--per-bucket", help="Say what a method for each bucket would gain, too."),
+    ] = False,
     axes: Annotated[
         str | None,
         typer.Option("--map", metavar="KEY,KEY", help="Draw the winner, e.g. bandwidth,latency."),
@@ -99,7 +103,8 @@ def advise(
             note("", f"Written to {path}")
         return
     with watching(quiet) as progress:
-        found = advice(question, progress=progress, tell=(lambda _: None) if quiet else note)
+        tell = (lambda _: None) if quiet else note
+        found = advice(question, progress=progress, tell=tell, per_bucket=per_bucket)
     emit_exactly(found.to_json() if as_json else found.summary(min(width(), 100)))
     if save is not None:
         from gcsim.files import write_text

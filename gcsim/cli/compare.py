@@ -1,4 +1,4 @@
-"""`gcsim compare RUN RUN ...`: results of runs side by side, and what was different.
+"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured.
 
 Everything heavy is imported when the command runs.
 """
@@ -17,22 +17,41 @@ from gcsim.errors import InputError
 @reported
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that gcsim run wrote.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="Folders that gcsim run wrote, and what hook.measured().write(FILE) wrote.",
+        ),
     ],
 ) -> None:
     """Show the results of runs side by side, and what differed.
 
     Each at its largest size: iteration and speedup by method, then the settings whose values are
-    not the same, then each run's answer.
+    not the same, then each run's answer. Beside what the deployed hook of gcsim.ddp_hook measured:
+    what was predicted of that method on as many workers, and the error.
     """
-    from gcsim.analysis.report.compare import parts
+    from gcsim.analysis.report import compare, measured
     from gcsim.cli.terminal import emit
+    from gcsim.compressors.ddp.measured import is_measured, read_measured
     from gcsim.scenarios.stored import read_results
 
     if len(runs) < len(("one", "another")):
         raise InputError("one run is nothing to compare", place=str(runs[0]), hint="name another")
-    results = [read_results(path) for path in runs]
-    names = [path.name if path.is_dir() else path.parent.name for path in runs]
+    hooks = {path: read_measured(path) for path in runs if is_measured(path)}
+    folders = [path for path in runs if path not in hooks]
+    if not folders:
+        hint = "name the folder of a run, too"
+        raise InputError("was measured, and nothing was predicted", place=str(runs[0]), hint=hint)
+    results = [read_results(path) for path in folders]
+    names = [path.name if path.is_dir() else path.parent.name for path in folders]
     if len(set(names)) < len(names):
-        names = list(map(str, runs))
-    emit(*parts(names, results))
+        names = list(map(str, folders))
+    found = [
+        (name, measured.row_of(result, of_hook, name, str(path)), of_hook, str(path))
+        for path, of_hook in hooks.items()
+        for name, result in zip(names, results, strict=True)
+    ]
+    if len(results) > 1:
+        emit(*compare.parts(names, results))
+    for one in found:
+        emit(*measured.parts(*one))

@@ -151,8 +151,19 @@ class Engine:
             return None
         return {row.label: row for row in found.rows}
 
+    def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
+        """Of the scenario with one method whose traffic is at hand, with at most so many draws."""
+        scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
+        return self._with(scenario, [choice], [known]).rows[0]
+
     def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result:
-        methods = [self._known[_which(scenario, choice)] for choice in choices]
+        return self._with(
+            scenario, choices, [self._known[_which(scenario, choice)] for choice in choices]
+        )
+
+    def _with(
+        self, scenario: Scenario, choices: Sequence[CompressorChoice], methods: Sequence[Known]
+    ) -> Result:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         name = kept.result_key(scenario, [_APART, *keys], self._passes) if self._cache else ""

@@ -10,6 +10,7 @@ import pytest
 
 from gcsim.analysis.plots.pareto import front, pareto_figure
 from gcsim.analysis.report.compare import differences
+from gcsim.compressors.ddp.measured import Measured, MeasuredBucket
 from gcsim.scenarios.result import Result
 from tests.analysis.conftest import result as of_analysis
 from tests.analysis.drawn import plain_row
@@ -42,6 +43,49 @@ def test_methods_settings_and_answers_stand_side_by_side(tmp_path: Path) -> None
     assert "cluster.network.bandwidth 1 Gbit/s 10 Gbit/s" in lines
     assert not any("source" in line for line in lines)
     assert any(line.startswith("slow: On 4 nodes (8 workers) compression pays") for line in lines)
+
+
+def measured_by_hook(**changes: object) -> Measured:
+    bucket = MeasuredBucket(elements=100, sent_bytes=2e5, computed_s=0.01, exchanged_s=0.02)
+    given = {
+        "compressor": "topk", "parameters": {"ratio": 0.01}, "other_buckets": {}, "workers": 8,
+        "rank": 0, "steps": 50, "iteration_s": 0.04, "buckets": [bucket, bucket],
+    }  # fmt: skip
+    return Measured(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> None:
+    row = replace(
+        plain_row("top", 0.05), compressor="topk", workers=8, encode_s=0.018, decode_s=0.004,
+        communication_s=0.03, wire_bytes_per_worker=4.2e5, iteration_low_s=0.03,
+        iteration_high_s=0.06,
+    )  # fmt: skip
+    entry = {"kind": "topk", "label": "top", "ratio": 0.01, "more": 1}
+    found = Result(
+        scenario={"name": "x", "compressors": [entry]}, provenance={}, rows=(row,), wall={}
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text(found.to_json())
+    measured_by_hook().write(tmp_path / "m.json")
+    done = gcsim("compare", "run", "m.json", folder=tmp_path, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    # by hand: 50 of 40 ms; 22 of 2 x 10; 30 of 2 x 20; 420 kB of 2 x 200 kB
+    assert "iteration [ms] 50.0 30.0-60.0 40.0 +25.0 %" in lines
+    assert "encoding, decoding [ms] 22.0 - 20.0 +10.0 %" in lines
+    assert "collectives [ms] 30.0 - 40.0 -25.0 %" in lines
+    assert "sent a worker [MB] 0.420 - 0.400 +5.0 %" in lines
+    for changes, said in (
+        ({"workers": 4}, "made by 4 workers; run has 8"),
+        ({"parameters": {"ratio": 0.1}}, "made with topk ratio 0.1; run has top"),
+    ):
+        measured_by_hook(**changes).write(tmp_path / "other.json")
+        done = gcsim("compare", "run", "other.json", folder=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    done = gcsim("compare", "m.json", "m.json", folder=tmp_path)
+    assert done.returncode == 2
+    assert "nothing was predicted" in done.stderr
 
 
 def test_one_run_is_refused_and_so_is_what_is_none(tmp_path: Path) -> None:

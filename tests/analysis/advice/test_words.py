@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.analysis.advice.advice import Advice, advice
-from gcsim.analysis.advice.deploy import paste
+from gcsim.analysis.advice.deploy import paste, paste_plan
 from gcsim.analysis.advice.words import MOST, lines
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.storage.shipped import shipped_traces
@@ -190,6 +192,28 @@ def test_parameters_to_be_pasted_are_those_that_differ() -> None:
 
 ASKED = ("--model", "transformer_tiny", "--device", "v100", "--nodes", "2", "--network", "1 Gbit/s")
 SET = ("--set", "uncertainty.draws=8")
+
+
+def test_a_plan_by_bucket_is_told_and_its_hook_is_there() -> None:
+    found = advised()
+    by_kind = {choice.kind: choice for choice in found.scenario.compressors}
+    rows = {row.compressor: row for row in found.result.rows}
+    choices = tuple(by_kind[kind] for kind in ("none", "topk", "fp16", "topk"))
+    slow, fast = (replace(rows["topk"], iteration_s=t, iteration_draws_s=()) for t in (0.2, 0.1))
+    elements = (10, 30, 20, 40)
+    one = Plan(label="x", choices=choices, elements=elements, row=fast, alone=slow)
+    told = lines(replace(found, plans=(one,)), 80)
+    assert all(len(line) <= 80 for line in told)
+    text = " ".join(line.strip() for line in told[-6:])
+    # the last bucket's method comes first; 70, 20 and 10 of 100 elements; 0.2 s over 0.1 s
+    assert "100 ms, 2.00x Top-k 1 % for all" in text
+    assert "of the gradient: Top-k 1 % 70 %, half precision 20 %, dense 10 %" in text
+    hook, *_ = eval(paste_plan(choices)[1].replace(".register(model)", ","), {"gcsim": gcsim})  # noqa: S307
+    assert (hook.kind, hook.parameters.ratio) == ("topk", 0.01)
+    assert {n: other.kind for n, other in hook._others.items()} == {0: "none", 2: "fp16"}
+    uniform = replace(one, choices=(by_kind["fp16"],) * 4)
+    assert "no mixture is faster" in lines(replace(found, plans=(uniform,)), 80)[-1]
+    assert "nothing to choose" in lines(replace(found, plans=()), 80)[-1]
 
 
 def test_the_command_prints_it_and_writes_a_scenario_that_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
+from gcsim.compressors.ddp.measured import Measured, MeasuredBucket, read_measured
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_size.topk import TopK
 from gcsim.errors import InputError
@@ -68,6 +70,77 @@ def test_a_compressor_is_named_in_any_form(hook: Any, alone: None) -> None:
     assert bias is not None
     assert [int(weight.count_nonzero()), int(bias.count_nonzero())] == [60, 2]
     assert [piece.name for piece in registered.layouts[0].slices] == ["bias", "weight"]
+
+
+def test_each_bucket_goes_by_the_method_it_was_given_and_what_it_sends_is_counted(
+    alone: None, tmp_path: Path
+) -> None:
+    # Three linear layers of 30 x 30 under a limit of 3 kB: buckets of one layer or less. Bucket 0
+    # stays as it is, the others keep a tenth of each tensor: 90 of 900 elements, 3 of 30.
+    net = nn.Sequential(*(nn.Linear(30, 30) for _ in range(3)))
+    model = DistributedDataParallel(net, bucket_cap_mb=0.003)
+    registered = gcsim.ddp_hook("topk", ratio=0.1, other_buckets={"none": [0]}).register(model)
+    with pytest.raises(InputError, match="no step was compressed"):
+        registered.measured()
+    for _ in range(4):
+        model.zero_grad()
+        model(torch.ones(4, 30)).square().sum().backward()
+    kept = {n: int(p.grad.count_nonzero()) for n, p in net.named_parameters() if p.grad is not None}
+    buckets = [[piece.name for piece in registered.layouts[n].slices] for n in registered.layouts]
+    assert len(buckets) > 2
+    assert all(kept[name] > 3 * 90 for name in buckets[0] if "weight" in name)
+    assert all(kept[name] == (90 if "weight" in name else 3) for b in buckets[1:] for name in b)
+
+    found = registered.measured()
+    assert (found.compressor, found.workers, found.steps) == ("topk", 1, 3)
+    assert found.other_buckets == {"none": [0]}
+    # an all-reduce is handed all elements, 4 bytes each; of the rest a tenth travels
+    assert found.buckets[0].sent_bytes == 4 * found.buckets[0].elements
+    assert all(0 < b.sent_bytes < b.elements for b in found.buckets[1:])
+    assert sum(b.elements for b in found.buckets) == 3 * 930
+    assert found.iteration_s is not None
+    assert 0 < found.computed_s + found.exchanged_s <= 4 * found.iteration_s + 1
+    found.write(tmp_path / "measured.json")
+    assert read_measured(tmp_path / "measured.json") == found
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"none": [0], "fp16": [1, 0]}, "bucket 0 has two compressors"),
+        ({"nonne": [0]}, "nonne"),
+        ({"none": [-1]}, "-1"),
+        ({"cser": [0]}, "cser"),
+    ],
+)
+def test_other_buckets_that_cannot_be_are_refused(given: dict[str, list[int]], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        gcsim.ddp_hook("topk", other_buckets=given)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("schema", 2, "no measurement of schema 1"),
+        ("steps", 0, "steps"),
+        ("buckets", [], "buckets"),
+        ("iteration_s", -1.0, "iteration_s"),
+        ("more", 1, "more"),
+    ],
+)
+def test_a_measurement_that_was_changed_is_refused(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    one = MeasuredBucket(elements=10, sent_bytes=40.0, computed_s=0.1, exchanged_s=0.2)
+    whole = Measured(
+        compressor="none", parameters={}, other_buckets={}, workers=2, rank=0, steps=3,
+        iteration_s=0.5, buckets=[one],
+    )  # fmt: skip
+    whole.write(tmp_path / "m.json")
+    body = json.loads((tmp_path / "m.json").read_text())
+    (tmp_path / "m.json").write_text(json.dumps({**body, key: value}))
+    with pytest.raises(InputError, match=said):
+        read_measured(tmp_path / "m.json")
 
 
 def test_a_loss_that_the_hook_is_told_decides_what_ce_sgd_keeps(alone: None) -> None:

@@ -1,0 +1,95 @@
+"""How near was a prediction to what the deployed hook measured? One row of a run beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from gcsim.analysis.report.compare import bare_table
+from gcsim.analysis.report.numbers import plural, significant
+from gcsim.compressors.ddp.measured import Measured
+from gcsim.errors import InputError
+from gcsim.scenarios.result import Result, Row
+
+
+def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
+    """The run's prediction of what was measured: the same method, on as many workers.
+
+    Raises `InputError`, which names `name` and `place`, the run's and the measurement's, with what
+    the run has instead.
+    """
+    labels = [
+        entry["label"]
+        for entry in result.scenario["compressors"]
+        if entry["kind"] == measured.compressor and _same(entry, measured.parameters)
+    ]
+    rows = [row for row in result.rows if row.label in labels]
+    if not rows:
+        had = ", ".join(dict.fromkeys(row.label for row in result.rows))
+        raise InputError(
+            f"was made with {measured.compressor} {_said(measured.parameters)}; {name} has {had}",
+            place=place,
+            hint="run the scenario with that method and its parameters",
+        )
+    found = next((row for row in rows if row.workers == measured.workers), None)
+    if found is None:
+        sizes = ", ".join(dict.fromkeys(str(row.workers) for row in rows))
+        raise InputError(
+            f"was made by {plural(measured.workers, 'worker')}; {name} has {sizes}",
+            place=place,
+            hint="run the scenario with as many: --set cluster.nodes=N",
+        )
+    return found
+
+
+def _same(entry: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    return all(key in entry and entry[key] == value for key, value in parameters.items())
+
+
+def _said(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in parameters.items())
+
+
+def parts(name: str, row: Row, measured: Measured, place: str) -> Iterator[RenderableType]:
+    """A table, and what it is about."""
+    steps = plural(measured.steps, "step")
+    about = f"{row.label} on {plural(row.workers, 'worker')}: predicted by {name}; measured in "
+    yield Text(f"{about}{place} over {steps} on rank {measured.rank}")
+    for method, numbers in measured.other_buckets.items():
+        said = ", ".join(map(str, numbers))
+        yield Text(f"buckets {said} went by {method}: the prediction is of {row.label} for all")
+    yield ""
+    table = bare_table(["", ">predicted", ">80 % range", ">measured", ">error"])
+    for cells in _lines(row, measured):
+        table.add_row(*map(Text, cells))
+    yield table
+
+
+def _lines(row: Row, measured: Measured) -> Iterator[list[str]]:
+    span = "-"
+    if row.iteration_low_s is not None and row.iteration_high_s is not None:
+        ends = (row.iteration_low_s, row.iteration_high_s)
+        span = "-".join(significant(end * 1e3) for end in ends)
+    milliseconds = 1e3
+    for words, predicted, found, within in (
+        ("iteration [ms]", row.iteration_s, measured.iteration_s, span),
+        ("encoding, decoding [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
+        ("collectives [ms]", row.communication_s, measured.exchanged_s, "-"),
+    ):
+        if found is not None:
+            yield [
+                words, significant(predicted * milliseconds), within,
+                significant(found * milliseconds), _error(predicted, found),
+            ]  # fmt: skip
+    predicted, found = row.wire_bytes_per_worker, measured.sent_bytes
+    yield [
+        "sent a worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),
+        _error(predicted, found),
+    ]  # fmt: skip
+
+
+def _error(predicted: float, found: float) -> str:
+    return "-" if found == 0 else f"{predicted / found - 1:+.1%}".replace("%", " %")

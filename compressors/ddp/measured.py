@@ -1,0 +1,139 @@
+"""What did a deployed hook send, and how long did it take? By bucket, in the steps it compressed.
+
+    hook.measured().write("measured.json")          # on one rank, when training has ended
+    gcsim compare runs/my_scenario measured.json    # beside what was predicted
+
+Times are those of the clock on the thread that exchanges: what a collective takes holds the wait
+for the slowest rank.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from array import array
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from gcsim.compressors.requests import AllReduce, AllToAll, Request
+from gcsim.errors import InputError
+from gcsim.fields import Count, Limits, Text, Whole
+from gcsim.files import write_text
+from gcsim.json_file import broken, read_object
+
+SCHEMA = 1
+_HINT = "DdpHook.measured().write(FILE) writes it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBucket:
+    """Of one bucket, means over the steps."""
+
+    elements: Whole
+    sent_bytes: Annotated[float, Limits(least=0)]
+    """That this rank handed to its collectives."""
+    computed_s: Annotated[float, Limits(least=0)]
+    """Seconds of encoding, decoding, and what a server does."""
+    exchanged_s: Annotated[float, Limits(least=0)]
+    """Seconds in collectives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Of one rank."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False
+    )
+
+    compressor: Text
+    parameters: dict[str, object]
+    """The compressor's, defaults filled in."""
+    other_buckets: dict[str, list[int]]
+    """By compressor: numbers of the buckets that it exchanged in the place of that one."""
+    workers: Count
+    rank: Whole
+    steps: Count
+    """That were compressed."""
+    iteration_s: Annotated[float, Limits(least=0)] | None
+    """Seconds from the first bucket of a step to that of the next one: median; None of one step."""
+    buckets: Annotated[list[MeasuredBucket], Limits(least=1)]
+
+    @property
+    def sent_bytes(self) -> float:
+        """In a step."""
+        return sum(bucket.sent_bytes for bucket in self.buckets)
+
+    @property
+    def computed_s(self) -> float:
+        """Seconds of a step."""
+        return sum(bucket.computed_s for bucket in self.buckets)
+
+    @property
+    def exchanged_s(self) -> float:
+        """Seconds of a step."""
+        return sum(bucket.exchanged_s for bucket in self.buckets)
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """As JSON, which `gcsim compare` and `read_measured` read."""
+        write_text(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
+
+
+_MEASURED = TypeAdapter(Measured)
+
+
+def read_measured(path: Path) -> Measured:
+    """What a hook has written; raises `InputError` with the key, value and rule of what is
+    wrong in it."""
+    body = read_object(path, str(path), "measurement of a hook", _HINT)
+    if body.pop("schema", None) != SCHEMA:
+        raise InputError(f"is no measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
+    try:
+        return _MEASURED.validate_json(json.dumps(body))
+    except ValidationError as error:
+        raise InputError(list(broken(error, body, str(path), _HINT))) from error
+
+
+def is_measured(path: Path) -> bool:
+    """Whether a file is a hook's measurement and not a run's results. Raises `InputError` as
+    `read_measured` where it is neither."""
+    return path.is_file() and "rows" not in read_object(path, str(path), "result", _HINT)
+
+
+def sent_by(request: Request) -> int:
+    """Bytes that a rank hands to the collective of its request, as a simulation counts them."""
+    if isinstance(request, AllReduce):
+        return request.tensor.nbytes
+    if isinstance(request, AllToAll):
+        return sum(payload.nbytes for payload in request.payloads)
+    return request.payload.nbytes
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of one bucket, over its steps; written by the thread that exchanges."""
+
+    elements: int = 0
+    steps: int = 0
+    sent_bytes: int = 0
+    exchanged_s: float = 0.0
+    whole_s: float = 0.0
+
+    def mean(self) -> MeasuredBucket:
+        """Of a step."""
+        return MeasuredBucket(
+            elements=self.elements,
+            sent_bytes=self.sent_bytes / self.steps,
+            computed_s=(self.whole_s - self.exchanged_s) / self.steps,
+            exchanged_s=self.exchanged_s / self.steps,
+        )
+
+
+def median_gap(starts: array[float]) -> float | None:
+    """Between points in time; None of fewer than two."""
+    return statistics.median(b - a for a, b in pairwise(starts)) if len(starts) > 1 else None

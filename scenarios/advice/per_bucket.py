@@ -1,0 +1,143 @@
+"""Which buckets should be compressed? Those whose exchange the backward pass does not hide.
+
+Buckets that become ready early travel while the rest is computed, and compressing them costs time
+and exactness for nothing; the last ones are waited for. So each bucket has a method of its own: it
+is dense, half precision, or the method that is asked about. What each choice takes is what the
+engine says for the whole iteration, so that queues and overlap are counted: the mean over some of
+the drawn worlds, since a plan for the stated network alone is slow where that is slower.
+
+The search begins with the fastest single method and changes one bucket after the other, the one
+that is ready last first, to what makes the iteration shortest, until nothing improves. It need not
+find the best plan of all (there are 3^buckets), but none that differs in one bucket is faster.
+Source of the question: Wang et al. 2023 (EuroSys), "Hi-Speed DNN Training with Espresso"; Bai et
+al. 2021 (SOSP), "Gradient Compression Supercharged High-Performance Data Parallel DNN Training".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.traces.profile import Step, TrafficProfile
+
+_ALIKE = 1e-3
+"""Share of an iteration within which the bucket is left as exact as it can be."""
+_PASSES = 4
+_WORLDS = 8
+"""Draws that a choice is judged by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A method for each bucket."""
+
+    label: str
+    """Of the method that it gives to some buckets, beside dense and half precision."""
+    choices: tuple[CompressorChoice, ...]
+    """By bucket, in the order in which they become ready."""
+    elements: tuple[int, ...]
+    """By bucket."""
+    row: Row
+    """What it comes to. Its error is at most that of the method alone, which is in it."""
+    alone: Row
+    """The fastest of its methods with all buckets."""
+
+    def share(self, label: str) -> float:
+        """Of the gradient that goes by this method."""
+        sizes = Counter[str]()
+        for choice, size in zip(self.choices, self.elements, strict=True):
+            sizes[choice.label] += size
+        return sizes[label] / sum(self.elements)
+
+
+def can_share(choice: CompressorChoice) -> bool:
+    """Whether other buckets may go by other methods: all workers take the same step, and it is
+    that of the mean gradient, without a momentum or a scale of the method's own."""
+    cls, given = compressor_class(choice.kind), choice.parameters
+    checked = check_parameters(choice.kind, given)
+    promised = cls.properties(checked)
+    return (
+        promised.replicas == "identical"
+        and not promised.scale_free
+        and not cls.requires
+        and cls.momentum(checked)[0] == 0
+    )
+
+
+def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
+    """The fastest that was found of these methods, the most exact one first; the last one may
+    have a period of several steps. None where their traffic is not known, or there is one
+    bucket."""
+    scenario = engine.scenario
+    known = [engine.known(choice, scenario) for choice in choices]
+    methods = [one for one in known if one is not None]
+    if len(methods) < len(choices) or len(methods[0].profile.buckets) == 1:
+        return None
+    buckets = len(methods[0].profile.buckets)
+    times: dict[tuple[int, ...], float] = {}
+
+    def of(chosen: tuple[int, ...]) -> Known:
+        return methods[chosen[0]] if len(set(chosen)) == 1 else mixed(methods, chosen)
+
+    def row(chosen: tuple[int, ...], most_draws: int) -> Row:
+        return engine.row_of(choices[max(chosen)], of(chosen), most_draws=most_draws)
+
+    def seconds(chosen: tuple[int, ...]) -> float:
+        if chosen not in times:
+            found = row(chosen, _WORLDS)
+            times[chosen] = mean(found.iteration_draws_s or (found.iteration_s,))
+        return times[chosen]
+
+    single = min(((number,) * buckets for number in range(len(choices))), key=seconds)
+    now = single
+    for _ in range(_PASSES):
+        before = now
+        for bucket in reversed(range(buckets)):
+            others = [(*now[:bucket], m, *now[bucket + 1 :]) for m in range(len(choices))]
+            least = min(map(seconds, others))
+            now = next(one for one in others if seconds(one) <= least * (1 + _ALIKE))
+        if now == before:
+            break
+    return Plan(
+        label=choices[-1].label,
+        choices=tuple(choices[number] for number in now),
+        elements=tuple(layout.numel for layout in methods[0].profile.buckets),
+        row=row(now, scenario.draws),
+        alone=row(single, scenario.draws),
+    )
+
+
+def mixed(methods: Sequence[Known], chosen: Sequence[int]) -> Known:
+    """The traffic of buckets that go by methods of their own; all but the last method do the same
+    in each step. Its quality is the last one's: exact buckets only better it."""
+    last = methods[-1].profile
+    others = {number: methods[number].profile for number in set(chosen) - {len(methods) - 1}}
+    if any(profile.period != 1 for profile in others.values()):
+        raise ValueError("only the last method may have a period")
+    phases = []
+    for phase in last.phases:
+        steps = [
+            replace(
+                step,
+                exchanges=tuple(
+                    (_step(others[number], place) if number in others else step).exchanges[bucket]
+                    for bucket, number in enumerate(chosen)
+                ),
+            )
+            for place, step in enumerate(phase.steps)
+        ]
+        phases.append(replace(phase, steps=tuple(steps)))
+    names = " ".join(map(str, chosen))
+    key = f"by bucket {names} of {' | '.join(one.key for one in methods)}"
+    return Known(key, replace(last, phases=tuple(phases)))
+
+
+def _step(profile: TrafficProfile, place: int) -> Step:
+    steps = profile.phases[0].steps
+    return steps[place % len(steps)]
