@@ -6,11 +6,14 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
-from gcsim.cli.app import _main
+from gcsim.cli.app import _command, _main, app
 
 Finished = subprocess.CompletedProcess[str]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -42,6 +45,13 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
             del sys.modules[name]
     out, err = (stream.buffer.getvalue().decode() for stream in streams)
     return subprocess.CompletedProcess(given, code, out, err)
+
+
+def invoked(arguments: Sequence[str], **options: Any) -> Result:
+    """What typer's `CliRunner` makes of the arguments; it would build all commands each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", lambda _: _command())
+        return CliRunner().invoke(app, list(arguments), **options)
 
 
 def as_a_user(cache: Path) -> dict[str, str]:

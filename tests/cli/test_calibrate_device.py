@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from gcsim.cli.app import app
 from gcsim.scenarios import catalog
 from gcsim.scenarios.calibration import device as calibrate_device
 from gcsim.scenarios.calibration.device import Calibration
 from gcsim.scenarios.calibration.framework import CodeCost
 from gcsim.scenarios.catalog import read_devices
-
-runner = CliRunner()
+from tests.command import invoked
 
 
 @pytest.fixture
@@ -44,8 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "my_gpu.yaml"
-    outcome = runner.invoke(
-        app,
+    outcome = invoked(
         ["calibrate", "device", "-o", str(path), "--threads", "1", "--quick", "--model", "lenet",
          "--batch", "8", "--device", "cpu"],
     )  # fmt: skip
@@ -68,8 +64,8 @@ def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Pa
 
 def test_a_name_may_be_given(asked: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    assert runner.invoke(
-        app, ["calibrate", "device", "-o", str(path), "--name", "lab-3.a", "-q"]
+    assert invoked(
+        ["calibrate", "device", "-o", str(path), "--name", "lab-3.a", "-q"]
     ).exit_code == 0  # fmt: skip
     assert list(read_devices(path)) == ["lab-3.a"]
 
@@ -92,7 +88,7 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a_file").write_text("")
-    outcome = runner.invoke(app, ["calibrate", "device", *arguments])
+    outcome = invoked(["calibrate", "device", *arguments])
     assert outcome.exit_code == 2
     assert said in outcome.stderr
     assert not asked

@@ -12,17 +12,16 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gcsim import calibrate_link
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement, Stated
 from gcsim.analysis.calibration.measurements.reading import read
-from gcsim.cli.app import app
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.named_files import read_link
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sums import Sums
+from tests.command import invoked
 
 DATA = Path(__file__).parent.parent / "analysis" / "calibration" / "data"
 SCENARIO = """\
@@ -34,7 +33,7 @@ compressors: [none]
 
 
 def gcsim(*arguments: str | Path) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, list(map(str, arguments)))
+    done = invoked(list(map(str, arguments)))
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -8,17 +8,16 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from gcsim.cli.app import app
 from gcsim.cli.links import link_details, link_tables
 from gcsim.cli.list import Entry, Kind, details, entries
 from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from tests.command import invoked
 
 
 def gcsim(*arguments: str) -> str:
-    done = CliRunner().invoke(app, list(arguments))
+    done = invoked(list(arguments))
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -7,17 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from gcsim.cli.app import app
 from gcsim.cli.list import Kind, details
 from gcsim.cli.models import model_details, model_tables
 from gcsim.traces.models.registry import MODELS
+from tests.command import invoked
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
     monkeypatch.setenv("COLUMNS", str(columns))
-    done = CliRunner().invoke(app, ["list", "models", *words])
+    done = invoked(["list", "models", *words])
     assert done.exit_code == 0
     return done.stdout
 

@@ -7,18 +7,17 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from gcsim.cli.app import app
 from gcsim.cli.list import Kind, details, entries
 from gcsim.errors import InputError
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.tasks.registry import TASKS
+from tests.command import invoked
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_every_task_is_listed_with_its_input_and_within_the_width(columns: str) -> None:
-    shown = CliRunner().invoke(app, ["list", "tasks"], env={"COLUMNS": columns}).stdout
+    shown = invoked(["list", "tasks"], env={"COLUMNS": columns}).stdout
     for task in TASKS.values():
         assert task.name in shown
         assert f"input: {task.input}" in shown
@@ -31,9 +30,9 @@ def test_each_model_is_the_default_of_one_task() -> None:
 
 
 def test_a_task_is_shown_alone_and_as_json() -> None:
-    shown = CliRunner().invoke(app, ["list", "tasks", "words", "--json"])
+    shown = invoked(["list", "tasks", "words", "--json"])
     assert json.loads(shown.stdout) == details(Kind.tasks, "words")
-    assert "lstm_ptb_650" in CliRunner().invoke(app, ["list", "tasks", "words"]).stdout
+    assert "lstm_ptb_650" in invoked(["list", "tasks", "words"]).stdout
 
 
 def test_a_mistyped_task_gets_a_suggestion() -> None:

@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from gcsim.cli.app import app
+from tests.command import invoked
 from tests.mistakes import COMPRESSORS, HARMLESS, MODELS, write
 
 NUMBERS: Iterator[int] = count()
@@ -30,7 +30,7 @@ def run(
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
     arguments = ["run", "s.yaml", "-q", "--no-cache", "--json", "-o", "out"]
-    return CliRunner().invoke(app, arguments), path
+    return invoked(arguments), path
 
 
 def expect(name: str, path: Path, done: Result) -> None:

@@ -26,6 +26,8 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
+_NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance")
+"""What deploys and what checks a method: no profile is made with it, unless something reaches it."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
@@ -38,7 +40,8 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     it: all of `traces`, where none are named."""
     files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
     known = _read(files.values())
-    reached = set(files)
+    every = {name for name in files if not name.startswith(_NEVER)}
+    reached = every
     if compressor is not None:
         module, _, _ = compressor.partition(":")
         traces = users or [name for name in files if name.startswith(TRACES)]
@@ -46,7 +49,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
         if _REGISTRY not in found:
             reached = found | {_REGISTRY}  # makes the compressor, but reaches no other
         else:
-            reached = found | {name for name in files if name.startswith(COMPRESSORS)}
+            reached = found | {name for name in every if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
     return hashlib.sha256("\n".join([str(compressor), *lines]).encode()).hexdigest()
 

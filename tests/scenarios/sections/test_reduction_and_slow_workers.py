@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from gcsim.cli.app import app
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
@@ -23,6 +22,7 @@ from gcsim.scenarios.sections.transports import defaults
 from gcsim.scenarios.sweeps.grid import read_grid
 from gcsim.scenarios.sweeps.points import points
 from gcsim.simulator.cluster import Collectives
+from tests.command import invoked
 from tests.scenarios.files import load, reread, warnings
 
 TEXT = """\
@@ -247,7 +247,7 @@ FAST = (
 
 def gcsim(command: str, *settings: str, more: tuple[str, ...] = ()) -> Result:
     options = [word for each in (*FAST, *settings) for word in ("--set", each)]
-    return CliRunner().invoke(app, [command, "lenet_2node", *options, *more])
+    return invoked([command, "lenet_2node", *options, *more])
 
 
 def iteration(*settings: str) -> float:
