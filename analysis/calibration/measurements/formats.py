@@ -28,6 +28,7 @@ FORMATS: dict[str, Format] = {
         ("ping", "ping", "what ping prints"),
         ("deepspeed", "deepspeed", "DeepSpeed's communication log: log_summary() or verbose lines"),
         ("horovod", "horovod", "a timeline of Horovod (HOROVOD_TIMELINE)"),
+        ("flight-recorder", "flight_recorder", "PyTorch's flight recorder, as JSON"),
         ("csv", "csv_table", "CSV with the header collective,ranks,bytes,seconds"),
     )
 }

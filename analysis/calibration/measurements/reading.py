@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gcsim.analysis.calibration.measurements.formats import FORMATS
 from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
 from gcsim.json_file import LARGEST as LARGEST_FILE
 from gcsim.scenarios.reading.document import read_text
+from gcsim.traces.kineto.refused import FLIGHT_RECORDER_JSON, is_pickle
 
 _SHOWN, _HEAD = 60, 4096
 """Characters of a text that nobody knows: of its first line, and those that are looked at."""
@@ -51,6 +53,7 @@ def read(
 
 
 def _read(path: Path, file_format: str, stated: Stated) -> Reading:
+    _refuse_pickle(path)
     text = read_text(path, str(path), LARGEST_FILE)
     names = [file_format] if file_format != "auto" else list(FORMATS)
     for name in names:
@@ -68,6 +71,13 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
             mistakes.at(point.place, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
     mistakes.raise_any()
     return reading
+
+
+def _refuse_pickle(path: Path) -> None:
+    """What cannot be opened is told by who reads it."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if is_pickle(file.read(2)):
+            raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
 
 
 def _unknown(path: Path, text: str) -> InputError:

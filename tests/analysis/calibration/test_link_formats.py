@@ -1,9 +1,10 @@
-"""What is read of iperf3, ping, DeepSpeed's log, Horovod's timeline and nccl-tests' JSON.
+"""What is read of iperf3, ping, DeepSpeed, Horovod, nccl-tests' JSON and a flight recorder.
 
 The files in `data/` have the form in which the tools write them: iperf3 3.12 (src/iperf_locale.c,
 iperf_api.c), iputils 20221126 (ping/ping_common.c), DeepSpeed 0.15.4 (deepspeed/utils/
-comms_logging.py), Horovod 0.28 (horovod/common/timeline.cc), nccl-tests 2.18 (src/util.cu). Their
-figures are put together, those of nccl-tests from the log beside it.
+comms_logging.py), Horovod 0.28 (horovod/common/timeline.cc), nccl-tests 2.18 (src/util.cu), PyTorch
+2.13 (FlightRecorderDetail.hpp). Their figures are put together, those of nccl-tests from the log
+beside it.
 """
 
 from __future__ import annotations
@@ -316,6 +317,44 @@ def test_a_timeline_that_names_no_rank_needs_them(tmp_path: Path) -> None:
     assert {p.ranks for p in found.measurements} == {2}
 
 
+# --- PyTorch's flight recorder -------------------------------------------------------------------
+
+
+def test_durations_of_a_flight_recorder() -> None:
+    (found,) = read([DATA / "flight_recorder_4_ranks.json"])
+    points = [(p.collective, p.nbytes, p.seconds) for p in found.measurements]
+    assert points[:3] == [
+        ("all_reduce", 4 * 262144, 0.911e-3),
+        ("all_reduce", 4 * 6553600, 18.02e-3),
+        ("all_reduce", 4 * 2097152, 5.921e-3),
+    ]
+    assert points[-1] == ("all_gather", 4 * 2_000_000, pytest.approx(2.91e-3))
+    assert {(p.ranks, p.algorithm, p.dtype) for p in found.measurements} == {(4, "nccl", "float32")}
+    notes = "\n".join(found.notes)
+    assert "3 all_reduce of 25 MiB" in notes
+    assert "left out: nccl:broadcast" in notes
+    assert "1 collective without a duration left out" in notes
+
+
+def test_a_flight_recorder_without_durations_says_what_to_set(tmp_path: Path) -> None:
+    body = json.loads(data("flight_recorder_4_ranks.json"))
+    for entry in body["entries"]:
+        entry.pop("duration_ms", None)
+    said = problem(tmp_path, json.dumps(body))
+    assert "says the sizes of collectives (3 all_reduce of 1 MiB" in said
+    assert "TORCH_NCCL_ENABLE_TIMING=1" in said
+    for entry in body["entries"]:
+        entry["profiling_name"] = entry["profiling_name"].replace("nccl", "gloo")
+    assert "Gloo is not timed by it" in problem(tmp_path, json.dumps(body))
+
+
+def test_ranks_of_a_flight_recorder_are_those_of_the_process_group(tmp_path: Path) -> None:
+    text = data("flight_recorder_4_ranks.json").replace("[0, 1, 2, 3]", "[]")
+    assert "say it with --ranks" in problem(tmp_path, text)
+    found = reading(tmp_path, text, Stated(ranks=(8,), devices_per_node=2))
+    assert {(p.ranks, p.devices_per_node) for p in found.measurements} == {(8, 2)}
+
+
 # --- all -----------------------------------------------------------------------------------------
 
 
@@ -325,6 +364,7 @@ def test_every_file_of_the_data_is_told_by_its_content() -> None:
         "ping": ("ping.txt",),
         "DeepSpeed comms_logger": ("deepspeed_8_ranks.txt",),
         "Horovod timeline": ("horovod_4_ranks.json",),
+        "PyTorch flight recorder": ("flight_recorder_4_ranks.json",),
     }
     for tool, names in tools.items():
         for name in names:
