@@ -115,7 +115,7 @@ def described(path: Path) -> str:
     counts = [
         f"{count} {noun}" + "s" * (count != 1)
         for count, noun in (
-            (len(marks.steps), "iteration"),
+            (len(marks.steps or marks.optimizers), "iteration"),
             (len(marks.gradients), "gradient"),
             (len(marks.reduces), "all-reduce"),
             (len(marks.kernels), "kernel"),

@@ -328,7 +328,9 @@ def test_durations_of_a_flight_recorder() -> None:
         ("all_reduce", 4 * 6553600, 18.02e-3),
         ("all_reduce", 4 * 2097152, 5.921e-3),
     ]
-    assert points[-1] == ("all_gather", 4 * 2_000_000, pytest.approx(2.91e-3))
+    last = found.measurements[-1]
+    assert (last.collective, last.nbytes) == ("all_gather", 4 * 2_000_000)
+    assert last.seconds == pytest.approx(2.91e-3)
     assert {(p.ranks, p.algorithm, p.dtype) for p in found.measurements} == {(4, "nccl", "float32")}
     notes = "\n".join(found.notes)
     assert "3 all_reduce of 25 MiB" in notes

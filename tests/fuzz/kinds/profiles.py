@@ -1,5 +1,5 @@
-"""Profiles of PyTorch's profiler and execution traces, of a CPU and of a GPU, and a flight recorder's
-dump: plain and gzipped, changed as JSON or as bytes, before or after they are packed."""
+"""Profiles of PyTorch's profiler and execution traces, of a CPU and of a GPU, and a flight
+recorder's dump: plain and gzipped, changed as JSON or as bytes, before or after packing."""
 
 from __future__ import annotations
 
