@@ -13,6 +13,7 @@ from gcsim.analysis.calibration.link.fit import FAR_OFF, Estimate, LinkFit, Poin
 from gcsim.analysis.calibration.link.solver import LARGE
 from gcsim.analysis.calibration.measurements.collectives import Reading
 from gcsim.analysis.report.numbers import duration, plural, rate, significant, size
+from gcsim.errors import printable
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link_text import plain_link
@@ -104,7 +105,7 @@ def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bo
 
 def wrapped(sentence: str) -> list[str]:
     """Lines of a report."""
-    return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
+    return textwrap.wrap(printable(sentence), _WIDTH, subsequent_indent="  ")
 
 
 def _exact_time(text: str, seconds: float) -> str:

@@ -53,6 +53,8 @@ class Measurement:
     """A transport, which chooses, or an algorithm, by gcsim's names."""
     place: str
     """`file:line`, or the file and an entry of its JSON."""
+    call: str = ""
+    """Where each rank wrote a file of its own: which collective of the training it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@
      "state": "completed", "is_p2p": false, "duration_ms": 5.31, ...}, ...], ...}
 
 `duration_ms` is there where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1). It is the time of the
-kernel on its stream, and the wait for a rank that comes later is in it. The instants at which a
+kernel on its stream, and the wait for a rank that comes later is in it: of one collective in the
+dumps of several ranks the shortest counts (`reading.py`). The instants at which a
 watchdog found a collective started and completed are those of its rounds, a tenth of a second
 apart, and measure nothing; Gloo's entries have neither. Only JSON is read: the recorder's own files
 are pickles.
@@ -101,6 +102,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
                     dtype=_TYPES[dtype][0],
                     algorithm=stated.algorithm or library,
                     place=place,
+                    call=_call(entry),
                 )
             )
     mistakes.raise_any()
@@ -109,7 +111,11 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     )
     if not points:
         raise _untimed(name, seen, body)
-    notes = [f"{name}: {seen}", f"{name}: a duration holds the wait for ranks that come later"]
+    notes = [
+        f"{name}: {seen}",
+        f"{name}: a duration holds the wait for ranks that come later; of several ranks' dumps "
+        "the shortest counts",
+    ]
     if untimed:
         notes.append(f"{name}: {plural(untimed, 'collective')} without a duration left out")
     if left_out:
@@ -154,6 +160,12 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
             return 0, None
         elements += math.prod(each or 0 for each in dims)
     return elements * _TYPES[dtype][1], dtype
+
+
+def _call(entry: Any) -> str:
+    """Process group and number in it, which are the same on all ranks."""
+    told = (at(entry, "process_group", 0), at(entry, "collective_seq_id"), at(entry, "op_id"))
+    return "" if None in told else " ".join(map(str, told))
 
 
 def _ranks(body: Any, entry: Any) -> int | None:

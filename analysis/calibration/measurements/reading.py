@@ -12,6 +12,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     LARGEST,
     LEAST_SIZES,
     MOST_RANKS,
+    Measurement,
     Mistakes,
     Reading,
     Stated,
@@ -49,7 +50,29 @@ def read(
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return _selected(readings, stated)
+    return _selected(_last_to_come(readings), stated)
+
+
+def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
+    """Of a collective that several ranks wrote down, the time of who came last and did not wait."""
+    shortest: dict[Measurement, Measurement] = {}
+    for point in (point for reading in readings for point in reading.measurements):
+        known = shortest.setdefault(_shared(point), point)
+        if point.seconds < known.seconds:
+            shortest[_shared(point)] = point
+    kept = {id(point) for point in shortest.values()}
+    return [
+        replace(
+            reading,
+            measurements=tuple(p for p in reading.measurements if not p.call or id(p) in kept),
+        )
+        for reading in readings
+    ]
+
+
+def _shared(point: Measurement) -> Measurement:
+    """What is the same on all ranks; a line of a benchmark is shared with nobody."""
+    return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 
 def _read(path: Path, file_format: str, stated: Stated) -> Reading:

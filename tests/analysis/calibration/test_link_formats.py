@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.calibration.link.direct import direct
+from gcsim.analysis.calibration.link.direct import direct, report_direct
 from gcsim.analysis.calibration.measurements.collectives import Reading, Stated
 from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
@@ -348,6 +348,32 @@ def test_a_flight_recorder_without_durations_says_what_to_set(tmp_path: Path) ->
     for entry in body["entries"]:
         entry["profiling_name"] = entry["profiling_name"].replace("nccl", "gloo")
     assert "Gloo is not timed by it" in problem(tmp_path, json.dumps(body))
+
+
+def test_of_several_ranks_dumps_the_shortest_duration_counts(tmp_path: Path) -> None:
+    body = json.loads(data("flight_recorder_4_ranks.json"))
+    for number in range(2):
+        for entry in body["entries"]:
+            if "duration_ms" in entry:  # rank 1 waits longer, but where it comes last
+                shorter = number == 1 and entry["collective_seq_id"] % 3 == 0
+                entry["duration_ms"] += -0.5 if shorter else number
+        (tmp_path / f"fr_{number}.json").write_text(json.dumps(body))
+    alone = read([tmp_path / "fr_0.json"])[0].measurements
+    both = read([tmp_path / "fr_0.json", tmp_path / "fr_1.json"])
+    points = {p.call: p.seconds for one in both for p in one.measurements}
+    assert sum(len(one.measurements) for one in both) == len(alone)
+    for point in alone:
+        last = int(point.call.split()[1]) % 3 == 0
+        assert points[point.call] == pytest.approx(point.seconds - (0.5e-3 if last else 0))
+    assert len(both[1].measurements) == sum(int(p.call.split()[1]) % 3 == 0 for p in alone)
+
+
+def test_a_note_moves_no_cursor(tmp_path: Path) -> None:
+    found = reading(tmp_path, data("ping.txt").replace("PING node-1", "PING 127.\x1b[31m"))
+    link = direct([found], line_rate=1.25e9, name="mine")
+    assert "127.\\x1b[31m is this machine" in " ".join(
+        " ".join(report_direct(link, [found])).split()
+    )
 
 
 def test_ranks_of_a_flight_recorder_are_those_of_the_process_group(tmp_path: Path) -> None:
