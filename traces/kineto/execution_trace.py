@@ -20,6 +20,8 @@ from typing import Any
 
 Event = dict[str, Any]
 
+_BEFORE = 1e-3
+"""Microseconds: a launch that ends where the next operator begins belongs to the one before."""
 KIND = "chakra"
 """Category of the host's events that come from here."""
 
@@ -62,7 +64,7 @@ def _kernels(launched: list[tuple[float, float, Event]]) -> Iterator[Event]:
         free[stream] = start + lasted
         correlation = {"correlation": number}
         yield {
-            "ph": "X", "cat": "cuda_runtime", "name": "launch", "ts": asked, "dur": 0,
+            "ph": "X", "cat": "cuda_runtime", "name": "launch", "ts": asked - _BEFORE, "dur": 0,
             "args": correlation,
         }  # fmt: skip
         yield {

@@ -13,7 +13,7 @@ from typing import Any
 from tests.fuzz.case import Kind, Try, choose, write
 from tests.fuzz.mutation import as_json, damaged, tree
 from tests.fuzz.small import written
-from tests.traces.kineto.linked import gpu_trace, linked
+from tests.traces.kineto.linked import linked, of_gpu
 from tests.traces.kineto.test_passes import cuda_trace, profiled
 
 _RUN = 0.1
@@ -59,7 +59,7 @@ def _texts(material: Path) -> tuple[str, ...]:
     return (
         *((material / name).read_text() for name in files),
         json.dumps(cuda_trace()),
-        json.dumps(gpu_trace()[0]),
+        json.dumps(of_gpu(cuda_trace())),
         recorder.read_text(),
     )
 

@@ -62,34 +62,36 @@ def linked(folder: Path, name: str) -> Parameters:
     return parameters
 
 
-def gpu_trace() -> tuple[dict[str, Any], Parameters]:
-    """Of one parameter, with kernels as the linker leaves them: `ts` is the end of their launch.
+def of_gpu(kineto: dict[str, Any]) -> dict[str, Any]:
+    """An execution trace of a GPU's Kineto trace, as trace_linker.py leaves it.
 
-    The host calls forward at 10 us, backward at 30, and its last gradient ends at 44; the kernels
-    take 100, 200 and 50 us, so that the stream is busy from 12 to 362.
+    The host's events are nodes, and so is each kernel, with the end of its launch as `ts`
+    (`get_start_timestamp_for_gpu_op`).
     """
+    launches: dict[int, float] = {}
+    nodes: list[dict[str, Any]] = []
 
-    def node(number: int, name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
-        given = {"seq_id": -1, "scope": 0, "fw_parent": 0} | more.pop("given", {})
-        return {
-            "id": number, "name": name, "ctrl_deps": 1, "inclusive_dur": dur, "exclusive_dur": dur,
-            "ts": ts, "inputs": {"values": [], "shapes": more.pop("shapes", []), "types": []},
+    def add(event: dict[str, Any], ts: float, **more: Any) -> None:
+        dims, sequence = event.get("args", {}).get("Input Dims", []), more.pop("seq_id", -1)
+        given = {"seq_id": sequence, "scope": 0, "fw_parent": 0}
+        dur = event.get("dur", 0)
+        nodes.append({
+            "id": len(nodes), "name": event["name"], "ctrl_deps": 1, "inclusive_dur": dur,
+            "exclusive_dur": dur, "ts": ts, "inputs": {"values": [], "shapes": dims, "types": []},
             "outputs": {"values": [], "shapes": [], "types": []},
             "attrs": [{"name": key, "type": "int64", "value": v} for key, v in given.items()],
             **more,
-        }  # fmt: skip
+        })  # fmt: skip
 
-    def kernel(number: int, name: str, ts: float, dur: float) -> dict[str, Any]:
-        return node(number, name, ts, dur, cat="kernel", ph="X", stream=7)
-
-    nodes = [
-        node(2, "ProfilerStep#0", 0, 400),
-        node(3, "aten::linear", 10, 5, given={"seq_id": 0}, shapes=[[4, 3], [2, 3]]),
-        node(4, "autograd::engine::evaluate_function: AddmmBackward0", 30, 6),
-        node(5, "torch::autograd::AccumulateGrad", 40, 4, given={"scope": 1}, shapes=[[2, 3]]),
-        node(6, "Optimizer.step#SGD.step", 60, 10),
-        kernel(7, "gemm", 12, 100),
-        kernel(8, "gemm_backward", 33, 200),
-        kernel(9, "sgd", 62, 50),
-    ]
-    return {"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": nodes}, [("weight", (2, 3))]
+    for number, event in enumerate(kineto["traceEvents"]):
+        kind, number_of_launch = event.get("cat"), event.get("args", {}).get("correlation")
+        if kind == "cuda_runtime":
+            launches[number_of_launch] = event["ts"] + event["dur"]
+        elif kind == "kernel":
+            stream = event["args"]["stream"]
+            add(event, launches[number_of_launch], cat=kind, ph="X", stream=stream)
+        elif kind == "fwdbwd":
+            add(event | {"name": "aten::linear"}, event["ts"], seq_id=number)
+        elif kind not in {"ac2g", "gpu_user_annotation"}:
+            add(event, event["ts"])
+    return {"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": nodes}

@@ -14,7 +14,8 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.traces.kineto.iterations import check_profile, described, examine_profile
-from tests.traces.kineto.linked import gpu_trace, linked
+from tests.traces.kineto.linked import linked, of_gpu
+from tests.traces.kineto.test_passes import MODEL, cuda_trace
 
 
 def refusal(path: Path) -> str:
@@ -39,14 +40,15 @@ def test_a_linked_trace_says_what_its_kineto_trace_says(tmp_path: Path) -> None:
 
 
 def test_kernels_run_when_they_are_launched_or_when_their_stream_is_free(tmp_path: Path) -> None:
-    trace, parameters = gpu_trace()
-    (tmp_path / "gpu.json").write_text(json.dumps(trace))
-    times = examine_profile(tmp_path / "gpu.json", parameters).times
+    """The hand-written trace, whose passes and gradients are those of its kernels' durations."""
+    (tmp_path / "kineto.json").write_text(json.dumps(cuda_trace()))
+    (tmp_path / "linked.json").write_text(json.dumps(of_gpu(cuda_trace())))
+    kineto = examine_profile(tmp_path / "kineto.json", MODEL).times
+    times = examine_profile(tmp_path / "linked.json", MODEL).times
     assert times.processor == "gpu"
-    # forward's kernel from 12 to 112, backward's to 312, the optimiser's to 362 us
-    assert times.forward == pytest.approx(100e-6)
-    assert times.ready == pytest.approx((200e-6,))
-    assert times.backward == pytest.approx(250e-6)
+    assert times.ready == pytest.approx(kineto.ready)
+    assert times.forward == pytest.approx(kineto.forward)
+    assert times.backward == pytest.approx(kineto.backward)
     assert "the GPU's rebuilt clock" in times.source
 
 
