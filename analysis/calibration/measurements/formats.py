@@ -21,15 +21,16 @@ class Format(NamedTuple):
 FORMATS: dict[str, Format] = {
     name: Format(f"{_HERE}.{module}", told)
     for name, module, told in (
-        ("nccl-tests", "nccl_tests", "what nccl-tests prints, from its '# nThread ...' line on"),
         ("nccl-tests-json", "nccl_tests_json", "what nccl-tests writes with -J FILE"),
+        ("horovod", "horovod", "a timeline of Horovod (HOROVOD_TIMELINE)"),
+        ("flight-recorder", "flight_recorder", "PyTorch's flight recorder, as JSON"),
+        ("nccl-tests", "nccl_tests", "what nccl-tests prints, from its '# nThread ...' line on"),
         ("gloo", "gloo_log", "what Gloo's benchmark prints"),
         ("iperf3", "iperf3", "what iperf3 -c prints, or its JSON (-J)"),
         ("ping", "ping", "what ping prints"),
         ("deepspeed", "deepspeed", "DeepSpeed's communication log: log_summary() or verbose lines"),
-        ("horovod", "horovod", "a timeline of Horovod (HOROVOD_TIMELINE)"),
-        ("flight-recorder", "flight_recorder", "PyTorch's flight recorder, as JSON"),
         ("csv", "csv_table", "CSV with the header collective,ranks,bytes,seconds"),
     )
 }
-"""By the name that --format takes, in the order in which a text is tried."""
+"""By the name that --format takes, in the order in which a text is tried: JSON may be long and is told
+at once, the others line by line."""

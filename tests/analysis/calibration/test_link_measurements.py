@@ -293,7 +293,7 @@ def test_two_sizes_are_too_few(tmp_path: Path) -> None:
 def test_an_unknown_format_names_those_that_are_known(tmp_path: Path, text: str) -> None:
     (found,) = problems(tmp_path, text)
     assert found.startswith("a.txt: error: is of no known format")
-    assert "; known: what nccl-tests prints" in found
+    assert "what nccl-tests prints, from its '# nThread ...' line on (nccl-tests)" in found
 
 
 def test_a_pickle_is_no_text(tmp_path: Path) -> None:
