@@ -32,5 +32,5 @@ FORMATS: dict[str, Format] = {
         ("csv", "csv_table", "CSV with the header collective,ranks,bytes,seconds"),
     )
 }
-"""By the name that --format takes, in the order in which a text is tried: JSON may be long and is told
-at once, the others line by line."""
+"""By the name that --format takes, in the order in which a text is tried: JSON may be long and is
+told at once, the others line by line."""
