@@ -93,6 +93,18 @@ def test_iperf3_and_ping_make_a_link_with_ranges(here: Path) -> None:
     assert load_scenario("a.yaml").cluster.network.estimate
 
 
+def test_beside_collectives_what_two_hosts_measured_is_compared(here: Path) -> None:
+    for name in ("horovod_4_ranks.json", "ping.txt", "iperf3.json"):
+        (here / name).write_text((DATA / name).read_text(encoding="utf-8"), encoding="utf-8")
+    alone = gcsim("calibrate", "link", "horovod_4_ranks.json")[1].splitlines()
+    code, out, _ = gcsim("calibrate", "link", "horovod_4_ranks.json", "ping.txt", "iperf3.json")
+    assert code == 0
+    assert out.splitlines()[:9] == alone[:9]  # the fit is that of the collectives
+    said = " ".join(out.split())
+    assert "ping.txt: 60 us is half of the median of 4 round trips; " in said
+    assert "iperf3.json: 9.375 Gbit/s measured, " in said
+
+
 def test_two_types_tell_what_an_addition_costs(here: Path) -> None:
     """Times of the simulator itself: 100 us, 1 GB/s, half precision added at 50 MB/s."""
     link = Link(name="truth", bandwidth=Fraction(10**9), latency=Fraction(100, 10**6))

@@ -129,10 +129,11 @@ def compared(link: Link, readings: Sequence[Reading]) -> Iterator[str]:
     for reading in readings:
         if reading.goodput is not None:
             fitted = rate(float(link.bandwidth * link.efficiency))
-            yield f"{reading.file}: {rate(reading.goodput.value)} measured, {fitted} fitted"
+            measured = rate(reading.goodput.value)
+            yield from wrapped(f"{reading.file}: {measured} measured, {fitted} fitted")
         if reading.latency is not None:
             one, other = time_text(reading.latency.value), time_text(float(link.latency))
-            yield f"{reading.file}: {one} is {reading.latency.how}; {other} fitted"
+            yield from wrapped(f"{reading.file}: {one} is {reading.latency.how}; {other} fitted")
 
 
 def _together(spreads: Sequence[Spread]) -> Spread | None:
