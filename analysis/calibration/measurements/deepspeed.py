@@ -9,9 +9,10 @@
 Of a file the last table counts, since each holds those before it; where it was printed with
 `show_straggler=True`, its part without the wait for the slowest rank; verbose lines where there is
 no table. Times have two decimals of a millisecond and sizes two of a unit (of 1024), so that short
-messages are coarse. The log does not say how many ranks there were; busbw over algbw is
-(n - 1) / n in all versions, which tells n. Logged sizes are those of one rank's input: an
-all-gather's is multiplied by n here. Operations that gcsim does not simulate are left out.
+messages are coarse. The log does not say how many ranks there were; busbw over algbw is (n - 1) / n
+in all versions, which tells n, that of the whole job also where a subgroup was asked. Logged sizes
+are those of one rank's input: an all-gather's is multiplied by n here. Operations that gcsim does
+not simulate are left out.
 
 Source: DeepSpeed, deepspeed/utils/comms_logging.py (`append`, `log_all`, `convert_size`) and
 deepspeed/comm/comm.py (`timed_op`), 0.7 to 0.18.
