@@ -56,6 +56,7 @@ _VERBOSE = re.compile(
     r"comm op: (\w+)(?: \| \[Caller Func: [^\]]*\])? \| time \(ms\): (\S+) \| "
     r"msg size: (.+?) \| algbw \(Gbps\): (\S+)\s+\| busbw \(Gbps\): (\S+)"
 )
+_ROW = re.compile(r" {20}\d")
 _OPERATION = re.compile(r"(\w+)(?: \| \[Caller Func: [^\]]*\])?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
@@ -132,11 +133,14 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
 
 
 def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], list[_Row]]:
-    """The tables, in order, and the verbose lines."""
+    """The tables, in order, and the verbose lines.
+
+    A launcher may put a host before each line, and other ranks may print between them.
+    """
     tables: list[list[_Row]] = []
     verbose: list[_Row] = []
     headings: list[str] = []
-    operation = ""
+    operation = host = ""
     for count, line in enumerate(text.splitlines(), 1):
         if found := _VERBOSE.search(line):
             numbers = [number(found[group]) for group in (2, 4, 5)]
@@ -145,21 +149,20 @@ def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], l
                 mistakes.add(count, "a size or a number is none", "the line is cut off, or changed")
             else:
                 verbose.append(_Row(count, found[1], size, *(value or 0.0 for value in numbers)))
-        elif _HEADING.search(line):
-            headings = re.split(r"\s{2,}|(?<=\))\s*(?=[A-Z])", line.strip())
+        elif heading := _HEADING.search(line):
+            host = line[: heading.start()]
+            headings = re.split(r"\s{2,}|(?<=\))\s*(?=[A-Z])", line[heading.start() :].strip())
             wanted = _SPLIT if "Avg comm lat(ms)" in headings else _WANTED
             if not set(wanted) <= set(headings):
                 raise refused_table(f"{name}:{count}", wanted, headings)
             tables.append([])
             operation = ""
-        elif headings and line[:1].isspace() and line.strip():
-            row = _row(line, headings, count, operation, mistakes)
+        elif headings and _ROW.match(told := line.removeprefix(host)):
+            row = _row(told, headings, count, operation, mistakes)
             if row is not None:
                 tables[-1].append(row)
-        elif headings and (begins := _OPERATION.fullmatch(line.strip())):
+        elif headings and (begins := _OPERATION.fullmatch(told.strip())):
             operation = begins[1]
-        elif headings and line.strip("_- \n") and not line.startswith("Breakdown"):
-            headings = []  # the program goes on
     return tables, verbose
 
 

@@ -234,6 +234,15 @@ def test_where_stragglers_are_told_apart_their_wait_does_not_count(tmp_path: Pat
     assert {p.ranks for p in found.measurements} == {8}
 
 
+def test_hosts_before_lines_and_lines_of_other_ranks_move_nothing(tmp_path: Path) -> None:
+    plain = reading(tmp_path, data("deepspeed_8_ranks.txt")).measurements
+    lines = [f"worker-0: {line}\n" for line in data("deepspeed_8_ranks.txt").splitlines()]
+    lines[5:5] = ["worker-1: [2025-03-04 10:00:01,002] [INFO] step 20\n", "worker-1: done\n"]
+    mixed = reading(tmp_path, "".join(["worker-1:   12 parameters\n", *lines])).measurements
+    told = [(p.collective, p.nbytes, p.seconds, p.ranks) for p in plain]
+    assert [(p.collective, p.nbytes, p.seconds, p.ranks) for p in mixed] == told
+
+
 def test_verbose_lines_of_old_and_new_versions(tmp_path: Path) -> None:
     # the second form: DeepSpeed 0.7 (docs/_tutorials/comms-logging.md), with `rank=0 |`, two blanks
     lines = [
