@@ -32,6 +32,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.push_pull import WAYS, way
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Noise, Overlap, Training
+from gcsim.traces.kineto.iterations import described
 from gcsim.traces.passes import PassTimes
 
 Line = tuple[str, str]
@@ -78,7 +79,7 @@ def _compute(scenario: Scenario) -> str:
         times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
         return f"{times}, {compute.source}"
     if isinstance(compute, ProfiledCompute):
-        return f"as measured in {shown(compute.profile)}"
+        return f"as measured in {shown(compute.profile)} ({described(compute.profile)})"
     if isinstance(compute, RecordedCompute):
         return "as measured when the gradients were recorded"
     return f"the catalogue's, of {scenario.model.name} on {scenario.cluster.device.name}"

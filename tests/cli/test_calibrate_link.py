@@ -72,6 +72,38 @@ def test_from_a_log_to_a_scenario(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["a.yaml", "log.txt", "my_link.yaml"]
 
 
+def test_iperf3_and_ping_make_a_link_with_ranges(here: Path) -> None:
+    for name in ("iperf3.json", "ping.txt"):
+        (here / name).write_text((DATA / name).read_text(encoding="utf-8"), encoding="utf-8")
+    code, out, err = gcsim("calibrate", "link", "iperf3.json", "ping.txt", "-o", "my_link.yaml")
+    assert (code, err) == (0, "wrote my_link.yaml; in a scenario: network: my_link.yaml\n")
+    assert out.startswith("my_link: from iperf3.json (iperf3), ping.txt (ping); no collective was")
+    assert max(map(len, out.splitlines())) <= 80
+    (here / "a.yaml").write_text(SCENARIO, encoding="utf-8")
+    link = load_scenario("a.yaml").cluster.network
+    assert float(link.latency) == 60e-6
+    assert link.latency_range is not None
+    assert link.efficiency_range is not None
+    assert not link.estimate
+    assert "half of the median of 4 round trips" in link.source
+    code, out, _ = gcsim("calibrate", "link", "iperf3.json", "-o", "my_link.yaml")
+    assert code == 0
+    assert "latency: not measured: as 10gbe of the catalogue, with its range" in out
+    assert load_scenario("a.yaml").cluster.network.estimate
+
+
+def test_beside_collectives_what_two_hosts_measured_is_compared(here: Path) -> None:
+    for name in ("horovod_4_ranks.json", "ping.txt", "iperf3.json"):
+        (here / name).write_text((DATA / name).read_text(encoding="utf-8"), encoding="utf-8")
+    alone = gcsim("calibrate", "link", "horovod_4_ranks.json")[1].splitlines()
+    code, out, _ = gcsim("calibrate", "link", "horovod_4_ranks.json", "ping.txt", "iperf3.json")
+    assert code == 0
+    assert out.splitlines()[:9] == alone[:9]  # the fit is that of the collectives
+    said = " ".join(out.split())
+    assert "ping.txt: 60 us is half of the median of 4 round trips; " in said
+    assert "iperf3.json: 9.375 Gbit/s measured, " in said
+
+
 def test_two_types_tell_what_an_addition_costs(here: Path) -> None:
     """Times of the simulator itself: 100 us, 1 GB/s, half precision added at 50 MB/s."""
     link = Link(name="truth", bandwidth=Fraction(10**9), latency=Fraction(100, 10**6))
@@ -136,6 +168,7 @@ def test_several_files_and_what_the_user_states(here: Path) -> None:
         (["a.csv", "--line-rate", "0 bit/s"], "--line-rate: error: 0 bit/s is zero"),
         (["a.csv", "--intra-node", "pci"], "error: unknown link 'pci'; there are pcie3_x16"),
         (["a.csv", "--collective", "barrier"], "--collective: error: 'barrier' is no collective"),
+        (["a.csv", "--format", "glo"], "--format: error: 'glo' is no known format; did you mean"),
         (["a.csv", "--format", "gloo"], "a.csv: error: has no line with elements and times"),
         (["a.csv", "-o", "a.csv/link.yaml"], "cannot write"),
     ],

@@ -4,6 +4,8 @@
         ...                                       # profiler.step() after each iteration
     profiler.export_chrome_trace("profile.json")
 
+or in the JSON that Chakra's trace_link makes of such a trace (`execution_trace.py`).
+
 An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its
 times: forward, from the first operator (or DistributedDataParallel's) to the first node of the
 backward pass, the loss included; each gradient, from there to the end of its `AccumulateGrad`;
@@ -84,13 +86,13 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
     shaped = all(arrival.shape is not None for batch in batches for arrival in batch.gradients)
     how = "shape and order" if shaped else "their order (no shapes: record_shapes=True tells more)"
     dropped = ", the first left out" if len(iterations) > 1 else ""
-    clock = "the GPU's" if marks.kernels else "the host's"
+    clock = _clock(marks)
     times = PassTimes(
         forward=forward * _MICRO,
         backward=max(ready) + optimizer * _MICRO,
         ready=tuple(ready),
         processor="gpu" if marks.kernels else "cpu",
-        source=f"PyTorch profiler, {path.name}: median of {len(found)} of {len(iterations)} "
+        source=f"{marks.tool}, {path.name}: median of {len(found)} of {len(iterations)} "
         f"iterations{dropped}, {clock} clock, gradients told apart by {how}",
     )
     exchanged = _exchanged(marks, iterations[-1])
@@ -105,6 +107,28 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
 def check_profile(path: Path) -> None:
     """Raise `InputError` when the file is no profile of training, whatever the model."""
     _read(path)
+
+
+def described(path: Path) -> str:
+    """What was read of a profile, for people; raises as `check_profile`."""
+    marks = _read(path)
+    counts = [
+        f"{count} {noun}" + "s" * (count != 1)
+        for count, noun in (
+            (len(marks.steps or marks.optimizers), "iteration"),
+            (len(marks.gradients), "gradient"),
+            (len(marks.reduces), "all-reduce"),
+            (len(marks.kernels), "kernel"),
+        )
+        if count
+    ]
+    return f"{marks.tool}, {_clock(marks)} clock: {', '.join(counts)}"
+
+
+def _clock(marks: Marks) -> str:
+    if marks.linked and marks.kernels:
+        return "the GPU's rebuilt"
+    return "the GPU's" if marks.kernels else "the host's"
 
 
 def _read(path: Path) -> Marks:

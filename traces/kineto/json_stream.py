@@ -1,9 +1,10 @@
 """How is a profiler's trace read, whose hundreds of megabytes would fill the memory as objects?
 
 One event at a time, through a window on the file: what nobody keeps is gone before the next one.
-The format is Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler export it:
-an object with `traceEvents`, among other keys in any order, or the bare list of events. Plain or
-gzip, told by content and not by name. Plain JSON: nothing in the file is run.
+Two formats are told by the list that an object holds, among other keys in any order: `traceEvents`
+of Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler export it (there a bare
+list, too), and `nodes` of an execution trace (`execution_trace.py`). Plain or gzip, told by content
+and not by name. Plain JSON: nothing in the file is run.
 """
 
 from __future__ import annotations
@@ -19,12 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError
+from gcsim.traces.kineto.execution_trace import as_events
+from gcsim.traces.kineto.refused import (
+    FLIGHT_RECORDER_JSON,
+    LINK_IT,
+    NAME_THE_JSON,
+    NO_PASSES,
+    NO_TIMES,
+    PROTOBUF,
+    TAKE_IT_TO_LINK,
+    is_chakra_protobuf,
+    is_pickle,
+)
 
 Event = dict[str, Any]
 _Bytes = gzip.GzipFile | BufferedReader
 
 EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace, after the last step"
 
+_KINETO, _CHAKRA, _RECORDER = "traceEvents", "nodes", "entries"
+"""Keys of the list that tells a format."""
+_HEAD = 256
 _CHUNK = 1 << 22
 """Characters read at a time."""
 _LONGEST = 1 << 24
@@ -33,14 +49,20 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The entries of `traceEvents` in the file's order; those that are no objects are left out.
+    """The events of a profile in the file's order; entries that are no objects are left out.
 
     Raises `InputError` that names the file, and the number of the event and the byte where it
-    stops, when it cannot be read, is cut short, is no JSON, or holds no `traceEvents`.
+    stops, when it cannot be read, is cut short, is no JSON, or holds no `traceEvents` and no nodes
+    with times.
     """
     try:
         with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
+            head = raw.read(_HEAD)
+            zipped = head[:2] == b"\x1f\x8b"
+            if is_pickle(head):
+                raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
+            if is_chakra_protobuf(head):
+                raise InputError(PROTOBUF, place=str(path), hint=NAME_THE_JSON)
             raw.seek(0)
             file: _Bytes = gzip.GzipFile(fileobj=raw) if zipped else raw
             yield from _Reader(path, file).events()
@@ -82,9 +104,20 @@ class _Reader:
         while self._next() != "}":
             key = self._value()
             self._expect(":")
-            if key == "traceEvents" and self._next() == "[":
+            listed = self._next() == "["
+            if key == _KINETO and listed:
                 found = True
                 yield from self._list()
+            elif key == _CHAKRA and listed:
+                timed = False
+                for event in as_events(self._list()):
+                    timed = True
+                    yield event
+                if not timed:
+                    raise InputError(NO_TIMES, place=str(self._path), hint=LINK_IT)
+                found = True
+            elif key in {_RECORDER, "pg_config"}:
+                raise InputError(NO_PASSES, place=str(self._path), hint=TAKE_IT_TO_LINK)
             else:
                 self._value()
             if self._next() != "}":
@@ -93,7 +126,8 @@ class _Reader:
             raise unreadable(
                 self._path,
                 "holds no traceEvents",
-                "name the JSON that torch.profiler's export_chrome_trace wrote",
+                "name the JSON that torch.profiler's export_chrome_trace wrote, or that of "
+                "chakra_trace_link",
             )
 
     def _list(self) -> Iterator[Event]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gcsim.traces.kineto.execution_trace import KIND
 from gcsim.traces.kineto.json_stream import Event, events, unreadable
 
 GRADIENT = "torch::autograd::AccumulateGrad"
@@ -85,6 +86,13 @@ class Marks:
     """First sizes of what layers were given: the samples of a batch, where shapes are told."""
     gpu_operators: bool = False
     """Whether the host called an operator that only runs on a GPU."""
+    linked: bool = False
+    """Whether they come from an execution trace (`execution_trace.py`)."""
+
+    @property
+    def tool(self) -> str:
+        """What wrote the profile, for people."""
+        return "Chakra trace" if self.linked else "PyTorch profiler"
 
 
 def read_marks(path: Path) -> Marks:
@@ -118,6 +126,7 @@ class _Collector:
 
     def _complete(self, event: Event, kind: str, name: str) -> None:
         """A "complete" event: it has a start and a duration."""
+        self._marks.linked |= kind == KIND
         if kind in _GPU_WORK or kind.endswith(("runtime", "driver")):
             self._gpu(event, kind, name)
         elif name.startswith(_NODE):

@@ -35,9 +35,11 @@ class Recording:
     def __init__(self, model: nn.Module, folder: Path, wanted: Wanted, scaler: Any) -> None:
         self.folder = folder
         self.iterations = 0
-        """Whole iterations so far."""
+        """Whole iterations recorded so far."""
         self.done = False
         """Whether the trace is complete."""
+        self._before = wanted.start
+        """Steps of the training that are still to pass unrecorded."""
         self._called = model
         self._wanted = wanted
         self._scaler = scaler
@@ -73,14 +75,28 @@ class Recording:
         self._first = FirstBatch(self._called)
         self._open()
         try:
-            if wanted.second_moments:
+            if wanted.second_moments:  # refuses a model now, and not after the first steps
                 self._moments = LoopMoments(self._model)
-            self._capture.start()
-            self._first.watch()
+            if self._before:
+                self._release_moments()
+            else:
+                self._watch()
         except BaseException:
             self._close()
             raise
         return self
+
+    def _watch(self) -> None:
+        """From here on iterations are recorded."""
+        if self._wanted.second_moments and self._moments is None:
+            self._moments = LoopMoments(self._model)
+        self._capture.start()
+        self._first.watch()
+
+    def _release_moments(self) -> None:
+        if self._moments is not None:
+            self._moments.release()
+            self._moments = None
 
     def __exit__(
         self,
@@ -103,6 +119,7 @@ class Recording:
         wanted, many = self._wanted, self._ranks.count > 1
         checks = (
             (wanted.iterations < 1, "iterations", "must be at least 1", ""),
+            (wanted.start < 0, "start", "must not be negative", ""),
             (wanted.workers < 1, "workers", "must be at least 1", ""),
             (wanted.timed < 0, "timed", "must not be negative", ""),
             (not self._parameters, "model", "no parameter requires a gradient", ""),
@@ -172,6 +189,11 @@ class Recording:
         """
         if self.done:
             return True
+        if self._before:
+            self._before -= 1
+            if not self._before:
+                self._watch()
+            return False
         began = time.perf_counter()
         if self.iterations < self._limit:
             self._take(loss)
@@ -312,6 +334,13 @@ class Recording:
 
     def _finish_early(self) -> None:
         """The loop ended by itself."""
+        if self._before:
+            raise InputError(
+                f"the loop ended after {self._wanted.start - self._before} steps, and recording "
+                f"begins after {self._wanted.start}",
+                place="start",
+                hint="record with a smaller start, or train for longer",
+            )
         if self.iterations == 0:
             raise InputError(
                 "the loop ended before an iteration was recorded",
@@ -358,6 +387,7 @@ class Recording:
         self._times = median_pass(passes, device, ranks=self._ranks.count) if passes else None
         source = where_from(self._facts, self._wanted, device, shares, self.iterations)
         source["micro_batches"] = self._micro_batches
+        source["warmup_steps"] = self._wanted.start
         if self._skipped:
             source["iterations_left_out_by_the_scaler"] = self._skipped
         self._writer.finish(

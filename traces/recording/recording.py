@@ -34,6 +34,7 @@ def record(
     folder: str | Path,
     *,
     batch_size: int | None = None,
+    start: int = 0,
     iterations: int = 20,
     timed: int = 5,
     workers: int = 1,
@@ -59,6 +60,11 @@ def record(
         As the loop calls it: a module, or one in `DistributedDataParallel` or `torch.compile`.
     batch_size
         Samples of one forward pass; by default the first size of its first tensor.
+    start
+        Steps of the loop that pass before the first recorded one, without hooks or copies. The
+        gradients of a trained model compress otherwise than those of a fresh one. A step is a call
+        of `step`, from where the context begins: a loop that goes on from a checkpoint counts
+        afresh. Iterations that a `scaler` leaves out count too.
     iterations, timed
         How many iterations give gradients, and how many after them times.
     workers
@@ -97,6 +103,7 @@ def record(
         Path(folder),
         Wanted(
             batch_size=batch_size,
+            start=start,
             iterations=iterations,
             timed=timed,
             workers=workers,

@@ -23,6 +23,7 @@ class Wanted:
     """The arguments of `record`, which documents them."""
 
     batch_size: int | None
+    start: int
     iterations: int
     timed: int
     workers: int
@@ -83,6 +84,8 @@ def summary(
     if iterations < wanted.iterations:
         words += f" of {wanted.iterations}" + (" (no more fit)" if iterations == limit else "")
     words += f", {workers} worker{'s' if workers > 1 else ''}"
+    if wanted.start:
+        words += f", after {wanted.start} steps of training"
     if micro_batches > 1:
         words += f", the sum of {micro_batches} micro-batches each"
     nbytes = sum(path.stat().st_size for path in folder.iterdir())

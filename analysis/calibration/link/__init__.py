@@ -1,1 +1,1 @@
-"""Which link reproduces measured collectives? Model, solver, report."""
+"""Which link reproduces what was measured? Model, solver, report; without collectives, direct."""

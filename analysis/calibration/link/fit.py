@@ -169,7 +169,7 @@ def _medians(measurements: Sequence[Measurement]) -> list[tuple[Measurement, int
     groups: dict[Measurement, list[float]] = {}
     places: dict[Measurement, str] = {}
     for point in measurements:
-        kind = replace(point, seconds=1.0, place="")
+        kind = replace(point, seconds=1.0, place="", call="")
         groups.setdefault(kind, []).append(point.seconds)
         places.setdefault(kind, point.place)
     ordered = sorted(groups, key=lambda kind: (kind.collective, kind.ranks, kind.nbytes))

@@ -13,9 +13,11 @@ from gcsim.analysis.calibration.link.fit import FAR_OFF, Estimate, LinkFit, Poin
 from gcsim.analysis.calibration.link.solver import LARGE
 from gcsim.analysis.calibration.measurements.collectives import Reading
 from gcsim.analysis.report.numbers import duration, plural, rate, significant, size
+from gcsim.errors import printable
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link_text import plain_link
+from gcsim.simulator.network.links import Link
 
 _WIDTH = 80
 _SHOWN = 40
@@ -24,23 +26,23 @@ _SHOWN = 40
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
     """The lines of the report."""
-    yield from _wrapped(f"{fit.link.name}: {_measured(fit)}")
+    yield from wrapped(f"{fit.link.name}: {_measured(fit)}")
     yield ""
-    yield from _table(list(_figures(fit)))
+    yield from table(list(_figures(fit)))
     yield ""
     yield "intervals: 95 %, by the covariance of the fit (least squares of log times)"
-    yield from _wrapped(f"overhead a message: {fit.overhead}")
-    yield from _wrapped(f"other figures by size: {fit.steps}")
+    yield from wrapped(f"overhead a message: {fit.overhead}")
+    yield from wrapped(f"other figures by size: {fit.steps}")
     yield ""
-    yield from _table(list(_sizes(fit)), right=True)
+    yield from table(list(_sizes(fit)), right=True)
     worst = fit.worst
     yield ""
-    yield from _wrapped(
+    yield from wrapped(
         f"errors of {plural(len(fit.points), 'size')}: median {fit.median_error:.1%}, worst "
         f"{worst.error:+.1%} at {_size(worst)}"
     )
     for note in (note for reading in readings for note in reading.notes):
-        yield from _wrapped(f"note: {note}")
+        yield from wrapped(f"note: {note}")
 
 
 def warnings(fit: LinkFit) -> Iterator[str]:
@@ -67,17 +69,9 @@ def warnings(fit: LinkFit) -> Iterator[str]:
 
 def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str) -> str:
     """The YAML of a file with the link; comments say how it was found."""
-    link = fit.link
-    section = plain_link(link)
-    del section["name"]
-    section["bandwidth"] = rate(float(link.bandwidth), digits=12)
-    if link.efficiency == 1:
-        del section["efficiency"]
-    section["latency"] = _exact_time(section["latency"], float(link.latency))
     files = ", ".join(reading.file for reading in readings)
     tools = ", ".join(dict.fromkeys(reading.tool for reading in readings))
-    section["estimate"] = False
-    section["source"] = (
+    source = (
         f"fitted to {files} ({tools}): {_measured(fit)}; median error {fit.median_error:.1%}, "
         f"worst {fit.worst.error:+.1%}; {date}; {command}"
     )
@@ -92,12 +86,26 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
         f"date: {date}",
         f"command: {command}",
     ]
+    return entry_text(fit.link, source=source, comments=comments)
+
+
+def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bool = False) -> str:
+    """The YAML of a file with one link, its comments in front."""
+    section = plain_link(link)
+    del section["name"]
+    section["bandwidth"] = rate(float(link.bandwidth), digits=12)
+    if link.efficiency == 1:
+        del section["efficiency"]
+    section["latency"] = _exact_time(section["latency"], float(link.latency))
+    section["estimate"] = estimate
+    section["source"] = source
     head = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
     return head + write({"links": {link.name: section}})
 
 
-def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
+def wrapped(sentence: str) -> list[str]:
+    """Lines of a report."""
+    return textwrap.wrap(printable(sentence), _WIDTH, subsequent_indent="  ")
 
 
 def _exact_time(text: str, seconds: float) -> str:
@@ -136,7 +144,7 @@ def _figures(fit: LinkFit) -> Iterator[tuple[str, ...]]:
 
 def _value(estimate: Estimate) -> tuple[str, str]:
     def text(value: float) -> str:
-        return rate(value) if estimate.figure == "goodput" else _time(value)
+        return rate(value) if estimate.figure == "goodput" else time_text(value)
 
     low, high = estimate.low, estimate.high
     if low is None or high is None:
@@ -145,7 +153,8 @@ def _value(estimate: Estimate) -> tuple[str, str]:
     return text(estimate.value), f"{text(low)} to {text(high)}"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time with four digits."""
     return "0 us" if seconds < 1e-10 else duration(float(f"{seconds:.4g}"))
 
 
@@ -183,7 +192,7 @@ def _size(point: Point) -> str:
     return f"{told.nbytes:,} B ({told.collective}, {told.ranks} ranks)"
 
 
-def _table(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
+def table(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
     """Columns of equal width; the first at the left, the others at the right where `right`."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -1,1 +1,1 @@
-"""Which collectives were measured? Readers of CSV tables and of the benchmarks' own output."""
+"""Which collectives were measured? Readers of benchmarks and of training's logs, iperf3, ping."""

@@ -1,6 +1,6 @@
 """Which collectives were measured, on how many ranks, of how many bytes, in how many seconds?
 
-All formats (`reading.py`) become `Measurement`s in one convention of sizes:
+All formats (`formats.py`) become `Measurement`s in one convention of sizes:
 
 | collective     | bytes                                              |
 |----------------|----------------------------------------------------|
@@ -9,11 +9,13 @@ All formats (`reading.py`) become `Measurement`s in one convention of sizes:
 | reduce_scatter | of the vector before it is scattered               |
 | all_to_all     | that one rank hands over, its own part included    |
 | send           | of one message from one rank to another            |
+
+What measures no collective becomes a `Spread`: the goodput between two hosts, or a latency.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -28,6 +30,8 @@ LEAST_SIZES = 3
 LARGEST = 1 << 38
 """Bytes, 256 GiB: what is sent lies in the memory of a device."""
 MOST_RANKS = 100_000
+_LONGEST = 200
+"""Characters of what is repeated of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,20 @@ class Measurement:
     algorithm: str = "textbook"
     """A transport, which chooses, or an algorithm, by gcsim's names."""
     place: str
-    """`file:line`."""
+    """`file:line`, or the file and an entry of its JSON."""
+    call: str = ""
+    """Where each rank wrote a file of its own: which collective of the training it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A figure that was measured itself, and between which values it lies."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+    """What the figure is, and of how much, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +75,11 @@ class Reading:
     file: str
     tool: str
     """What made it, with its version where it says one."""
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...] = ()
+    goodput: Spread | None = None
+    """Bytes per second of long messages from one host to another."""
+    latency: Spread | None = None
+    """Seconds from one host to another, one way."""
     line_rate: float | None = None
     """Bytes per second, where the file states what the network NIC can do."""
     notes: tuple[str, ...] = ()
@@ -90,7 +111,11 @@ class Mistakes:
 
     def add(self, line: int, message: str, hint: str = "") -> None:
         """A problem of a line, counted from 1."""
-        self.found.append(Problem(place=f"{self.name}:{line}", message=message, hint=hint))
+        self.at(f"{self.name}:{line}", message, hint)
+
+    def at(self, place: str, message: str, hint: str = "") -> None:
+        """A problem of a place that is no line: an entry of a JSON file."""
+        self.found.append(Problem(place=place, message=message, hint=hint))
 
     def raise_any(self) -> None:
         """Raise `InputError` when there were any."""
@@ -110,6 +135,13 @@ def as_collective(word: str) -> Collective | None:
         if known.replace("_", "") == plain:
             return known
     return None
+
+
+def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:
+    """The error for a table that lacks headings, with those that are wanted and those it has."""
+    had = ", ".join(word for word in found if word)[:_LONGEST] or "none"
+    message = f"the table needs the headings {', '.join(wanted)}; found: {had}"
+    return InputError(message, place=place)
 
 
 def unknown_collective(word: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Stated,
     as_collective,
     number,
+    refused_table,
     unknown_collective,
 )
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -135,11 +136,9 @@ def _counts(line: str) -> bool:
 def _header(name: str, line: int, text: str) -> list[str]:
     words = [word.strip().lower() for word in text.split(",")]
     place = f"{name}:{line}"
-    problems = [
-        Problem(place=place, message=f"column {word!r} is missing", hint=_hint())
-        for word in COLUMNS
-        if word not in words
-    ]
+    if not set(COLUMNS) <= set(words):
+        raise refused_table(place, COLUMNS, words)
+    problems: list[Problem] = []
     known = (*COLUMNS, *_OPTIONAL)
     problems += [
         Problem(place=place, message=f"unknown column {word!r:.40}", hint=did_you_mean(word, known))

@@ -33,6 +33,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Reading,
     Stated,
     number,
+    refused_table,
 )
 from gcsim.errors import InputError
 
@@ -63,6 +64,8 @@ class _Run:
     algorithm: str = ""
     options: dict[str, str] = field(default_factory=dict)
     headings: list[str] = field(default_factory=list)
+    table: int = 0
+    """Line of the headings."""
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
@@ -78,6 +81,8 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     points: list[Measurement] = []
     notes: list[str] = []
     for run in runs:
+        if not any(heading.startswith("p50 (") for heading in run.headings):
+            raise refused_table(f"{name}:{run.table}", ("elements", "p50 (us)"), run.headings)
         points += _points(name, run, stated, mistakes, notes)
     mistakes.raise_any()
     if not points:
@@ -108,6 +113,7 @@ def _runs(text: str) -> list[_Run]:
             if not runs:
                 runs.append(_Run(line=count))
             runs[-1].headings = _HEADING.findall(line)
+            runs[-1].table = count
         elif runs and runs[-1].headings and line.strip()[:1].isdigit():
             runs[-1].rows.append((count, line.split()))
     return runs
@@ -175,10 +181,7 @@ def _row(
     if len(row) < len(run.headings) or not row["elements"]:
         mistakes.add(line, "a value is not a number, or there are no elements")
         return None
-    heading = next((key for key in row if key.startswith("p50 (")), "")
-    if not heading:
-        mistakes.add(line, "there is no column p50")
-        return None
+    heading = next(key for key in row if key.startswith("p50 ("))
     if row[heading] <= 0:
         hint = "times are positive; --nanos shows those below a microsecond"
         mistakes.add(line, f"a median of {row[heading]:g}", hint)

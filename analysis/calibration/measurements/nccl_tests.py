@@ -26,6 +26,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Stated,
     as_collective,
     number,
+    refused_table,
     unknown_collective,
 )
 from gcsim.errors import InputError
@@ -44,6 +45,7 @@ _VERSION = re.compile(r"#\s*nccl-tests version (\S+)")
 _LIBRARY = re.compile(r"NCCL version (\d[\w.+]*)")
 _ROW = re.compile(r"\d+(\s|$)")
 _TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+_WANTED = ("size", "count", "type", "time")
 _CONCLUDED = re.compile(r"#\s*Avg bus bandwidth")
 
 ELEMENTS = {
@@ -52,7 +54,7 @@ ELEMENTS = {
     "double": 8, "int64": 8, "uint64": 8,
 }  # fmt: skip
 """Bytes an element, by the tool's name of the type."""
-_TORCH = {
+TORCH = {
     "char": "int8",
     "half": "float16",
     "float": "float32",
@@ -73,6 +75,8 @@ class _Run:
     """Number and machine of each rank, as listed."""
     groups: set[str] = field(default_factory=set)
     headings: list[str] = field(default_factory=list)
+    table: int = 0
+    """Line of the headings."""
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
@@ -93,6 +97,8 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     for run in runs:
         if not run.rows:
             continue
+        if not set(_WANTED) <= set(run.headings):
+            raise refused_table(f"{name}:{run.table}", _WANTED, run.headings)
         places = _Places.of(name, run, stated)
         for line, tokens in run.rows:
             row = _by_heading(tokens, run.headings)
@@ -158,6 +164,7 @@ def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
             log.runs[-1].program = log.program
         elif _HEADINGS.match(line):
             log.run_at(count).headings = line.lstrip("# ").split()
+            log.runs[-1].table = count
         elif rank := _RANK.match(line):
             log.run_at(count).ranks.append((int(rank[1]), rank[3]))
             log.runs[-1].groups.add(rank[2] or "0")
@@ -245,7 +252,7 @@ def _point(
         nbytes=int(nbytes),
         seconds=time / 1e6,
         element=element,
-        dtype=_TORCH.get(row["type"], row["type"]),
+        dtype=TORCH.get(row["type"], row["type"]),
         algorithm=stated.algorithm or "nccl",
         place=place,
     )

@@ -1,36 +1,30 @@
-"""Which format has a file of measurements, and which of its lines count?
-
-Three formats are read, each in a file of its own: what nccl-tests prints, what Gloo's benchmark
-prints, and a CSV.
-"""
+"""What do files of measurements say, and which of their lines count?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import importlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gcsim.analysis.calibration.measurements import csv_table, gloo_log, nccl_tests
 from gcsim.analysis.calibration.measurements.collectives import (
     LARGEST,
     LEAST_SIZES,
     MOST_RANKS,
+    Measurement,
     Mistakes,
-    Parser,
     Reading,
     Stated,
 )
-from gcsim.errors import InputError, Problem
+from gcsim.analysis.calibration.measurements.formats import FORMATS
+from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
+from gcsim.json_file import LARGEST as LARGEST_FILE
 from gcsim.scenarios.reading.document import read_text
+from gcsim.traces.kineto.refused import FLIGHT_RECORDER_JSON, is_pickle
 
-
-def formats() -> Mapping[str, tuple[Callable[[str], bool], Parser]]:
-    """By name: whether a text is of that format, and its parser. A new format is a line here."""
-    return {
-        "nccl-tests": (nccl_tests.recognised, nccl_tests.parse),
-        "gloo": (gloo_log.recognised, gloo_log.parse),
-        "csv": (csv_table.recognised, csv_table.parse),
-    }
+_SHOWN, _HEAD = 60, 4096
+"""Characters of a text that nobody knows: of its first line, and those that are looked at."""
 
 
 def read(
@@ -41,9 +35,12 @@ def read(
     Raises `InputError` for a file of no known format, for lines that are cut off, whose time is
     not positive or whose bytes or ranks are more than there are anywhere (with file and line), for
     different numbers of ranks of which none was selected, for collectives that are not known, and
-    for fewer than three sizes.
+    where collectives were measured, for fewer than three sizes.
     """
     stated = stated or Stated()
+    if file_format not in {"auto", *FORMATS}:
+        hint = did_you_mean(file_format, FORMATS)
+        raise InputError(f"{file_format!r:.40} is no known format", place="--format", hint=hint)
     problems: list[Problem] = []
     readings: list[Reading] = []
     for path in files:
@@ -53,33 +50,69 @@ def read(
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return _selected(readings, stated)
+    return _selected(_last_to_come(readings), stated)
+
+
+def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
+    """Of a collective that several ranks wrote down, the time of who came last and did not wait."""
+    shortest: dict[Measurement, Measurement] = {}
+    for point in (point for reading in readings for point in reading.measurements):
+        known = shortest.setdefault(_shared(point), point)
+        if point.seconds < known.seconds:
+            shortest[_shared(point)] = point
+    kept = {id(point) for point in shortest.values()}
+    return [
+        replace(
+            reading,
+            measurements=tuple(p for p in reading.measurements if not p.call or id(p) in kept),
+        )
+        for reading in readings
+    ]
+
+
+def _shared(point: Measurement) -> Measurement:
+    """What is the same on all ranks; a line of a benchmark is shared with nobody."""
+    return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 
 def _read(path: Path, file_format: str, stated: Stated) -> Reading:
-    text = read_text(path, str(path))
-    known = formats()
-    if file_format == "auto":
-        fitting = [name for name, (recognised, _) in known.items() if recognised(text)]
-        if not fitting:
-            message = "is of no known format"
-            hint = (
-                "known: what nccl-tests prints (with its '# nThread ...' line and its headings), "
-                "what Gloo's benchmark prints, and CSV with the header "
-                "collective,ranks,bytes,seconds"
-            )
-            raise InputError(message, place=str(path), hint=hint)
-        file_format = fitting[0]
-    reading = known[file_format][1](str(path), text, stated)
+    _refuse_pickle(path)
+    text = read_text(path, str(path), LARGEST_FILE)
+    names = [file_format] if file_format != "auto" else list(FORMATS)
+    for name in names:
+        module = importlib.import_module(FORMATS[name].module)
+        if file_format != "auto" or module.recognised(text):
+            break
+    else:
+        raise _unknown(path, text)
+    reading: Reading = module.parse(str(path), text, stated)
     mistakes = Mistakes(str(path))
     for point in reading.measurements:
-        line = int(point.place.rpartition(":")[2])
         if point.nbytes > LARGEST:
-            mistakes.add(line, f"{point.nbytes:,} bytes are more than 256 GiB")
+            mistakes.at(point.place, f"{point.nbytes:,} bytes are more than 256 GiB")
         if point.ranks > MOST_RANKS:
-            mistakes.add(line, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
+            mistakes.at(point.place, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
     mistakes.raise_any()
     return reading
+
+
+def _refuse_pickle(path: Path) -> None:
+    """What cannot be opened is told by who reads it."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if is_pickle(file.read(2)):
+            raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
+
+
+def _unknown(path: Path, text: str) -> InputError:
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    told = f" (it begins with {UNPRINTABLE.sub('?', first)[:_SHOWN]!r})" if first else ""
+    hint = "known: " + "; ".join(f"{one.told} ({name})" for name, one in FORMATS.items())
+    if '"traceEvents"' in text[:_HEAD] or '"schemaVersion"' in text[:_HEAD]:
+        hint = (
+            "this is a profile of PyTorch's profiler: it says what passes take, "
+            "`compute: {profile: FILE}` in a scenario"
+        )
+    return InputError(f"is of no known format{told}", place=str(path), hint=hint)
 
 
 def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
@@ -110,8 +143,10 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
         )
         if chosen:
             kept.append(replace(reading, measurements=chosen))
+        elif reading.goodput or reading.latency:
+            kept.append(reading)
     sizes = {point.nbytes for reading in kept for point in reading.measurements}
-    if len(sizes) < LEAST_SIZES:
+    if len(sizes) < LEAST_SIZES and (points or not kept):
         files = ", ".join(reading.file for reading in readings) or "the files"
         raise InputError(
             f"{len(sizes)} different sizes were measured; a fit needs {LEAST_SIZES}",

@@ -1,4 +1,4 @@
-"""`gcsim calibrate link`: from measured collectives to a link that a scenario can name.
+"""`gcsim calibrate link`: from measurements to a link that a scenario can name.
 
 Everything heavy is imported when the command runs.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gcsim.analysis.calibration.measurements.formats import FORMATS
 from gcsim.cli.options import parsed
 from gcsim.cli.outcome import reported, say
 
@@ -23,20 +23,14 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "calibrated"
 
 
-class FileFormat(StrEnum):
-    """What wrote a file."""
-
-    auto = "auto"
-    nccl_tests = "nccl-tests"
-    gloo = "gloo"
-    csv = "csv"
-
-
 @reported
 def calibrate_link_command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="What nccl-tests or Gloo's benchmark printed; CSV."),
+        typer.Argument(
+            metavar="FILE...",
+            help="Logs of nccl-tests, iperf3, ping, DeepSpeed, ...: one or several.",
+        ),
     ],
     *,
     output: Annotated[
@@ -47,9 +41,13 @@ def calibrate_link_command(
         str | None, typer.Option("--name", help="The link's. Default: as the output file.")
     ] = None,
     file_format: Annotated[
-        FileFormat,
-        typer.Option("--format", help="What wrote the files. Default: told by their text."),
-    ] = FileFormat.auto,
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"What wrote the files. Default: told by their text. {', '.join(FORMATS)}.",
+        ),
+    ] = "auto",
     algorithm: Annotated[
         str | None,
         typer.Option("--algorithm", help="A transport or an algorithm. Default: the tool's."),
@@ -74,14 +72,15 @@ def calibrate_link_command(
 ) -> None:
     """Fit a link to measured collectives: latency, goodput, and how both depend on the size.
 
-    Over the link that comes out, the simulator takes as long as was measured.
+    Over the link that comes out, the simulator takes as long as was measured. Without collectives:
+    goodput as iperf3 has measured it, latency as ping has, or a range where one is missing.
     """
     from gcsim.analysis.calibration.measurements.collectives import Stated
     from gcsim.analysis.calibration.measurements.reading import read
 
     readings = read(
         files,
-        file_format.value,
+        file_format,
         Stated(
             ranks=tuple(ranks or ()),
             devices_per_node=devices_per_node,
@@ -114,6 +113,12 @@ def fit_and_tell(
     """
     from datetime import UTC, datetime
 
+    from gcsim.analysis.calibration.link.direct import (
+        compared,
+        direct,
+        entry_direct,
+        report_direct,
+    )
     from gcsim.analysis.calibration.link.fit import fit
     from gcsim.analysis.calibration.link.report import entry, report, warnings
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
@@ -126,28 +131,38 @@ def fit_and_tell(
         message = "a scenario tells a link's file by its ending"
         raise InputError(message, place=str(output), hint="name it FILE.yaml")
     known = [reading.line_rate for reading in readings if reading.line_rate is not None]
+    line = _rate(line_rate) if line_rate is not None else min(known, default=None)
+    name = name or (output.stem if output else DEFAULT_NAME)
     measured = [point for reading in readings for point in reading.measurements]
+    today = datetime.now(UTC).date().isoformat()
+    if not measured:
+        plain = direct(readings, line_rate=line, name=name)
+        print("\n".join(report_direct(plain, readings)))
+        sys.stdout.flush()
+        if output is not None:
+            write_text(output, entry_direct(plain, readings, date=today, command=command))
+            say(f"wrote {output}; in a scenario: network: {output}")
+        return
     points, others = by_type(measured)
     found = fit(
         points,
         inside=catalog.link(intra_node),
-        line_rate=_rate(line_rate) if line_rate is not None else min(known, default=None),
-        name=name or (output.stem if output else DEFAULT_NAME),
+        line_rate=line,
+        name=name,
     )
     rates = [
         rate
         for dtype in others
         if (rate := fit_sums(measured, found.link, inside=catalog.link(intra_node), dtype=dtype))
     ]
-    for line in report(found, readings):
-        print(line)
-    for line in sums_report(rates, others):
-        print(line)
+    for told in (
+        *report(found, readings), *sums_report(rates, others), *compared(found.link, readings)
+    ):  # fmt: skip
+        print(told)
     sys.stdout.flush()
     for warning in warnings(found):
         say(f"warning: {warning}")
     if output is not None:
-        today = datetime.now(UTC).date().isoformat()
         comments = "".join(f"# {line}\n" for line in sums_report(rates, others))
         text = entry(found, readings, date=today, command=command)
         write_text(output, comments + text)

@@ -1,5 +1,5 @@
-"""Profiles of PyTorch's profiler: of a CPU and of a GPU, plain and gzipped, changed as JSON or as
-bytes, before or after they are packed."""
+"""Profiles of PyTorch's profiler and execution traces, of a CPU and of a GPU, and a flight
+recorder's dump: plain and gzipped, changed as JSON or as bytes, before or after packing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 from tests.fuzz.case import Kind, Try, choose, write
 from tests.fuzz.mutation import as_json, damaged, tree
 from tests.fuzz.small import written
+from tests.traces.kineto.linked import linked, of_gpu
 from tests.traces.kineto.test_passes import cuda_trace, profiled
 
 _RUN = 0.1
+_LISTS = ("traceEvents", "nodes", "entries")
+_LOGS = Path(__file__).parents[2] / "analysis" / "calibration" / "data"
 
 
 def _make(rng: Random, one: Try) -> None:
@@ -39,7 +42,9 @@ def _make(rng: Random, one: Try) -> None:
 
 def _events(body: Any) -> list[Any]:
     """Of a profile whatever it has become; copies are not needed: it is read afresh."""
-    found = body.get("traceEvents") if isinstance(body, dict) else body
+    found = body
+    if isinstance(body, dict):
+        found = next((body[key] for key in _LISTS if key in body), None)
     return found if isinstance(found, list) else []
 
 
@@ -49,11 +54,19 @@ def _bodies(material: Path) -> tuple[Any, ...]:
 
 @cache
 def _texts(material: Path) -> tuple[str, ...]:
-    return (material / "cpu.json").read_text(), json.dumps(cuda_trace())
+    files = ("cpu.json", "linked.json", "et.json")
+    recorder = _LOGS / "flight_recorder_4_ranks.json"
+    return (
+        *((material / name).read_text() for name in files),
+        json.dumps(cuda_trace()),
+        json.dumps(of_gpu(cuda_trace())),
+        recorder.read_text(),
+    )
 
 
 def _prepare(folder: Path) -> None:
     profiled(folder / "cpu.json", "lenet", shapes=True)
+    linked(folder, "lenet")
 
 
 PROFILES = Kind(name="profiles", make=_make, prepare=_prepare)

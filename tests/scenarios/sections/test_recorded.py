@@ -16,6 +16,7 @@ from torch import nn
 from torch.profiler import profile
 
 import gcsim
+from gcsim.cli.check import lines
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
@@ -181,6 +182,10 @@ def test_times_come_from_a_profile_and_the_report_says_so(scenario: Path) -> Non
     profiled(scenario.parent / "p.json")
     scenario.write_text(SCENARIO.replace("recorded: true", "profile: p.json"))
     loaded = load_scenario(scenario)
+    understood = dict(lines(loaded))["compute"]
+    assert understood.endswith(
+        "p.json (PyTorch profiler, the host's clock: 3 iterations, 12 gradients)"
+    )
     result = gcsim.run(loaded)
     said = result.provenance["compute"]
     assert said["source"].startswith("measured: PyTorch profiler, p.json: median of 2 of 3")

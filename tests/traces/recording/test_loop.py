@@ -120,6 +120,49 @@ def test_the_trace_holds_the_gradients_of_the_loop_from_before_clipping(tmp_path
         assert all_equal(gradients(trace, iteration, 0), expected[iteration])
 
 
+def test_recording_begins_after_the_steps_that_are_to_pass(tmp_path: Path) -> None:
+    expected: list[list[Tensor]] = []
+    attached: list[int] = []
+    with gcsim.record(
+        model := network(), tmp_path / "t", start=3, iterations=2, timed=1
+    ) as recording:
+
+        def told(_number: int, loss: Tensor) -> bool:
+            attached.append(len([*hooks(model)]))
+            return bool(recording.step(loss))
+
+        train(model, 20, told, seen=expected)
+    assert len(attached) == 3 + 2 + 1
+    assert attached[:3] == [0, 0, 0]
+    assert attached[3] > 0
+    trace = Trace.open(tmp_path / "t")
+    assert (trace.iterations, trace.source["warmup_steps"]) == (2, 3)
+    for iteration in range(2):
+        assert all_equal(gradients(trace, iteration, 0), expected[3 + iteration])
+
+
+def test_second_moments_of_a_later_start(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(128, 5))
+    with gcsim.record(
+        model, tmp_path / "t", start=1, iterations=1, timed=0, second_moments=True
+    ) as recording:
+        train(model, 9, lambda _n, loss: recording.step(loss))
+    assert not [*hooks(model)]
+    found = gradients(Trace.open(tmp_path / "t"), 0, 0, moments=True)
+    assert [tuple(one.shape) for one in found] == [(5, 128), (5,)]
+    assert all(bool((one > 0).any()) for one in found)
+
+
+def test_a_loop_that_ends_before_the_start_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="ended after 4 steps, and recording begins after 9"),
+        gcsim.record(model := network(), tmp_path / "t", start=9) as recording,
+    ):
+        train(model, 4, lambda _n, loss: recording.step(loss))
+    assert not [*hooks(model)]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_training_is_bit_identical_with_and_without_a_recording(tmp_path: Path) -> None:
     alone, watched = network(), network()
     train(alone, 12)

@@ -1,0 +1,173 @@
+"""Which link do a throughput and round trips between two hosts give, without any collective?
+
+A link's latency is that of a message from program to program, and its rate what long messages
+reach on one direction. iperf3 measures the rate, ping the latency without the programs: the kernel
+of the other host answers. So the range of a latency begins at half of the shortest round trip and
+ends above half of the long ones by what the software of both ends may add: the width of the
+catalogue's range for Ethernet of that rate. What no file says is the catalogue's figure for that
+Ethernet, with its range.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gcsim.analysis.calibration.link.report import entry_text, table, time_text, wrapped
+from gcsim.analysis.calibration.link.shape import rounded_number, rounded_seconds
+from gcsim.analysis.calibration.measurements.collectives import Reading, Spread
+from gcsim.analysis.report.numbers import rate
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.simulator.network.links import Link, Range
+
+_ETHERNET = ("100mbit_ethernet", "1gbe", "10gbe", "25gbe", "40gbe", "100gbe")
+"""Of the catalogue: what a link is taken to be like where nothing was measured."""
+_DIGITS = 5
+_SLOWEST, _FASTEST = 125.0, 1.25e12
+"""Bytes per second, 1 kbit/s and 10 Tbit/s: beyond is no link between two hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectLink:
+    """The link, and for people what each figure is."""
+
+    link: Link
+    figures: tuple[tuple[str, str, str, str], ...]
+    """Name, value, range, and how it was found."""
+
+
+def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -> DirectLink:
+    """The link of goodputs and latencies; of several the median, with all of their range.
+
+    `line_rate` is in bytes per second. Raises `InputError` where neither a goodput nor a line rate
+    is known.
+    """
+    goodput = _together([one.goodput for one in readings if one.goodput])
+    latency = _together([one.latency for one in readings if one.latency])
+    files = ", ".join(reading.file for reading in readings)
+    if goodput is None and line_rate is None:
+        raise InputError(
+            "says what a round trip takes, and nothing of the bandwidth",
+            place=files,
+            hint="add what iperf3 printed, or --line-rate RATE",
+        )
+    if goodput and not _SLOWEST <= goodput.low <= goodput.high <= _FASTEST:
+        ends = f"{rate(goodput.low)} to {rate(goodput.high)}"
+        raise InputError(f"{ends} is no rate between two hosts", place=files)
+    line = max(line_rate or 0.0, goodput.value if goodput else 0.0)
+    like = min(
+        (catalog.link(known) for known in _ETHERNET),
+        key=lambda known: abs(math.log(float(known.bandwidth) / line)),
+    )
+    found = Link(
+        name=name,
+        bandwidth=_bits(line),
+        latency=like.latency,
+        latency_range=like.latency_range,
+        efficiency=like.efficiency,
+        efficiency_range=like.efficiency_range,
+    )
+    catalogue = f"not measured: as {like.name} of the catalogue, with its range"
+    how = {
+        "goodput": f"{catalogue}; add what iperf3 -c HOST printed",
+        "latency": f"{catalogue}; add what ping -c 100 HOST printed",
+    }
+    if goodput is not None:
+        share = [rounded_number(each / line, _DIGITS) for each in _values(goodput)]
+        found = found.exactly(efficiency=min(Fraction(1), share[0]), efficiency_range=_range(share))
+        how["goodput"] = goodput.how
+    if latency is not None:
+        low, high = like.latency_range or (like.latency, like.latency)
+        software = float(high - low)
+        bounds = (latency.value, latency.low, latency.high + software)
+        times = [rounded_seconds(each, _DIGITS) for each in bounds]
+        found = found.exactly(latency=times[0], latency_range=_range(times))
+        how["latency"] = (
+            f"{latency.how}; ping leaves out what the programs at both ends take: the range ends "
+            f"{time_text(software)} above half of the slow ones, as wide as {like.name} is in the "
+            "catalogue (torchrun -m gcsim.calibrate_link measures it)"
+        )
+    return DirectLink(link=found, figures=tuple(_figures(found, how, line_rate)))
+
+
+def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[str]:
+    """What a person reads."""
+    files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
+    yield from wrapped(f"{found.link.name}: from {files}; no collective was measured")
+    yield ""
+    yield from table([figure[:3] for figure in found.figures])
+    yield ""
+    for name, _, _, how in found.figures:
+        if how:
+            yield from wrapped(f"{name}: {how}")
+    for note in (note for reading in readings for note in reading.notes):
+        yield from wrapped(f"note: {note}")
+
+
+def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, command: str) -> str:
+    """The YAML of a file with the link; comments say how it was found."""
+    files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
+    figures = [
+        f"{name} {value}" + (f" ({spread})" if spread else "") + (f": {how}" if how else "")
+        for name, value, spread, how in found.figures
+    ]
+    guessed = any("not measured" in how for _, _, _, how in found.figures)
+    return entry_text(
+        found.link,
+        source=f"from {files}: {'; '.join(figures)}; {date}; {command}",
+        comments=[*figures, f"from: {files}", f"date: {date}", f"command: {command}"],
+        estimate=guessed,
+    )
+
+
+def compared(link: Link, readings: Sequence[Reading]) -> Iterator[str]:
+    """What was measured beside collectives, and what the link that was fitted to those has."""
+    for reading in readings:
+        if reading.goodput is not None:
+            fitted = rate(float(link.bandwidth * link.efficiency))
+            measured = rate(reading.goodput.value)
+            yield from wrapped(f"{reading.file}: {measured} measured, {fitted} fitted")
+        if reading.latency is not None:
+            one, other = time_text(reading.latency.value), time_text(float(link.latency))
+            yield from wrapped(f"{reading.file}: {one} is {reading.latency.how}; {other} fitted")
+
+
+def _together(spreads: Sequence[Spread]) -> Spread | None:
+    if not spreads:
+        return None
+    return Spread(
+        value=statistics.median(spread.value for spread in spreads),
+        low=min(spread.low for spread in spreads),
+        high=max(spread.high for spread in spreads),
+        how="; ".join(dict.fromkeys(spread.how for spread in spreads)),
+    )
+
+
+def _values(spread: Spread) -> tuple[float, float, float]:
+    return spread.value, spread.low, spread.high
+
+
+def _range(values: Sequence[Fraction]) -> Range | None:
+    """Around the first one; None where the ends are the figure itself."""
+    low, high = min(values), max(values)
+    return None if low == high else (low, high)
+
+
+def _bits(bytes_per_second: float) -> Fraction:
+    return rounded_number(bytes_per_second * 8, _DIGITS) / 8
+
+
+def _figures(
+    link: Link, how: dict[str, str], line_rate: float | None
+) -> Iterator[tuple[str, str, str, str]]:
+    line = float(link.bandwidth)
+    ends = [rate(line * float(end)) for end in link.efficiency_range or ()]
+    yield "goodput", rate(line * float(link.efficiency)), " to ".join(ends), how["goodput"]
+    ends = [time_text(float(end)) for end in link.latency_range or ()]
+    yield "latency", time_text(float(link.latency)), " to ".join(ends), how["latency"]
+    if line_rate is not None:
+        yield "efficiency", f"{float(link.efficiency):.4g}", f"of {rate(line)}", ""

@@ -1,0 +1,225 @@
+"""What does DeepSpeed's communication log say: `log_summary()`, or its verbose lines?
+
+    Comm. Op            Message Size        Count               Total Latency(ms)   Avg ...
+    all_reduce
+                        678.86 MB           40                  602.29              9.69 ...
+
+    [INFO] [logging.py:69:log_dist] [Rank 0] comm op: all_reduce | time (ms): 9.46 | msg size: ...
+
+Of a file the last table counts, since each holds those before it; where it was printed with
+`show_straggler=True`, its part without the wait for the slowest rank; verbose lines where there is
+no table. Times have two decimals of a millisecond and sizes two of a unit (of 1024), so that short
+messages are coarse. The log does not say how many ranks there were; busbw over algbw is (n - 1) / n
+in all versions, which tells n, that of the whole job also where a subgroup was asked. Logged sizes
+are those of one rank's input: an all-gather's is multiplied by n here. Operations that gcsim does
+not simulate are left out.
+
+Source: DeepSpeed, deepspeed/utils/comms_logging.py (`append`, `log_all`, `convert_size`) and
+deepspeed/comm/comm.py (`timed_op`), 0.7 to 0.18.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gcsim.analysis.calibration.measurements.collectives import (
+    Collective,
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+    number,
+    refused_table,
+)
+from gcsim.errors import InputError
+
+_COLLECTIVES: dict[str, Collective] = {
+    "all_reduce": "all_reduce",
+    "inference_all_reduce": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_gather": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "all_to_all_single": "all_to_all",
+}
+"""By DeepSpeed's name of the operation."""
+_WANTED = ("Comm. Op", "Message Size", "Count", "Avg Latency(ms)", "busbw_avg (Gbps)")
+_SPLIT = ("Comm. Op", "Message Size", "Count", "Avg comm lat(ms)")
+"""Headings of the part without the wait for the slowest rank."""
+_HEADING = re.compile(r"Comm\. Op\s+Message Size\b")
+_VERBOSE = re.compile(
+    r"comm op: (\w+)(?: \| \[Caller Func: [^\]]*\])? \| time \(ms\): (\S+) \| "
+    r"msg size: (.+?) \| algbw \(Gbps\): (\S+)\s+\| busbw \(Gbps\): (\S+)"
+)
+_ROW = re.compile(r" {20}\d")
+_OPERATION = re.compile(r"(\w+)(?: \| \[Caller Func: [^\]]*\])?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+_COARSE = 0.05
+"""Milliseconds below which two decimals are off by a tenth and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An operation of one size."""
+
+    line: int
+    operation: str
+    nbytes: int
+    milliseconds: float
+    algbw: float = 0.0
+    busbw: float = 0.0
+
+
+def recognised(text: str) -> bool:
+    """Whether the headings of the summary or a verbose line are there."""
+    return any(_HEADING.search(line) or _VERBOSE.search(line) for line in text.splitlines())
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read a log. Raises `InputError` with every wrong line, and where the ranks are not told."""
+    mistakes = Mistakes(name)
+    tables, verbose = _rows(name, text, mistakes)
+    mistakes.raise_any()
+    # the last summary, and where it was split, its second part
+    last = max((number for number, rows in enumerate(tables) if rows), default=None)
+    rows = verbose if last is None else tables[last]
+    told = [row for table in tables for row in table] + verbose
+    known = [row for row in rows if row.operation in _COLLECTIVES and row.nbytes]
+    others = sorted({row.operation for row in rows} - _COLLECTIVES.keys())
+    if not known:
+        raise InputError(
+            f"has no collective that gcsim simulates; found: {', '.join(others) or 'none'}",
+            place=name,
+            hint=f"known: {', '.join(_COLLECTIVES)}; prof_all: true logs all of them",
+        )
+    ranks = _ranks(name, told, stated)
+    devices = stated.devices_per_node or 1
+    if ranks % devices:
+        raise InputError(f"{ranks} ranks do not fill nodes of {devices}", place=name)
+    notes = [f"{name}: {ranks} ranks, as busbw / algbw tells"] if not stated.ranks else []
+    if others:
+        notes.append(f"{name}: left out: {', '.join(others)}")
+    nothing = sum(row.milliseconds <= 0 for row in known)
+    if nothing:
+        notes.append(f"{name}: {nothing} lines are left out whose time is 0.00 ms")
+    if any(0 < row.milliseconds < _COARSE for row in known):
+        notes.append(f"{name}: times below {_COARSE} ms are off by up to a tenth: two decimals")
+    if not stated.devices_per_node:
+        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+    return Reading(
+        file=name,
+        tool="DeepSpeed comms_logger",
+        measurements=tuple(
+            Measurement(
+                collective=_COLLECTIVES[row.operation],
+                ranks=ranks,
+                devices_per_node=devices,
+                nbytes=row.nbytes * (ranks if "all_gather" in row.operation else 1),
+                seconds=row.milliseconds / 1e3,
+                algorithm=stated.algorithm or "nccl",
+                place=f"{name}:{row.line}",
+            )
+            for row in known
+            if row.milliseconds > 0
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], list[_Row]]:
+    """The tables, in order, and the verbose lines.
+
+    A launcher may put a host before each line, and other ranks may print between them.
+    """
+    tables: list[list[_Row]] = []
+    verbose: list[_Row] = []
+    headings: list[str] = []
+    operation = host = ""
+    for count, line in enumerate(text.splitlines(), 1):
+        if found := _VERBOSE.search(line):
+            numbers = [number(found[group]) for group in (2, 4, 5)]
+            size = _bytes(found[3])
+            if size is None or any(value is None or value < 0 for value in numbers):
+                mistakes.add(count, "a size or a number is none", "the line is cut off, or changed")
+            else:
+                verbose.append(_Row(count, found[1], size, *(value or 0.0 for value in numbers)))
+        elif heading := _HEADING.search(line):
+            host = line[: heading.start()]
+            headings = re.split(r"\s{2,}|(?<=\))\s*(?=[A-Z])", line[heading.start() :].strip())
+            wanted = _SPLIT if "Avg comm lat(ms)" in headings else _WANTED
+            if not set(wanted) <= set(headings):
+                raise refused_table(f"{name}:{count}", wanted, headings)
+            tables.append([])
+            operation = ""
+        elif headings and _ROW.match(told := line.removeprefix(host)):
+            row = _row(told, headings, count, operation, mistakes)
+            if row is not None:
+                tables[-1].append(row)
+        elif headings and (begins := _OPERATION.fullmatch(told.strip())):
+            operation = begins[1]
+    return tables, verbose
+
+
+def _row(
+    line: str, headings: list[str], count: int, operation: str, mistakes: Mistakes
+) -> _Row | None:
+    cells = re.split(r"\s{2,}", line.strip())
+    keys = headings[1:]
+    size = _bytes(cells[0])
+    values = [number(cell) for cell in cells[1:]]
+    if len(cells) != len(keys) or size is None or any(v is None or v < 0 for v in values):
+        mistakes.add(
+            count, f"is no line under {', '.join(keys)}", "the line is cut off, or changed"
+        )
+        return None
+    row = dict(zip(keys[1:], values, strict=True))
+    return _Row(
+        line=count,
+        operation=operation,
+        nbytes=size,
+        milliseconds=row.get("Avg comm lat(ms)", row.get("Avg Latency(ms)")) or 0.0,
+        algbw=next((row[key] or 0.0 for key in row if key.startswith(("tput_avg", "algbw"))), 0.0),
+        busbw=row.get("busbw_avg (Gbps)") or 0.0,
+    )
+
+
+def _bytes(text: str) -> int | None:
+    """Of `678.86 MB`, whose units are 1024s."""
+    found = _SIZE.fullmatch(text.strip())
+    return (
+        round(float(found[1]) * (1 << _UNITS[found[2]])) if found and len(found[1]) < 12 else None
+    )
+
+
+def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
+    """As stated, or as the bandwidths tell: busbw is (n - 1) / n of algbw."""
+    if len(stated.ranks) == 1:
+        return stated.ranks[0]
+    told = list(_counts(rows))
+    if told:
+        count = statistics.mode(told)
+        # two decimals of the bandwidths must tell n from n + 1
+        if count >= 2:
+            return count
+    raise InputError(
+        "how many ranks there were is not said, and busbw over algbw does not tell",
+        place=name,
+        hint="say it with --ranks",
+    )
+
+
+def _counts(rows: Sequence[_Row]) -> Iterator[int]:
+    """What lines tell whose two decimals tell n from n + 1."""
+    for row in rows:
+        if row.operation not in _COLLECTIVES or not row.algbw > row.busbw > 0:
+            continue
+        share = 1 - row.busbw / row.algbw
+        count = round(1 / share)
+        if 0.01 / row.algbw < 0.25 / count**2 and abs(1 / share - count) < 0.25:
+            yield count

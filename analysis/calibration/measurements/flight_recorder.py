@@ -1,0 +1,183 @@
+"""Which collectives are in a dump of PyTorch's flight recorder, as JSON?
+
+    {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+     "entries": [{"process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce",
+     "input_sizes": [[6553600]], "input_dtypes": ["Float"], "output_sizes": [[6553600]],
+     "state": "completed", "is_p2p": false, "duration_ms": 5.31, ...}, ...], ...}
+
+`duration_ms` is there where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1). It is the time of the
+kernel on its stream, and the wait for a rank that comes later is in it: of one collective in the
+dumps of several ranks the shortest counts (`reading.py`). The instants at which a
+watchdog found a collective started and completed are those of its rounds, a tenth of a second
+apart, and measure nothing; Gloo's entries have neither. Only JSON is read: the recorder's own files
+are pickles.
+
+Source: pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp
+(`dump_json`), ProcessGroupNCCL.cpp (names), dump versions 2.4 to 2.10.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+from gcsim.analysis.calibration.measurements.collectives import (
+    Collective,
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+)
+from gcsim.analysis.calibration.measurements.json_text import at, entries, finite, loaded, whole
+from gcsim.analysis.report.numbers import plural, size
+from gcsim.errors import InputError
+
+_NAMES: dict[str, tuple[Collective, str]] = {
+    "all_reduce": ("all_reduce", "input"),
+    "allreduce_coalesced": ("all_reduce", "input"),
+    "all_gather": ("all_gather", "output"),
+    "_all_gather_base": ("all_gather", "output"),
+    "reduce_scatter": ("reduce_scatter", "input"),
+    "_reduce_scatter_base": ("reduce_scatter", "input"),
+    "all_to_all": ("all_to_all", "input"),
+}
+"""By the name behind `nccl:`: the collective, and which tensors are its bytes."""
+_TYPES = {
+    "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2),
+    "BFloat16": ("bfloat16", 2), "Long": ("int64", 8), "Int": ("int32", 4), "Char": ("int8", 1),
+    "Byte": ("uint8", 1),
+}  # fmt: skip
+"""torch's name and bytes of an element, by c10's."""
+_SHOWN = 6
+
+
+def recognised(text: str) -> bool:
+    """Whether the keys of a dump are there."""
+    return text.lstrip()[:1] == "{" and '"pg_config"' in text
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read a dump. Raises `InputError` where nothing was timed, or the ranks are not told."""
+    body = loaded(name, text)
+    listed = entries(body, "entries")
+    mistakes = Mistakes(name)
+    points: list[Measurement] = []
+    left_out: Counter[str] = Counter()
+    sizes: Counter[tuple[str, int]] = Counter()
+    untimed = 0
+    for number, entry in enumerate(listed):
+        called = str(at(entry, "profiling_name"))
+        library, _, kind = called.partition(":")
+        known = _NAMES.get(kind)
+        nbytes, dtype = _size(entry, known[1] if known else "input")
+        if known is None or dtype is None or at(entry, "is_p2p") is True or not nbytes:
+            left_out[called[:40]] += 1
+            continue
+        sizes[known[0], nbytes] += 1
+        lasted = finite(at(entry, "duration_ms"))
+        if lasted is None:
+            untimed += 1
+            continue
+        place = f"{name}: entries[{number}]"
+        ranks = stated.ranks[0] if len(stated.ranks) == 1 else _ranks(body, entry)
+        devices = stated.devices_per_node or 1
+        if lasted <= 0:
+            mistakes.at(place, f"a duration of {lasted} ms", "times are positive")
+        elif ranks is None:
+            message = "how many ranks there were is not said: pg_config does not list them"
+            mistakes.at(place, message, "say it with --ranks")
+        elif ranks % devices:
+            mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
+        elif ranks > 1:
+            points.append(
+                Measurement(
+                    collective=known[0],
+                    ranks=ranks,
+                    devices_per_node=devices,
+                    nbytes=nbytes,
+                    seconds=lasted / 1e3,
+                    element=_TYPES[dtype][1],
+                    dtype=_TYPES[dtype][0],
+                    algorithm=stated.algorithm or library,
+                    place=place,
+                    call=_call(entry),
+                )
+            )
+    mistakes.raise_any()
+    seen = ", ".join(
+        f"{count} {kind} of {size(nbytes)}" for (kind, nbytes), count in sizes.most_common(_SHOWN)
+    )
+    if not points:
+        raise _untimed(name, seen, body)
+    notes = [
+        f"{name}: {seen}",
+        f"{name}: a duration holds the wait for ranks that come later; of several ranks' dumps "
+        "the shortest counts",
+    ]
+    if untimed:
+        notes.append(f"{name}: {plural(untimed, 'collective')} without a duration left out")
+    if left_out:
+        notes.append(f"{name}: left out: {', '.join(left_out)}")
+    if not stated.devices_per_node:
+        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+    return Reading(
+        file=name,
+        tool="PyTorch flight recorder",
+        measurements=tuple(points),
+        notes=tuple(notes),
+    )
+
+
+def _untimed(name: str, seen: str, body: Any) -> InputError:
+    """Nothing was timed."""
+    gloo = any(
+        str(at(entry, "profiling_name")).startswith("gloo:") for entry in entries(body, "entries")
+    )
+    if not seen:
+        message = "has no collective of two ranks or more with a size"
+        return InputError(message, place=name, hint="dump it with includecollectives=true")
+    hint = (
+        "Gloo is not timed by it: measure with torchrun -m gcsim.calibrate_link"
+        if gloo
+        else "train with TORCH_NCCL_ENABLE_TIMING=1 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+    )
+    message = f"says the sizes of collectives ({seen}), and not how long one took: no duration_ms"
+    return InputError(message, place=name, hint=hint)
+
+
+def _size(entry: Any, which: str) -> tuple[int, str | None]:
+    """Bytes of all input or output tensors, and c10's name of their type where it is one."""
+    types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
+    dtype = types.pop() if len(types) == 1 else None
+    if dtype not in _TYPES:
+        return 0, None
+    elements = 0
+    for shape in entries(entry, f"{which}_sizes"):
+        dims = [whole(each) for each in shape] if isinstance(shape, list) else [None]
+        if any(each is None for each in dims):
+            return 0, None
+        elements += math.prod(each or 0 for each in dims)
+    return elements * _TYPES[dtype][1], dtype
+
+
+def _call(entry: Any) -> str:
+    """Process group and number in it, which are the same on all ranks."""
+    told = (at(entry, "process_group", 0), at(entry, "collective_seq_id"), at(entry, "op_id"))
+    return "" if None in told else " ".join(map(str, told))
+
+
+def _ranks(body: Any, entry: Any) -> int | None:
+    """Of the entry's process group: `"ranks": "[0, 1]"`."""
+    groups = at(body, "pg_config")
+    if not isinstance(groups, dict):
+        return None
+    group = at(groups, str(at(entry, "process_group", 0)))
+    if group is None and len(groups) == 1:
+        group = next(iter(groups.values()))
+    try:
+        ranks = json.loads(str(at(group, "ranks")))
+    except (ValueError, RecursionError):
+        return None
+    return len(ranks) if isinstance(ranks, list) and ranks else None

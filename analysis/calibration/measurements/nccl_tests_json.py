@@ -1,0 +1,143 @@
+"""What does nccl-tests write with `-J FILE`, and what is wrong with such a file?
+
+    {"version":2,"start_time":"2025-11-03 10:12:01","args":["./build/all_reduce_perf", ...],
+     "env":[...],"nccl_version":22809,
+     "config":{"nthreads":1,"ngpus":1, ...,"devices":[{"rank":0,"group":0,"pid":1,"hostname":"a",
+     "device":0,"device_hex":"0000:07:00","device_info":"NVIDIA H100"}, ...]},
+     "results":[{"size":1048576,"count":262144,"type":"float","redop":"sum","root":"    -1",
+     "out_of_place":{"time":48.1,"alg_bw":21.8,"bus_bw":38.1,"nwrong":0.0},"in_place":{...},
+     "actual_iterations":20,"experiment_name":"all_reduce_perf"}, ...], ...}
+
+Times are microseconds, out of place where it was measured. One device is listed for each process,
+which has nthreads * ngpus ranks.
+
+Source: NVIDIA/nccl-tests, src/util.cu (JSON_FILE_VERSION 1 and 2), 2.17 to 2.18.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from gcsim.analysis.calibration.measurements.collectives import (
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+    as_collective,
+    refused_table,
+    unknown_collective,
+)
+from gcsim.analysis.calibration.measurements.json_text import at, entries, finite, loaded, whole
+from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
+from gcsim.errors import InputError
+
+_WANTED = ("size", "type", "out_of_place or in_place with a time")
+
+
+def recognised(text: str) -> bool:
+    """Whether its keys are there."""
+    return text.lstrip()[:1] == "{" and '"nccl_version"' in text and '"results"' in text
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read the file. Raises `InputError` with every wrong entry (the first few)."""
+    body = loaded(name, text)
+    results = entries(body, "results")
+    if not results:
+        keys = body if isinstance(body, dict) else ()
+        raise refused_table(name, ("config", "results"), map(str, keys))
+    ranks, devices = _ranks(name, body, stated)
+    mistakes = Mistakes(name)
+    points: list[Measurement] = []
+    skipped = 0
+    for number, entry in enumerate(results):
+        if at(entry, "size") == 0:
+            skipped += 1
+            continue
+        point = _point(entry, f"{name}: results[{number}]", mistakes, stated, _program(body, entry))
+        if point is not None:
+            points.append(Measurement(**point, ranks=ranks, devices_per_node=devices))
+    mistakes.raise_any()
+    version = whole(at(body, "nccl_version"))
+    return Reading(
+        file=name,
+        tool="nccl-tests" + (f", NCCL {_dotted(version)}" if version else ""),
+        measurements=tuple(points),
+        notes=(f"{name}: {skipped} results of size 0 are left out",) if skipped else (),
+    )
+
+
+def _point(
+    entry: Any, place: str, mistakes: Mistakes, stated: Stated, program: str
+) -> dict[str, Any] | None:
+    nbytes, kind = whole(at(entry, "size")), at(entry, "type")
+    times = [
+        time
+        for where in ("out_of_place", "in_place")
+        for key in ("time", "cpu_time")
+        if (time := finite(at(entry, where, key))) is not None
+    ]
+    if not nbytes or not isinstance(kind, str) or not times:
+        keys = map(str, entry) if isinstance(entry, dict) else ()
+        mistakes.found += refused_table(place, _WANTED, keys).problems
+        return None
+    if times[0] <= 0:
+        mistakes.at(place, f"a time of {times[0]} us", "times are positive")
+        return None
+    if kind not in ELEMENTS:
+        mistakes.at(place, f"{kind!r:.30} is no type of nccl-tests")
+        return None
+    collective = stated.collective or as_collective(program)
+    if collective is None:
+        mistakes.at(place, *unknown_collective(program))
+        return None
+    return {
+        "collective": collective,
+        "nbytes": nbytes,
+        "seconds": times[0] / 1e6,
+        "element": ELEMENTS[kind],
+        "dtype": TORCH.get(kind, kind),
+        "algorithm": stated.algorithm or "nccl",
+        "place": place,
+    }
+
+
+def _program(body: Any, entry: Any) -> str:
+    """`all_reduce` of `./build/all_reduce_perf`."""
+    for told in (at(body, "args", 0), at(entry, "experiment_name")):
+        if isinstance(told, str) and "_perf" in told:
+            return told.rpartition("/")[2].partition("_perf")[0]
+    return ""
+
+
+def _ranks(name: str, body: Any, stated: Stated) -> tuple[int, int]:
+    """Ranks, and how many of them a machine has."""
+    place = f"{name}: config"
+    each = (whole(at(body, "config", "nthreads")) or 1) * (whole(at(body, "config", "ngpus")) or 1)
+    devices = entries(body, "config", "devices")
+    hosts = Counter(str(at(device, "hostname")) for device in devices)
+    ranks = len(devices) * each
+    wrong: tuple[str, str] | None = None
+    if len({str(at(device, "group")) for device in devices}) > 1:
+        message = "the ranks are split into groups that run at the same time"
+        wrong = message, "measure without NCCL_TESTS_SPLIT"
+    elif not devices and len(stated.ranks) == 1:
+        return stated.ranks[0], stated.devices_per_node or each
+    elif not devices:
+        wrong = "how many ranks there were is not said: devices is missing", "say it with --ranks"
+    elif ranks == 1:
+        wrong = "one rank alone sends nothing", "measure two or more"
+    elif len(set(hosts.values())) > 1 and not stated.devices_per_node:
+        wrong = "the machines have different numbers of ranks", "--devices-per-node N"
+    if wrong is None:
+        per_node = stated.devices_per_node or next(iter(hosts.values())) * each
+        if ranks % per_node == 0:
+            return ranks, per_node
+        wrong = f"{ranks} ranks do not fill nodes of {per_node}", "--devices-per-node N"
+    raise InputError(wrong[0], place=place, hint=wrong[1])
+
+
+def _dotted(version: int) -> str:
+    """22809 is 2.28.9 (`NCCL_VERSION`, from 2.9 on)."""
+    return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
