@@ -27,7 +27,7 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
 _NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance")
-"""What deploys and what checks a method: no profile is made with it, unless something reaches it."""
+"""What deploys a method and what checks it: in no profile, unless something reaches it."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
