@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery trajectories profiles lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery commands trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -70,6 +70,9 @@ profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, meas
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md
+
+commands: $(VENV)/run.stamp  ## docs/commands.md
+	$(BIN)/python -m typer gcsim.cli.app utils docs --name gcsim --title Commands --output docs/commands.md
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -17,10 +17,10 @@ from gcsim.errors import InputError
 @reported
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that gcsim run wrote.")
+        list[Path], typer.Argument(metavar="RUN", help="Folders that gcsim run wrote.")
     ],
 ) -> None:
-    """Show the results of runs side by side, and what differed.
+    """Show runs side by side, and what differs.
 
     Each at its largest size: iteration and speedup by method, then the settings whose values are
     not the same, then each run's answer.

@@ -31,7 +31,7 @@ def reproduce(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a table or figure of a paper in miniature.
+    """Repeat a paper's table or figure in small.
 
     Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
     was trained is kept, and the same command goes on after a stop.

@@ -42,9 +42,9 @@ def train(
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train with every method: how long until the target?
+    """Train: how long does each method take?
 
-    On every cluster of the scenario. What was trained is kept: another cluster costs seconds, and
+    Until the scenario's target, on every cluster of it. What was trained is kept: another cluster costs seconds, and
     the same command goes on after a stop. Trajectories of the shipped scenarios come with gcsim.
     """
     from gcsim.cli.folder import check_writable

@@ -36,7 +36,7 @@ class FileFormat(StrEnum):
 def calibrate_link_command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="What nccl-tests or Gloo's benchmark printed; CSV."),
+        typer.Argument(metavar="FILE", help="What nccl-tests or Gloo's benchmark printed; CSV."),
     ],
     *,
     output: Annotated[
@@ -72,7 +72,9 @@ def calibrate_link_command(
         str | None, typer.Option("--line-rate", metavar="RATE", help='e.g. "10 Gbit/s"')
     ] = None,
 ) -> None:
-    """Fit a link to measured collectives: latency, goodput, and how both depend on the size.
+    """Fit a link to measured collectives.
+
+    Its latency, its goodput, and how both depend on the size.
 
     Over the link that comes out, the simulator takes as long as was measured.
     """
