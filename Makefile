@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery commands trajectories profiles lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery commands docs trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -74,6 +74,13 @@ gallery: $(VENV)/run.stamp  ## docs/compressors.md
 commands: $(VENV)/run.stamp  ## docs/commands.md
 	$(BIN)/python -m typer gcsim.cli.app utils docs --name gcsim --title Commands --output docs/commands.md
 
+# Links lead from pages to pages and to code, so both lie in build/docs as they do here.
+pages := README.md CONTRIBUTING.md CHANGELOG.md CITATION.cff docs analysis compressors scenarios simulator tests traces
+docs: $(VENV)/docs.stamp  ## the pages as a site, build/site; a broken link or anchor fails
+	rm -rf build/docs && mkdir -p build/docs
+	ln -s $(addprefix ../../,$(pages)) build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -121,6 +128,10 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e ".[dev]"
 	@touch $(VENV)/run.stamp
 	$(installed)
+
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/run.stamp
+	$(PIP) -e ".[docs]"
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
