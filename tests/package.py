@@ -12,6 +12,7 @@ Both files stay in the folder. Exit code 1 and the output of the command that we
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -47,7 +48,7 @@ _COMMANDS = (
     ("--version", f"gcsim {gcsim.__version__}"),
     ("list scenarios", "alexnet_32node"),
     ("check my_half:Half", "passes all"),
-    ("run lenet_2node --set compressors=[none,fp16,{kind:my_half:Half,label:mine}]", "mine"),
+    ("run lenet_2node --set 'compressors=[none, fp16, {kind: my_half:Half, label: mine}]'", "mine"),
     ("advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network 25gbe", "Use"),
     ("train digits_8", "QSGD 8 bit"),
     ("validate papers", "papers"),
@@ -96,7 +97,7 @@ def _try(file: Path, place: Path) -> None:
     _run([str(place / "venv/bin/python"), "-m", "pip", "install", "--no-compile", str(file)], home)
     for words, expected in _COMMANDS:
         start = time.monotonic()
-        shown = _run([str(place / "venv/bin/gcsim"), *words.split()], home)
+        shown = _run([str(place / "venv/bin/gcsim"), *shlex.split(words)], home)
         if expected not in shown:
             sys.exit(f"{file.name}: gcsim {words}: no {expected!r} in:\n{shown}")
         print(f"{file.name}: gcsim {words} ({time.monotonic() - start:.0f} s)", flush=True)
