@@ -95,6 +95,8 @@ def _try(file: Path, place: Path) -> None:
     home.mkdir()
     (home / "my_half.py").write_text(_PLUG_IN)
     _run([str(place / "venv/bin/python"), "-m", "pip", "install", "--no-compile", str(file)], home)
+    tried = _run([str(place / "venv/bin/python"), "-m", "pip", "freeze"], home).split()
+    print(f"{file.name}: with {', '.join(one for one in tried if '==' in one)}", flush=True)
     for words, expected in _COMMANDS:
         start = time.monotonic()
         shown = _run([str(place / "venv/bin/gcsim"), *shlex.split(words)], home)
