@@ -85,4 +85,4 @@ def train(
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
         if tensorboard is not None:
             shows = shlex.join(["tensorboard", "--logdir", str(tensorboard)])
-            note("", f"The curves: {shows}")
+            note(f"The curves: {shows}")
