@@ -31,9 +31,9 @@ def reproduce(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Repeat a paper's table or figure in small.
+    """Reproduce a table or figure in miniature.
 
-    Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
+    Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
     was trained is kept, and the same command goes on after a stop.
     """
     from gcsim.cli.folder import check_writable
