@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery trajectories profiles lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery commands docs integrations package trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -24,7 +24,7 @@ test: $(VENV)/dev.stamp  ## the test suite, on all cores
 # Some wait more than they compute: for a network, or for a signal.
 long: one_more = $(shell $(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))')
 long: $(VENV)/dev.stamp  ## the sweeps that `make test` leaves out; whole runs take gigabytes each
-	$(BIN)/python -m pytest -p no:benchmark --numprocesses=$(one_more) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
+	$(BIN)/python -m pytest -p no:benchmark --numprocesses=$(one_more) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder -m long --override-ini=addopts="--import-mode=importlib --strict-markers --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck --ignore=tests/integrations"
 
 validate: $(VENV)/run.stamp  ## predictions against measured clusters, with their bounds
 	$(BIN)/gcsim validate -o build/validation
@@ -36,7 +36,7 @@ fuzz: $(VENV)/dev.stamp  ## mutated files of all kinds (docs/fuzzing.md); COUNT,
 	$(BIN)/python -m tests.fuzz $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(ONLY),--only $(ONLY))
 
 properties: $(VENV)/dev.stamp  ## the property-based tests with examples that nobody has seen
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck"
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --override-ini=addopts="--import-mode=importlib --strict-config -ra --ignore=tests/benchmarks --ignore=tests/crosscheck --ignore=tests/integrations"
 
 same: $(VENV)/dev.stamp  ## whether results and pages (or ONLY=name,name) are those of the commit OLD
 	$(BIN)/python tests/same.py $(OLD) $(if $(ONLY),--only $(ONLY))
@@ -70,6 +70,22 @@ profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, meas
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md
+
+commands: $(VENV)/run.stamp  ## docs/commands.md
+	$(BIN)/python -m typer gcsim.cli.app utils docs --name gcsim --title Commands --output docs/commands.md
+
+# Links lead from pages to pages and to code, so both lie in build/docs as they do here.
+pages := README.md CONTRIBUTING.md CHANGELOG.md CITATION.cff docs analysis compressors scenarios simulator tests traces
+docs: $(VENV)/docs.stamp  ## the pages as a site, build/site; a broken link or anchor fails
+	rm -rf build/docs && mkdir -p build/docs
+	ln -s $(addprefix ../../,$(pages)) build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+integrations: build/integrations/stamp  ## Hugging Face, Lightning and TensorBoard, in an environment of their own
+	build/integrations/bin/python -m pytest tests/integrations --override-ini=addopts="--import-mode=importlib --strict-markers"
+
+package: $(VENV)/dev.stamp  ## dist/: wheel and sdist, each installed and tried where there is no checkout
+	$(BIN)/python tests/package.py dist
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -119,5 +135,14 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $(VENV)/run.stamp
 	$(installed)
 
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/run.stamp
+	$(PIP) -e ".[docs]"
+	@touch $@
+
+build/integrations/stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/integrations
+	build/integrations/bin/python -m pip install --no-compile -c constraints.txt -e ".[huggingface,lightning,tensorboard]" pytest hypothesis
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gcsim.lazy import offered
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir():

@@ -27,6 +27,13 @@ def test_every_folder_with_code_is_listed_in_packages() -> None:
     assert settings["package-dir"] == {"gcsim": "gcsim"} | {f"gcsim.{room}": room for room in ROOMS}
 
 
+def test_every_place_that_names_the_version_names_this_one() -> None:
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {gcsim.__version__}\n" in cited
+    assert f"\n## {gcsim.__version__} - 20" in changes
+
+
 def test_rooms_are_importable_only_below_gcsim() -> None:
     code = f"import importlib.util as u; print([n for n in {ROOMS} if u.find_spec(n)])"
     shown = subprocess.run(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,15 @@ def test_files_that_pages_name_exist() -> None:
 
 def in_tree(path: Path) -> bool:
     return not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+
+
+def test_a_list_has_an_empty_line_in_front() -> None:
+    """Without one the site shows a paragraph."""
+    for page in (*PAGES, ROOT / "CHANGELOG.md"):
+        text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+        for before, after in pairwise(text.splitlines()):
+            begun = not before or re.match(r" *(- |\d+\. |#)|  ", before)
+            assert begun or not re.match(r"- |1\. ", after), (page.name, after)
 
 
 def test_the_index_names_every_page() -> None:

@@ -70,7 +70,7 @@ def advise(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what to use on a cluster and what to change first, in a dozen lines.
+    """Say what to use and what to change first.
 
     gcsim advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network "25 Gbit/s"
 

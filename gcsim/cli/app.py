@@ -57,6 +57,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="gcsim",
     help="Would gradient compression make my training faster, by how much, and at what cost?",
+    epilog=(
+        "Exit codes: 0 done; 1 an expectation failed; 2 wrong usage or input, nothing simulated (of"
+        " a sweep: a point failed for that); 3 a bug in gcsim; 130 interrupted (Ctrl-C, SIGTERM, or"
+        " SIGHUP, a closed terminal)."
+    ),
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -121,7 +126,7 @@ def run(
         bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
     ] = False,
 ) -> None:
-    """Compare compressors: real gradients, simulated cluster.
+    """Compare compressors on a simulated cluster.
 
     Runs every compressor on gradients of the model and simulates the cluster at every size.
     """
@@ -202,7 +207,7 @@ def check(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a scenario, or a compressor of your own.
+    """Check a scenario or a compressor of yours.
 
     Of a scenario and the trace that it replays: every problem at once, nothing is simulated. Says
     what was understood: nodes, links, and the algorithms that the transport chooses. The module of
@@ -244,7 +249,7 @@ def list_(
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
-    """List what a scenario can name, and papers to reproduce."""
+    """List what a scenario can name, and papers."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 
@@ -309,7 +314,7 @@ def record(
     seed: SeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the scenario's model here and store its gradients."""
+    """Train a model here and store its gradients."""
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
@@ -344,7 +349,7 @@ def record(
 @reported
 def fit(
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="Folders that gcsim record made.")
+        list[Path], typer.Argument(metavar="TRACE", help="Folders that gcsim record made.")
     ],
     *,
     output: Annotated[

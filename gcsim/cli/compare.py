@@ -19,12 +19,12 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN RUN...",
+            metavar="RUN",
             help="Folders that gcsim run wrote, and what hook.measured().write(FILE) wrote.",
         ),
     ],
 ) -> None:
-    """Show the results of runs side by side, and what differed.
+    """Show runs side by side, and what differs.
 
     Each at its largest size: iteration and speedup by method, then the settings whose values are
     not the same, then each run's answer. Beside what the deployed hook of gcsim.ddp_hook measured:

@@ -34,7 +34,7 @@ def explain(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Show what a method's kernels cost, and what it sends.
+    """Show what a method computes and sends.
 
     Of a mean iteration at the scenario's largest size: kernels with class, launches, bytes and
     milliseconds on its device, what they would take fused, and the collectives by bucket with

@@ -8,8 +8,9 @@ from pathlib import Path
 from gcsim.errors import InputError
 
 
-def check_writable(folder: Path) -> None:
-    """Raise `InputError` when no files can be created in `folder`; create nothing."""
+def check_writable(folder: Path, option: str = "-o") -> None:
+    """Raise `InputError` when no files can be created in `folder`, which `option` names; create
+    nothing."""
     folder.absolute()  # raises where the working folder is gone
     existing = folder
     while not existing.exists() and existing != existing.parent:
@@ -20,4 +21,4 @@ def check_writable(folder: Path) -> None:
         message = f"no permission to write in {existing}"
     else:
         return
-    raise InputError(message, place=str(folder), hint="choose another folder with -o")
+    raise InputError(message, place=str(folder), hint=f"choose another folder with {option}")

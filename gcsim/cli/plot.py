@@ -35,7 +35,10 @@ def plot(
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw speedup, breakdown and error against speed of a run."""
+    """Draw the figures of a run again.
+
+    Speedup, breakdown, and error against time and bytes.
+    """
     from gcsim.analysis.write import draw_again
     from gcsim.cli.folder import check_writable
     from gcsim.cli.terminal import note

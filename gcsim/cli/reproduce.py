@@ -31,10 +31,10 @@ def reproduce(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a table or figure of a paper in miniature.
+    """Reproduce a table or figure in miniature.
 
-    Says whether its order comes out, and its shape. Exit code 0 whatever the verdicts are. What
-    was trained is kept, and the same command goes on after a stop.
+    Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0
+    whatever the verdicts are. What was trained is kept, and the same command goes on after a stop.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching

@@ -48,7 +48,10 @@ def sweep(
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a scenario at every combination of values. The same command goes on after a stop."""
+    """Run every combination of some values.
+
+    One `gcsim run` each. The same command goes on after a stop.
+    """
     from gcsim.analysis.report.sweep import parts
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching

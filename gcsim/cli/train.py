@@ -37,16 +37,22 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Train here what comes with gcsim, too.")
     ] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="The curves, for TensorBoard, too."),
+    ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train with every method: how long until the target?
+    """Train: how long does each method take?
 
-    On every cluster of the scenario. What was trained is kept: another cluster costs seconds, and
-    the same command goes on after a stop. Trajectories of the shipped scenarios come with gcsim.
+    Until the scenario's target, on every cluster of it. What was trained is kept: another cluster
+    costs seconds, and the same command goes on after a stop. Trajectories of the shipped scenarios
+    come with gcsim.
     """
+    from gcsim.analysis.trained.events import require_tensorboard, write_events
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
@@ -57,6 +63,9 @@ def train(
         loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / f"{loaded.name}_train"
     check_writable(folder)
+    if tensorboard is not None:
+        require_tensorboard("--tensorboard")
+        check_writable(tensorboard, "--tensorboard")
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
     from gcsim.analysis.trained.table import parts
@@ -70,5 +79,10 @@ def train(
     sys.stdout.flush()
     asked = ["gcsim", "train", scenario, *again(sets, seed)]
     paths = (*draw_training(result, folder, shlex.join(asked)), *paths)
+    if tensorboard is not None:
+        write_events(result, tensorboard)
     if not quiet:
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
+        if tensorboard is not None:
+            shows = shlex.join(["tensorboard", "--logdir", str(tensorboard)])
+            note(f"The curves: {shows}")

@@ -28,7 +28,7 @@ def validate(
     suites: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SUITE...",
+            metavar="SUITE",
             help=f"{', '.join(SUITES)}, or your own, my_module:SUITE. Default: all.",
         ),
     ] = None,

@@ -60,7 +60,10 @@ def calibrate_device_command(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure this machine's kernels (about a minute) as a device for cluster.device."""
+    """Measure this machine as a device.
+
+    What its kernels cost (about a minute), for cluster.device of a scenario.
+    """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next

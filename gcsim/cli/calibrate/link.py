@@ -28,7 +28,7 @@ def calibrate_link_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Logs of nccl-tests, iperf3, ping, DeepSpeed, ...: one or several.",
         ),
     ],
@@ -70,7 +70,9 @@ def calibrate_link_command(
         str | None, typer.Option("--line-rate", metavar="RATE", help='e.g. "10 Gbit/s"')
     ] = None,
 ) -> None:
-    """Fit a link to measured collectives: latency, goodput, and how both depend on the size.
+    """Fit a link to measured collectives.
+
+    Its latency, its goodput, and how both depend on the size.
 
     Over the link that comes out, the simulator takes as long as was measured. Without collectives:
     goodput as iperf3 has measured it, latency as ping has, or a range where one is missing.

@@ -1,0 +1,71 @@
+"""How does Hugging Face's `Trainer` record gradients, or train with a compressor?
+
+    trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
+    trainer.add_callback(RecordGradients(trainer, "my_trace"))           # then: gcsim run
+    trainer.add_callback(CompressGradients(trainer, "topk", ratio=0.01)) # with several processes
+    trainer.train()
+
+A loop of one's own around `Accelerator` needs neither: `gcsim.record` and `gcsim.ddp_hook` take
+what `accelerator.prepare` returns (docs/integrations.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gcsim.compressors.ddp.hook import ddp_hook
+from gcsim.integrations import framework
+from gcsim.traces.recording.recording import record
+
+_Callback: Any = framework("transformers", extra="huggingface").TrainerCallback
+
+
+class RecordGradients(_Callback):  # type: ignore[misc]  # Any to a type checker
+    """Record the gradients of `trainer`'s training in `folder`, a new folder, as `gcsim.record`.
+
+    An iteration is a step of the optimiser, with all micro-batches of `gradient_accumulation_steps`
+    in it. Gradients are those before clipping; losses are not recorded, because callbacks are not
+    given them. `options` are those of `gcsim.record`. With `then_stop` the training ends when the
+    trace is complete. Raises `InputError` as `gcsim.record` does.
+    """
+
+    def __init__(
+        self, trainer: Any, folder: str | Path, *, then_stop: bool = False, **options: Any
+    ) -> None:
+        self.recording: Any = None
+        """The `Recording`, from the first step on."""
+        self._trainer, self._folder = trainer, folder
+        self._then_stop, self._options = then_stop, options
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Attach the hooks to the model as the loop calls it."""
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        options = {"scaler": scaler, **self._options}
+        self.recording = record(self._trainer.model_wrapped, self._folder, **options)
+        self.recording.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The optimiser has stepped."""
+        if self.recording.step() and self._then_stop:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A training that was shorter gives a shorter trace."""
+        self.recording.__exit__(None, None, None)
+
+
+class CompressGradients(_Callback):  # type: ignore[misc]
+    """Exchange the gradients of `trainer`'s training by a compressor, as `gcsim.ddp_hook`.
+
+    Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also for one process
+    alone, where nothing is exchanged.
+    """
+
+    def __init__(self, trainer: Any, compressor: Any, **options: Any) -> None:
+        self.hook = ddp_hook(compressor, **options)
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Register on every rank, before the first step."""
+        self.hook.register(self._trainer.model_wrapped)

@@ -1,0 +1,122 @@
+"""Does what is built from this checkout work where there is no checkout? `make package`.
+
+Builds the sdist and, from it, the wheel (PyPA's build), and checks that both hold every file of the
+rooms. Installs each into a new environment with the newest libraries that the index has, without
+`constraints.txt`, and runs what a user runs first, in a folder elsewhere, with an empty cache.
+
+    python tests/package.py [dist]
+
+Both files stay in the folder. Exit code 1 and the output of the command that went wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import venv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import gcsim  # noqa: E402
+
+ROOMS = ("analysis", "compressors", "gcsim", "scenarios", "simulator", "traces")
+_PLUG_IN = """\
+from gcsim.compressors import About, AllReduce, Compressor, Parameters
+
+
+class Half(Compressor[Parameters]):
+    about = About(
+        title="Half precision", family="quantization", collective="all-reduce", bits="16",
+        unbiased=False, state="none", paper="this file",
+    )
+
+    def exchange(self, bucket, step):
+        total = yield AllReduce(tensor=bucket.gradient.half())
+        return total.float() / self.worker.count
+"""
+_COMMANDS = (
+    # arguments of gcsim, and what the answer has in it
+    ("--version", f"gcsim {gcsim.__version__}"),
+    ("list scenarios", "alexnet_32node"),
+    ("check my_half:Half", "passes all"),
+    ("run lenet_2node --set 'compressors=[none, fp16, {kind: my_half:Half, label: mine}]'", "mine"),
+    ("advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network 25gbe", "Use"),
+    ("train digits_8", "QSGD 8 bit"),
+    ("validate papers", "papers"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build, look, install, run; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    folder = Path(words[0] if words else "dist").resolve()
+    _run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], ROOT)
+    stem = f"gcsim-{gcsim.__version__}"
+    with tarfile.open(folder / f"{stem}.tar.gz") as archive:
+        _complete("sdist", {name.removeprefix(f"{stem}/") for name in archive.getnames()})
+    wheel = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as packed:
+        _complete("wheel", {_in_checkout(name) for name in packed.namelist()})
+    for file in (wheel, folder / f"{stem}.tar.gz"):
+        with tempfile.TemporaryDirectory(prefix="gcsim-package-") as place:
+            _try(file, Path(place))
+    return 0
+
+
+def _in_checkout(name: str) -> str:
+    """`gcsim/simulator/clock.py` lies in `simulator/`."""
+    room = name.split("/")[1:2]
+    return name.removeprefix("gcsim/") if room and room[0] in ROOMS else name
+
+
+def _complete(what: str, names: set[str]) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", *ROOMS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    missing = {name for name in tracked if not (ROOT / name).is_symlink()} - names
+    if missing:
+        sys.exit(f"{what}: these are missing: {', '.join(sorted(missing))}")
+    print(f"{what}: all {len(tracked)} files of the rooms", flush=True)
+
+
+def _try(file: Path, place: Path) -> None:
+    """Install it in `place`, and run the commands there."""
+    venv.create(place / "venv", with_pip=True)
+    home = place / "elsewhere"
+    home.mkdir()
+    (home / "my_half.py").write_text(_PLUG_IN)
+    _run([str(place / "venv/bin/python"), "-m", "pip", "install", "--no-compile", str(file)], home)
+    tried = _run([str(place / "venv/bin/python"), "-m", "pip", "freeze"], home).split()
+    print(f"{file.name}: with {', '.join(one for one in tried if '==' in one)}", flush=True)
+    for words, expected in _COMMANDS:
+        start = time.monotonic()
+        shown = _run([str(place / "venv/bin/gcsim"), *shlex.split(words)], home)
+        if expected not in shown:
+            sys.exit(f"{file.name}: gcsim {words}: no {expected!r} in:\n{shown}")
+        print(f"{file.name}: gcsim {words} ({time.monotonic() - start:.0f} s)", flush=True)
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    """What it prints; a failure ends all."""
+    own = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    own["GCSIM_CACHE_DIR"] = str(folder / ".cache")
+    done = subprocess.run(
+        command, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
