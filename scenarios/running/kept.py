@@ -37,6 +37,10 @@ LARGEST = 32 << 20
 """Bytes of an entry."""
 ALL = 256 << 20
 """Bytes of all."""
+_LOOKS = 32
+"""A process looks whether there is room for all when it has written this part of it."""
+_written: list[int] = []
+"""Bytes of the entries since it looked."""
 _READ = 20e6
 """Bytes of a result, unpacked, that are read in a second."""
 _RESULT = TypeAdapter(Result)
@@ -113,7 +117,12 @@ def keep(key: str, body: bytes) -> None:
     with suppress(InputError):
         with replacing(_folder() / f"{key}.z") as temporary:
             temporary.write_bytes(sealed(body))
-        _make_room()
+        _written.append(len(body))
+        if (
+            len(_written) == 1 or sum(_written) > ALL / _LOOKS
+        ):  # thousands of entries take their time
+            _written[:] = [0]
+            _make_room()
 
 
 def save(key: str, result: Result, seconds: float) -> None:

@@ -197,7 +197,8 @@ def test_mistakes_are_exit_2_and_nothing_is_written(
 ) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     found: Finished = in_this_process(
-        "train", "small.yaml", "-q", "--set", change, "--set", "train.seeds=1",
+        "train", "small.yaml", "-q", "--set", "train.steps=20", "--set", change,
+        "--set", "train.seeds=1",
         folder=tmp_path, GCSIM_CACHE_DIR=str(cache),
     )  # fmt: skip
     assert found.returncode == 2
