@@ -89,7 +89,7 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
     mistakes = Mistakes(str(path))
     for point in reading.measurements:
         if point.nbytes > LARGEST:
-            mistakes.at(point.place, f"{point.nbytes:,} bytes are more than 256 GiB")
+            mistakes.at(point.place, f"{point.nbytes:,} bytes are more than {LARGEST >> 30} GiB")
         if point.ranks > MOST_RANKS:
             mistakes.at(point.place, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
     mistakes.raise_any()

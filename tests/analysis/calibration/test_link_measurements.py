@@ -233,7 +233,7 @@ def test_a_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         ("0.2,", "-1e-3,", "a.txt:6: error: a time of -1e-3 s; times are positive"),
         ("0.2,", "nan,", "a.txt:6: error: seconds: 'nan' is not a number"),
         (",2000", ",2e3", "a.txt:6: error: bytes: '2e3' is no number of bytes from 1"),
-        (",2000", f",{2**38 + 1}", "a.txt:6: error: 274,877,906,945 bytes are more than 256 GiB"),
+        (",2000", f",{2**34 + 1}", "a.txt:6: error: 17,179,869,185 bytes are more than 16 GiB"),
         ("2,AllReduce", "100001,AllReduce", "a.txt:6: error: 100,001 ranks are more than 100,000"),
         ("2,AllReduce", "1,AllReduce", "a.txt:6: error: ranks: '1' is no number of ranks from 2"),
         ("AllReduce", "broadcast", "a.txt:6: error: 'broadcast' is no collective that gcsim"),
