@@ -265,6 +265,10 @@ def test_the_page_s_example_trains(tmp_path: Path) -> None:
             assert process.returncode == 0, errors
             if rank == 0:
                 assert re.fullmatch(r"loss \d\.\d{3}, 19 compressed iterations\n", out)
+        found = read_measured(tmp_path / "measured.json")
+        # a hundredth of 64 x 256, 256, 256 x 10 and 10 elements, 8 bytes each, and frames
+        assert (found.compressor, found.workers, found.rank, found.steps) == ("topk", 2, 0, 19)
+        assert 8 * (164 + 3 + 26 + 1) <= found.sent_bytes <= 8 * (164 + 3 + 26 + 1) + 4 * 64
     finally:
         for process in running:
             process.kill()
