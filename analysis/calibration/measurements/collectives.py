@@ -28,7 +28,7 @@ SHOWN = 5
 """Wrong lines of a file that are named one by one."""
 LEAST_SIZES = 3
 LARGEST = 1 << 34
-"""Bytes, 16 GiB: no benchmark sends more at once, and a fit simulates Gloo's segments one by one."""
+"""Bytes, 16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
 MOST_RANKS = 100_000
 _LONGEST = 200
 """Characters of what is repeated of a file."""
