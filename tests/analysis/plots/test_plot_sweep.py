@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from gcsim.analysis.plots.style import BLACK
 from gcsim.analysis.plots.sweep import gain_figure, winner_figure
@@ -57,8 +58,10 @@ def swept_over(
     return SweepResult(grid=whole, versions={}, points=tuple(points))
 
 
-RATES = {"cluster.network.bandwidth": ["10 Gbit/s", "1 Gbit/s", "100 Mbit/s"]}
-GRID = {"cluster.nodes": [2, 4, 8, 16], **RATES}
+RATES: dict[str, Sequence[Any]] = {
+    "cluster.network.bandwidth": ["10 Gbit/s", "1 Gbit/s", "100 Mbit/s"]
+}
+GRID: dict[str, Sequence[Any]] = {"cluster.nodes": [2, 4, 8, 16], **RATES}
 
 
 def pays(values: Values) -> float:
@@ -80,7 +83,7 @@ def test_winners_and_speedups_stand_at_their_values() -> None:
     # number 0 is dense training, 1 is fast; by row from the lowest rate
     assert np.array(axes.collections[0].get_array()).tolist() == [[1] * 4, [1] * 4, [0] * 4]
     # between a third and five thirds of 0.1 s it surely beats 0.2 s; of 0.4 s it may
-    hatched = sorted((patch.get_x(), patch.get_y()) for patch in axes.patches)
+    hatched = [patch.get_xy() for patch in axes.patches if isinstance(patch, Rectangle)]
     assert hatched == [(2.5, 1.5)]
     gains = gain_figure(result).axes[0]
     assert np.array(gains.collections[0].get_array()).tolist() == [[2.0] * 4, [2.0] * 4, [1.0] * 4]
@@ -92,7 +95,8 @@ def test_failed_points_are_empty_and_told() -> None:
     lost = {"cluster.nodes": 4, "cluster.network.bandwidth": "1 Gbit/s"}
     result = swept_over(GRID, pays, failed=lambda values: values == lost)
     for figure in (winner_figure(result), gain_figure(result)):
-        mask = np.ma.getmaskarray(np.ma.masked_invalid(figure.axes[0].collections[0].get_array()))
+        cells = np.ma.asarray(figure.axes[0].collections[0].get_array())
+        mask = np.ma.getmaskarray(np.ma.masked_invalid(cells))
         assert np.argwhere(mask).tolist() == [[1, 1]]
         assert "failed" in texts(figure)
         assert any("1 point of 12 failed" in text.get_text() for text in figure.texts)
