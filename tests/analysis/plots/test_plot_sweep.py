@@ -95,7 +95,7 @@ def test_failed_points_are_empty_and_told() -> None:
     lost = {"cluster.nodes": 4, "cluster.network.bandwidth": "1 Gbit/s"}
     result = swept_over(GRID, pays, failed=lambda values: values == lost)
     for figure in (winner_figure(result), gain_figure(result)):
-        cells = np.ma.asarray(figure.axes[0].collections[0].get_array())
+        cells: Any = np.ma.asarray(figure.axes[0].collections[0].get_array())
         mask = np.ma.getmaskarray(np.ma.masked_invalid(cells))
         assert np.argwhere(mask).tolist() == [[1, 1]]
         assert "failed" in texts(figure)
@@ -117,7 +117,8 @@ def test_one_key_is_drawn_as_lines_with_a_ring_around_what_is_recommended() -> N
 
 
 def test_other_keys_have_panels_and_what_is_too_much_stays_and_is_told() -> None:
-    grid = {"seed": list(range(5)), "a": ["x", {"like": "y"}, [1, 2]], "b": [True, False], **GRID}
+    a = ["x", {"like": "y"}, [1, 2]]
+    grid: dict[str, Sequence[Any]] = {"seed": range(5), "a": a, "b": [True, False], **GRID}
     shown = swept(swept_over(grid, pays))
     assert [key.name for key in (shown.x, shown.y)] == ["seed", "cluster.nodes"]  # type: ignore[union-attr]
     assert [key.name for key in shown.beside] == ["a", "cluster.network.bandwidth"]
