@@ -63,6 +63,8 @@ _TOP = 0.55
 """Inches of the title."""
 _RIGHT = 2.6
 """Inches of the legend."""
+_ENTRY = 0.2
+"""Inches of one of its entries."""
 _LETTER = 0.078
 """Inches of a letter of a tick."""
 _LINE = 0.19
@@ -97,15 +99,13 @@ def winner_figure(result: SweepResult) -> Figure:
             for row in cells
         ]
         sure = [[one is not None and one.sure for one in row] for row in cells]
-        draw_winners(
-            axes, _edges(cells), np.array(winners), np.array(sure), colours, gap=1.5
-        )  # fmt: skip
+        draw_winners(axes, _edges(cells), np.array(winners), np.array(sure), colours, gap=1.5)
 
     with settings():
         caption = f"The shortest iteration as stated; {NOT_SAFE}."
-        figure = _panelled(shown, "fastest method", draw, caption)
         sure = all(cell.sure for cell in shown.cells.values())
         handles = legend_of(labels, colours, sure=sure)
+        figure = _panelled(shown, "fastest method", draw, caption, len(handles))
         _legend(figure, handles)
         return figure
 
@@ -171,8 +171,8 @@ def _draw_gains(
             light = "white" if scale(values[y, x]) > _LIGHT else BLACK
             axes.text(x, y, text, ha="center", va="bottom" if name else "center_baseline",
                       fontsize=points, fontweight="bold", color=light)  # fmt: skip
-            axes.text(x, y - 0.02, name, ha="center", va="top", fontsize=6.5, color=light,
-                      linespacing=1.0)  # fmt: skip
+            axes.annotate(name, (x, y), (0, -1.5), textcoords="offset points", ha="center",
+                          va="top", fontsize=6.5, color=light, linespacing=1.0)  # fmt: skip
 
 
 def _fitted(label: str, wide: float, tall: float) -> str:
@@ -188,8 +188,8 @@ def _fitted(label: str, wide: float, tall: float) -> str:
 # --- panels --------------------------------------------------------------------------------------
 
 
-def _panelled(shown: Swept, title: str, draw: Draw, caption: str) -> Figure:
-    """Panels with their axes, and room on the right."""
+def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int = 0) -> Figure:
+    """Panels with their axes, and on the right room for a legend of so many entries."""
     x, y = shown.x, shown.y or shown.x
     panels = shown.panels()
     columns = len(shown.beside[-1].values) if len(shown.beside) > 1 else len(panels)
@@ -198,14 +198,16 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str) -> Figure:
     lines = math.ceil(len(panels) / columns)
     wide = min(_CELL[0] * len(x.values), _WIDEST / columns - 0.2)
     tall = min(max(_CELL[1] * len(y.values), 1.1), _TALLEST / lines - 0.4)
-    left = 0.55 + _LETTER * max(map(len, y.shown))
     turned = _LETTER * max(map(len, x.shown)) > wide / len(x.values)
+    left = 0.55 + _LETTER * max(map(len, y.shown))
+    if turned:
+        left = max(left, _leaning(x))
     below = 0.5 + (0.6 * _LETTER * max(map(len, x.shown)) if turned else 0.1)
     width = max(left + columns * (wide + 0.2) + _RIGHT, 6.5)
     said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
     apart = 0.16 + 0.16 * len(shown.beside)
     bottom = below + 0.15 + _LINE * len(said)
-    height = max(_TOP + lines * (tall + apart) + bottom, 3.2)
+    height = max(_TOP + lines * (tall + apart) + bottom, 3.2, _TOP + _ENTRY * entries + 0.2)
     figure = new_figure(width, height)
     for place, values in enumerate(panels):
         line, column = divmod(place, columns)
@@ -224,19 +226,25 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str) -> Figure:
         axes.tick_params(length=0)
         _ticks(axes.xaxis, x.shown, wide, turned=turned)
         _ticks(axes.yaxis, y.shown, tall, upright=True)
-        lowest = place + columns >= len(panels)
-        axes.tick_params(labelbottom=lowest, labelleft=column == 0)
+        last = place + columns >= len(panels)
+        axes.tick_params(labelbottom=last, labelleft=column == 0)
         if shown.beside:
             named = (f"{key.short}: {written(values[key.name])}" for key in shown.beside)
             axes.set_title("\n".join(_cut(text, wide) for text in named), fontsize=9,
                            fontweight="normal")  # fmt: skip
-    figure.text((left + columns * (wide + 0.2) / 2 - 0.1) / width, (bottom - below + 0.25) / height,
+    lowest = height - _TOP - lines * (tall + apart) - below + 0.25
+    figure.text((left + columns * (wide + 0.2) / 2 - 0.1) / width, lowest / height,
                 x.name, ha="center", va="top")  # fmt: skip
     middle = height - _TOP - lines * (tall + apart) / 2 - apart / 2
     figure.text(0.1 / width, middle / height, y.name, ha="left", va="center", rotation=90)
     _titled(figure, shown, title)
     _captioned(figure, said)
     return figure
+
+
+def _leaning(key: Key) -> float:
+    """Inches that turned ticks need on the left."""
+    return 0.2 + 0.82 * _LETTER * max(map(len, key.shown))
 
 
 def _mark_failed(axes: Axes, cells: list[list[Cell | None]], wide: float) -> None:
@@ -343,14 +351,17 @@ def _lines(shown: Swept) -> Figure:
     """All methods over one key; a ring is what is recommended, a band its range."""
     what, key = _measured(shown), shown.x
     cells = [shown.cell({key.name: value}) for value in key.values]
-    wide, tall, left = 6.4, 3.9, 0.75
+    wide, tall = 6.4, 3.9
     texts = key.shown
     turned = sum(len(text) + 1 for text in texts) * _LETTER > wide
+    left = max(0.75, _leaning(key)) if turned else 0.75
     below = 0.5 + (0.6 * _LETTER * max(map(len, texts)) if turned else 0.1)
     width = left + wide + _RIGHT + 0.4
+    muted = "; thin and grey: other methods" if len(shown.kinds) > MANY else ""
     caption = (
         "Ring: what is recommended there, grey where it is not sure whether compression pays. "
-        "Bands: 10th to 90th percentile, of what is recommended or fastest to try somewhere."
+        "Bands: 10th to 90th percentile, of what is recommended or fastest to try "
+        f"somewhere{muted}."
     )
     said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
     bottom = below + 0.25 + _LINE * len(said)
@@ -405,7 +416,7 @@ def _draw_lines(
     for label, style in styles.items():
         rows = [_row(cell, label) for cell in cells]
         heights = [math.nan if row is None else _value(row, what) for row in rows]
-        axes.plot(at, heights, label=label, **look_of(style))
+        axes.plot(at, heights, label="_others" if style.muted else label, **look_of(style))
         every += [height for height in heights if height > 0]
         if label in marked and what == "speedup":
             low = [(row and row.speedup_low) or math.nan for row in rows]

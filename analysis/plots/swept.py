@@ -111,7 +111,9 @@ class Swept:
 
 
 def _shown(value: Any) -> str:
-    """Without what is in the middle of a long one: mappings often differ at their ends."""
+    """A label where it has one; without what is in the middle of a long one."""
+    if isinstance(value, dict) and isinstance(value.get("label"), str):
+        value = value["label"]
     text = f"{value:.6g}" if isinstance(value, float) else written(value)
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
