@@ -25,6 +25,7 @@ from gcsim.files import replacing
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import kept
+from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
 _CODE = Path(__file__).parent
@@ -106,7 +107,12 @@ ASKED_FOR = {
     "breakdown": "gcsim.analysis.plots.breakdown:breakdown_figure",
     "pareto": "gcsim.analysis.plots.pareto:pareto_figure",
 }
-"""What `gcsim plot` draws."""
+"""What `gcsim plot` draws of a run."""
+OF_SWEEP = {
+    "winner": "gcsim.analysis.plots.sweep:winner_figure",
+    "speedup": "gcsim.analysis.plots.sweep:gain_figure",
+}
+"""What it draws of a sweep; the first over two keys or more."""
 REPORT = "report.html"
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
@@ -136,6 +142,17 @@ def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
     """Draw the figures that can be drawn of a stored result, as `form`; see `draw_all`."""
     figures = {f"{name}.{form}": drawn(where, form) for name, where in ASKED_FOR.items()}
     return draw_all(result, folder, figures)
+
+
+def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]:
+    """Draw the figures of a sweep, as `form`; see `draw_all`. Raises `InputError` where no point
+    has a result."""
+    if len(result.failed) == len(result.points):
+        message, hint = "no point of this sweep has a result", "gcsim sweep says why"
+        raise InputError(message, place=str(result.folder or folder), hint=hint)
+    several = sum(len(values) > 1 for values in result.grid.values()) > 1
+    names = list(OF_SWEEP) if several else list(OF_SWEEP)[1:]
+    return draw_all(result, folder, {f"{n}.{form}": drawn(OF_SWEEP[n], form) for n in names})
 
 
 def write_all(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
 
 SCHEMA = 2
+Measure = Literal["accuracy", "loss"]
+"""Of training, on samples that are held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,45 @@ class FaultyRuns:
     """In the scenario's order of compressors."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One trajectory, judged at some steps."""
+
+    label: str
+    seed: int
+    learning_rate: float
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    """At the largest size."""
+    accuracy: tuple[float | None, ...]
+    loss: tuple[float, ...]
+    wire_bytes_per_worker: tuple[float, ...]
+    """By window between two evaluations: in a step."""
+    nmse: tuple[float | None, ...]
+    """By window; None where an update is not to be the mean gradient of its step."""
+
+    def judged(self, measure: Measure) -> list[float]:
+        """By evaluation: the loss, or the accuracy in percent."""
+        return shown(measure, self.accuracy, self.loss)
+
+
+def shown(measure: Measure, accuracy: Sequence[float | None], loss: Sequence[float]) -> list[float]:
+    """What is judged, for people: the loss, or the accuracy in percent."""
+    if measure == "loss":
+        return list(loss)
+    return [100 * one for one in accuracy if one is not None]  # a target of it has it everywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Trajectories of training with a run's methods, where they are known."""
+
+    measure: Measure
+    """What the target is of."""
+    curves: tuple[Curve, ...]
+    """In the scenario's order of compressors, by seed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """Rows in the scenario's order of compressors, sizes ascending within each."""
@@ -260,6 +301,8 @@ class Result:
     """None where the scenario has no faults."""
     inputs: tuple[UncertainInput, ...] = ()
     """What the rows' draws are of; empty where nothing that is needed has a range."""
+    trained: Trained | None = None
+    """None where no trajectory of the scenario's `train` is known; `results.json` has it not."""
 
     def document(self) -> dict[str, Any]:
         """What stands in `results.json`."""

@@ -15,21 +15,22 @@ _HINT = "gcsim run writes it"
 _RESULT = TypeAdapter(Result)
 
 
-def read_results(path: Path) -> Result:
-    """The result of a run's folder, or of its `results.json`, without timelines.
+def read_results(path: Path, hint: str = _HINT) -> Result:
+    """The result of a run's folder, or of its `results.json`, without timelines; `hint` says what
+    writes it.
 
     Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
     """
     file = path / RESULTS if path.is_dir() else path
-    body = read_object(file, str(file), "result of a run", _HINT)
+    body = read_object(file, str(file), "result of a run", hint)
     schema = body.pop("schema", None)
     if schema != SCHEMA or "rows" not in body:
         message = f"is no result of a run of schema {SCHEMA}"
-        raise InputError(message, place=str(file), hint=_HINT)
+        raise InputError(message, place=str(file), hint=hint)
     try:
         found = _RESULT.validate_python(body)
     except ValidationError as error:
-        raise InputError(list(broken(error, body, str(file), _HINT))) from error
+        raise InputError(list(broken(error, body, str(file), hint))) from error
     if not found.rows:
-        raise InputError("has no rows", place=str(file), hint=_HINT)
+        raise InputError("has no rows", place=str(file), hint=hint)
     return found

@@ -10,7 +10,7 @@ training take the same time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from gcsim import units
 from gcsim.analysis.advice.advice import HALF
-from gcsim.analysis.plots.style import BLACK, COLOURS, DPI, GREY, new_figure, settings
+from gcsim.analysis.plots.style import BLACK, new_figure, save, settings
+from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, legend_of
 from gcsim.analysis.report.numbers import bits, duration
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
@@ -38,14 +39,7 @@ _TIMES = 16
 """From the scenario's own value to either end of an axis, where nobody says."""
 _SURE = 10
 """Percentile of the draws above which a winner's lead must lie."""
-FORMATS: Mapping[str, dict[str, Any]] = {
-    ".png": {"format": "png", "dpi": DPI, "metadata": {"Software": None}},
-    ".svg": {"format": "svg", "metadata": {"Date": None}},
-    ".pdf": {
-        "format": "pdf",
-        "metadata": {"CreationDate": None, "Producer": None, "Creator": None},
-    },
-}
+FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
 Values = NDArray[np.float64]
@@ -256,35 +250,21 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
         )
     found = mapped(asked, text, progress=progress)
     with settings(), replacing(path) as temporary:
-        figure = map_figure(found, asked.scenario)
-        figure.savefig(temporary, **FORMATS[path.suffix])
+        save(map_figure(found, asked.scenario), temporary, path.suffix[1:])
     return found
 
 
 def map_figure(found: Map, scenario: Scenario) -> Any:
     """The picture. To be used inside `settings`."""
-    from matplotlib.colors import ListedColormap
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     figure = new_figure(9.0, 5.2)
     axes = figure.add_axes((0.09, 0.13, 0.6, 0.79))
     present = [number for number in range(len(found.labels)) if (found.winner == number).any()]
-    colours = _colours(found.labels, present)
+    colours = colours_of(present, dense={0})
     x, y = (_edges(axis, count) for axis, count in ((found.x, COLUMNS), (found.y, ROWS)))
-    index = np.searchsorted(present, found.winner)
-    axes.pcolormesh(
-        x, y, index, cmap=ListedColormap([colours[n] for n in present]), vmin=-0.5,
-        vmax=len(present) - 0.5, alpha=0.75, linewidth=0, rasterized=True,
-    )  # fmt: skip
-    for row, column in zip(*np.nonzero(~found.sure), strict=True):
-        corners = (x[column], y[row], x[column + 1] - x[column], y[row + 1] - y[row])
-        axes.add_patch(_hatched(corners))
-    handles: list[Any] = [
-        Patch(color=colours[n], alpha=0.75, label=found.labels[n]) for n in present
-    ]
-    if not found.sure.all():
-        handles.append(Patch(facecolor="white", edgecolor=GREY, hatch="////", label="not sure"))
+    draw_winners(axes, (x, y), found.winner, found.sure, colours)
+    handles = legend_of(found.labels, colours, sure=bool(found.sure.all()))
     middle = (np.geomspace(found.x.low, found.x.high, COLUMNS),
               np.geomspace(found.y.low, found.y.high, ROWS))  # fmt: skip
     for place, number in enumerate(_lined(found, present)):
@@ -314,33 +294,14 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
     )
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.7, 0.93), frameon=False,
                   fontsize=9)  # fmt: skip
-    figure.text(
-        0.99, 0.015, "fastest is not safe: train before you trust a method", ha="right",
-        fontsize=8, style="italic",
-    )  # fmt: skip
+    figure.text(0.99, 0.015, NOT_SAFE, ha="right", fontsize=8, style="italic")
     return figure
-
-
-def _hatched(corners: tuple[float, float, float, float]) -> Any:
-    from matplotlib.patches import Rectangle
-
-    left, bottom, width, height = corners
-    return Rectangle(
-        (left, bottom), width, height, fill=False, hatch="////", edgecolor=GREY, linewidth=0
-    )
 
 
 def _lined(found: Map, present: Sequence[int]) -> list[int]:
     """Methods with a line: half precision, then winners."""
     half = [n for n, kind in enumerate(found.kinds) if kind in HALF][:1]
     return list(dict.fromkeys([*half, *(number for number in present if number)]))[:3]
-
-
-def _colours(labels: Sequence[str], present: Sequence[int]) -> dict[int, str]:
-    """By number of a method: dense training is white, as it leaves all as it is."""
-    found = {0: "#F2F2F2"}
-    others = [number for number in present if number]
-    return found | {n: COLOURS[place % len(COLOURS)] for place, n in enumerate(others)}
 
 
 def _edges(axis: Axis, count: int) -> Values:

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from gcsim.analysis.page.page import Chart, plain
+from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.report.intervals import speedup_known, within
 from gcsim.analysis.report.numbers import milliseconds, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.result import Result, Row
-from gcsim.scenarios.trained.result import TrainingResult
+from gcsim.scenarios.result import Curve, Measure, Result, Row
 
 BLACK = "#000000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -35,6 +34,8 @@ TICKS = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
 """Of a logarithmic axis."""
 BAND = 0.15
 """Opacity."""
+CURVES = 480
+"""Pixels of a chart of training."""
 ROW = 26
 """Pixels of a bar."""
 
@@ -125,15 +126,32 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
     return _figure(traces, layout), 150 + ROW * len(rows)
 
 
-def accuracy_chart(result: TrainingResult, at: str) -> Chart:
+def training_sections(
+    kinds: dict[str, str], every: Sequence[Curve], measure: Measure
+) -> list[tuple[str, Html]]:
+    """Headings, and below them how training goes over steps and over seconds; `kinds` are the
+    registered names of the methods by label."""
+    said = ["Median over seeds; band from the lowest seed to the highest."]
+    over_steps, over_seconds = (
+        chart(_judged_chart(kinds, every, measure, at), CURVES) for at in ("steps", "seconds")
+    )
+    name = measure.capitalize()
+    return [
+        (f"{name} over steps", over_steps),
+        (f"{name} over simulated seconds", over_seconds + notes(said)),
+    ]
+
+
+def _judged_chart(
+    kinds: dict[str, str], every: Sequence[Curve], measure: Measure, at: str
+) -> Chart:
     """Accuracy or loss on samples held out against steps or simulated seconds (`at`): the median
     over seeds at the same evaluations, and the band from the lowest seed to the highest."""
     traces: list[dict[str, Any]] = []
-    kinds = {row.label: row.compressor for row in result.rows}
     for label, line in _lines(kinds).items():
-        curves = [curve for curve in result.curves if curve.label == label]
+        curves = [curve for curve in every if curve.label == label]
         places = [getattr(curve, at) for curve in curves]
-        judged = [curve.judged(result.measure) for curve in curves]
+        judged = [curve.judged(measure) for curve in curves]
         length = min(map(len, judged), default=0)
         if not length:
             continue
@@ -151,7 +169,7 @@ def accuracy_chart(result: TrainingResult, at: str) -> Chart:
                 "<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
-    what = "accuracy [%]" if result.measure == "accuracy" else "loss"
+    what = "accuracy [%]" if measure == "accuracy" else "loss"
     named = "steps" if at == "steps" else "simulated seconds"
     return _figure(
         traces, {"xaxis": {"title": {"text": named}}, "yaxis": {"title": {"text": what}}}

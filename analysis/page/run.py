@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gcsim.analysis.page.charts import breakdown_chart, speedup_chart
+from gcsim.analysis.page.charts import breakdown_chart, speedup_chart, training_sections
 from gcsim.analysis.page.page import (
     Cell,
     Html,
@@ -56,6 +56,7 @@ def run_page(result: Result, command: str) -> Html:
         ),
         ("Speedup", chart(speedup_chart(result, banded), SPEEDUPS)),
         ("Where an iteration goes", chart(bars, height)),
+        *_training(result),
         *_ranges(result, found),
         ("All sizes", folded(f"{len(everywhere)} rows", _table(everywhere, None))),
         ("Where the numbers come from", facts(_told(result))),
@@ -112,6 +113,23 @@ def _number(column: Column, row: Row) -> float:
     """What a cell is sorted by; what is not known comes first."""
     value = column.value(row)
     return -1.0 if value is None else float(value)
+
+
+def _training(result: Result) -> Iterator[tuple[str, Html]]:
+    """How training goes with the methods of which that is known, and what it is of."""
+    told = result.trained
+    if told is None:
+        return
+    known = {curve.label for curve in told.curves}
+    kinds = {row.label: row.compressor for row in result.rows}
+    steps, (heading, seconds) = training_sections(kinds, told.curves, told.measure)
+    largest = max(result.rows, key=lambda row: row.nodes)
+    said = [f"On {plural(largest.nodes, 'node')}, {plural(largest.workers, 'worker')}."]
+    unknown = [label for label in kinds if label not in known]
+    if unknown:
+        said.append(f"Not trained, so without a curve: {', '.join(unknown)}. Try: gcsim train.")
+    yield steps
+    yield heading, seconds + notes([" ".join(said)])
 
 
 def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:

@@ -82,7 +82,7 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None
         [row.workers for row in rows],
         [relative_throughput(row) for row in rows],
         label=label,
-        **_look(style),
+        **look_of(style),
     )
 
 
@@ -116,7 +116,8 @@ def _ends(row: Row) -> tuple[float, float]:
     )
 
 
-def _look(style: LineStyle) -> dict[str, Any]:
+def look_of(style: LineStyle) -> dict[str, Any]:
+    """A line's properties."""
     if style.muted:
         return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
     return {
@@ -192,9 +193,9 @@ def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float
         sample = Line2D([1.06, 1.085, 1.11], [place] * 3, transform=beside, clip_on=False)
         muted = label in styles and styles[label].muted
         if muted:
-            sample.set(**_look(styles[label]))
+            sample.set(**look_of(styles[label]))
         elif label in styles:
-            sample.set(**_look(styles[label]), markevery=[1])
+            sample.set(**look_of(styles[label]), markevery=[1])
         else:
             sample.set(color=GREY, linewidth=1.2, linestyle=(0, (2, 2)))
         axes.add_artist(sample)

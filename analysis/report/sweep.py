@@ -77,7 +77,7 @@ def _lines(
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     ranges = _open(found)
     numbers = NUMBERS if ranges else NUMBERS[:1]
-    headings = [*_headings(keys),
+    headings = [*short_names(keys),
                 "recommended", *numbers, "fastest to try", *numbers, "pays"]  # fmt: skip
     lines = [
         [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
@@ -187,7 +187,7 @@ def _folded(heading: str, width: int) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def _headings(keys: Sequence[str]) -> list[str]:
+def short_names(keys: Sequence[str]) -> list[str]:
     """The shortest ends of the keys that tell them apart: `nodes`, `compressors.1`."""
 
     def shortest(key: str) -> str:

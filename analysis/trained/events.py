@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gcsim.errors import InputError
-from gcsim.scenarios.trained.result import Curve, TrainingResult
+from gcsim.scenarios.result import Curve
+from gcsim.scenarios.trained.result import TrainingResult
 
 
 def require_tensorboard(place: str) -> None:

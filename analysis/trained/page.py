@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gcsim.analysis.page.charts import accuracy_chart
-from gcsim.analysis.page.page import Cell, Html, chart, code, folded, notes, page, paragraphs, table
+from gcsim.analysis.page.charts import training_sections
+from gcsim.analysis.page.page import Cell, Html, code, folded, notes, page, paragraphs, table
 from gcsim.analysis.trained.table import answer, columns_of, legend, ranked, title
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
-
-CURVES = 480
-"""Pixels of a chart."""
 
 
 def training_page(result: TrainingResult, command: str) -> Html:
     """The report as HTML; `command` is what made it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
-    measure = result.measure.capitalize()
+    kinds = {row.label: row.compressor for row in result.rows}
     sections: list[tuple[str, Html]] = [
         ("Answer", paragraphs(answer(result), "verdict")),
         (title(result), _table(result, rows) + notes([legend(result)])),
-        (f"{measure} over steps", chart(accuracy_chart(result, "steps"), CURVES)),
-        (
-            f"{measure} over simulated seconds",
-            chart(accuracy_chart(result, "seconds"), CURVES)
-            + notes(["Median over seeds; band from the lowest seed to the highest."]),
-        ),
+        *training_sections(kinds, result.curves, result.measure),
         ("All sizes", folded(f"{len(every)} rows", _table(result, every, nodes=True))),
         ("What was learned", notes([result.data])),
         ("The command that made it", code(command)),

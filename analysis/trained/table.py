@@ -15,7 +15,8 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.trained.result import HALF, Measure, TrainedRow, TrainingResult
+from gcsim.scenarios.result import Measure
+from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
 NOT = "-"

@@ -1,4 +1,4 @@
-"""`gcsim plot RUN`: the pictures of a run again, in another format, and error against speed.
+"""`gcsim plot FOLDER`: the pictures of a run again, in another format, or those of a sweep.
 
 Everything heavy is imported when the command runs.
 """
@@ -25,28 +25,42 @@ class Format(StrEnum):
 
 @reported
 def plot(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that gcsim run wrote.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="What gcsim run or gcsim sweep wrote.")
+    ],
     *,
     form: Annotated[
         Format, typer.Option("--format", help="SVG and PDF are for papers.")
     ] = Format.png,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: RUN.")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: FOLDER.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw the figures of a run again.
+    """Draw a run again, or a sweep.
 
-    Speedup, breakdown, and error against time and bytes.
+    A run: speedup, breakdown, and error against time and bytes. A sweep: the
+    fastest method and the speedup of the recommended one as maps over two
+    keys, with a panel for each combination of the others; one key as lines.
     """
-    from gcsim.analysis.write import draw_again
+    from gcsim.analysis.report.numbers import plural
+    from gcsim.analysis.write import draw_again, draw_sweep
     from gcsim.cli.folder import check_writable
     from gcsim.cli.terminal import note
     from gcsim.scenarios.stored import read_results
+    from gcsim.scenarios.sweeps.stored import is_sweep, read_sweep
 
-    result = read_results(run)
     folder = output or (run if run.is_dir() else run.parent)
-    check_writable(folder)
-    paths = draw_again(result, folder, form.value)
+    failed = 0
+    if is_sweep(run):
+        swept = read_sweep(run)
+        check_writable(folder)
+        paths, failed = draw_sweep(swept, folder, form.value), len(swept.failed)
+    else:
+        result = read_results(run)
+        check_writable(folder)
+        paths = draw_again(result, folder, form.value)
+    if failed and not quiet:
+        note(f"{plural(failed, 'point')} of the sweep failed and stay empty")
     if not quiet:
         note(f"Written to {folder}: {', '.join(path.name for path in paths)}")

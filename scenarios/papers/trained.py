@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from gcsim.scenarios.papers.preset import Line, Panel
-from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+from gcsim.scenarios.result import Curve
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 ACCURACY, RATIO = "accuracy [%]", "ratio [x]"
 GUESSED = 10.0

@@ -11,35 +11,43 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.trained.study import (
+    curve_of,
     dense_level,
     described,
     ends_of,
+    measured,
     mostly,
     steps_ratio,
     until,
 )
+from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1
 """By so large a share bytes over a training must differ from a run's to be priced."""
 
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
-    """The result with what is known of training in its rows and its provenance."""
+    """The result with what is known of training in its rows, its provenance and its curves."""
     if scenario.train is None or scenario.dense is None:
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label
     found = {one.choice.label: one for one in _trained(scenario)}
+    if not found:
+        return result
+    priced = _priced(scenario, result, found)
+    curves = _curves(scenario, result, found, priced)
+    result = replace(result, trained=Trained(measure=measured(plan.target), curves=curves))
     dense = found.get(label)
     if dense is None:
         return result
@@ -49,7 +57,6 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         return result
     ends = {label: ends_of(plan, one, level) for label, one in found.items()}
     iteration = {row.nodes: row.iteration_s for row in result.rows if row.label == label}
-    priced = _priced(scenario, result, found)
     rows = []
     for row in result.rows:
         if row.label not in ends:
@@ -74,6 +81,28 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
 def _trained(scenario: Scenario) -> list[Tried]:
     every = (known_of(scenario, choice) for choice in scenario.compressors)
     return [one for one in every if one is not None]
+
+
+def _curves(
+    scenario: Scenario,
+    result: Result,
+    found: Mapping[str, Tried],
+    priced: Mapping[str, Sequence[Clock]],
+) -> tuple[Curve, ...]:
+    """On the clock of the largest cluster."""
+    most = max(scenario.node_counts)
+    took = {row.label: row.iteration_s for row in result.rows if row.nodes == most}
+
+    def seconds(label: str, trajectory: Trajectory) -> Iterable[float]:
+        if label in priced:
+            return priced[label][scenario.node_counts.index(most)].elapsed(trajectory)
+        return [one.step * took[label] for one in trajectory.evaluations]
+
+    return tuple(
+        curve_of(one, trajectory, seconds(label, trajectory))
+        for label, one in found.items()
+        for trajectory in one.trajectories
+    )
 
 
 def _with(row: Row, ends: list[int | None], steps: float | None) -> Row:

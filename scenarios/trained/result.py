@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-from gcsim.scenarios.result import frame
+from gcsim.scenarios.result import Curve, Measure, frame, shown
 
 SCHEMA = "gcsim training 1"
 HALF = "fp16"
 """The compressor that is compared with beside dense training."""
-
-
-Measure = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,42 +54,12 @@ class TrainedRow:
 
     def final(self, measure: Measure) -> list[float]:
         """By seed: the loss, or the accuracy in percent."""
-        return _shown(measure, self.final_accuracy, self.final_loss)
+        return shown(measure, self.final_accuracy, self.final_loss)
 
     @property
     def reached(self) -> int:
         """Seeds with which the target is reached."""
         return sum(steps is not None for steps in self.steps_to_target)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One trajectory, judged at some steps."""
-
-    label: str
-    seed: int
-    learning_rate: float
-    steps: tuple[int, ...]
-    seconds: tuple[float, ...]
-    """At the largest size."""
-    accuracy: tuple[float | None, ...]
-    loss: tuple[float, ...]
-    wire_bytes_per_worker: tuple[float, ...]
-    """By window between two evaluations: in a step."""
-    nmse: tuple[float | None, ...]
-    """By window; None where an update is not to be the mean gradient of its step."""
-
-    def judged(self, measure: Measure) -> list[float]:
-        """By evaluation: the loss, or the accuracy in percent."""
-        return _shown(measure, self.accuracy, self.loss)
-
-
-def _shown(
-    measure: Measure, accuracy: Sequence[float | None], loss: Sequence[float]
-) -> list[float]:
-    if measure == "loss":
-        return list(loss)
-    return [100 * one for one in accuracy if one is not None]  # a target of it has it everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

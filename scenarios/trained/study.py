@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import Curve, Measure
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.bands import band, grain
 from gcsim.scenarios.trained.pricing import Clock, clocks
-from gcsim.scenarios.trained.result import HALF, Curve, TrainedRow, TrainingResult
+from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
@@ -73,12 +74,12 @@ def train(
     return TrainingResult(
         scenario=scenario.resolved,
         target=described(plan.target, level),
-        measure="accuracy" if plan.target.loss is None else "loss",
+        measure=measured(plan.target),
         trained_workers=plan.workers,
         data=dense.trajectories[0].data,
         rows=tuple(rows),
         curves=tuple(
-            _curve(one, trajectory, of_sizes[-1])
+            curve_of(one, trajectory, of_sizes[-1].elapsed(trajectory))
             for one, of_sizes in zip(tried, timed, strict=True)
             for trajectory in one.trajectories
         ),
@@ -87,6 +88,11 @@ def train(
             "simulation_s": time.perf_counter() - trained,
         },
     )
+
+
+def measured(target: Target) -> Measure:
+    """What a target is of."""
+    return "accuracy" if target.loss is None else "loss"
 
 
 def described(target: Target, dense_accuracy: float) -> str:
@@ -239,13 +245,14 @@ def _mean_time(one: Tried, clock: Clock) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def _curve(one: Tried, found: Trajectory, clock: Clock) -> Curve:
+def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:
+    """A trajectory as it is shown; `seconds` are by evaluation."""
     return Curve(
         label=one.choice.label,
         seed=found.seed,
         learning_rate=found.learning_rate,
         steps=tuple(each.step for each in found.evaluations),
-        seconds=tuple(map(float, clock.elapsed(found))),
+        seconds=tuple(map(float, seconds)),
         accuracy=tuple(each.accuracy for each in found.evaluations),
         loss=tuple(each.loss for each in found.evaluations),
         wire_bytes_per_worker=tuple(window.wire_bytes_per_worker for window in found.windows),

@@ -392,6 +392,10 @@ def test_a_failed_point_stops_no_other_and_sets_the_exit_code(here: Path, gcsim:
             ended.stderr,
         )
     assert re.search(r"mine.py:\d+: error: .*divided by nothing\n", ended.stderr)
+    plotted = gcsim("plot", OUT, folder=here)
+    assert plotted.returncode == 0, plotted.stderr
+    assert "4 points of the sweep failed and stay empty\n" in plotted.stderr
+    assert (here / OUT / "winner.png").exists()
 
 
 # --- interrupts ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from statistics import fmean
 from gcsim.scenarios.papers.judge import order
 from gcsim.scenarios.papers.preset import Outcome, Preset, Study, cells
 from gcsim.scenarios.papers.trained import curves_of, ends, logarithms, panel
-from gcsim.scenarios.trained.result import Curve
+from gcsim.scenarios.result import Curve
 
 ERROR = "error [%]"
 LOSS = "loss held out [nats]"

@@ -17,7 +17,7 @@ from gcsim.scenarios.papers.trained import (
     ratios,
 )
 from gcsim.scenarios.papers.variance.table1 import NONE, OURS, QUICK, alpha, scatter
-from gcsim.scenarios.trained.result import Curve
+from gcsim.scenarios.result import Curve
 
 STROM = ("Strom 0.01", "Strom 0.1")
 _WHERE = "Table 2, Momentum SGD"

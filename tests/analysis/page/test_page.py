@@ -20,8 +20,8 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.trained.page import training_page
-from gcsim.scenarios.result import Result
-from gcsim.scenarios.trained.result import Curve, TrainedRow, TrainingResult
+from gcsim.scenarios.result import Curve, Result, Trained
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from tests.analysis.drawn import between, open_result
 
 HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp; %{x}"
@@ -205,6 +205,26 @@ def test_training_shows_the_accuracies_of_all_seeds() -> None:
         assert max(band["y"]) == pytest.approx(90)
     assert [cell for cell, _ in page.tables[0][1]][:2] == ["none", "1.25"]
     assert HOSTILE in page.texts
+
+
+def test_a_run_shows_the_curves_that_are_known_and_names_the_others(result: Result) -> None:
+    """The same charts as the training's own report, on the methods of the run."""
+    curves = trained("dense", "Top-k 1%").curves
+    text = run_page(replace(result, trained=Trained(measure="accuracy", curves=curves)), COMMAND)
+    page = Page(text)
+    _, _, steps, seconds = page.charts
+    for chart, last in ((steps, 10), (seconds, 0.1)):
+        lines = {trace.get("name"): trace for trace in chart["data"]}
+        assert lines["Top-k 1%"]["x"][-1] == last
+        assert lines["Top-k 1%"]["y"] == pytest.approx([10, 80])
+        assert lines["dense"]["line"]["color"] == charts.BLACK
+        assert set(lines) == {"dense", "Top-k 1%", None}
+    assert "Accuracy over steps" in page.texts
+    (said,) = [text for text in page.texts if "Not trained" in text]
+    assert said.startswith("On 32 nodes, 64 workers.")
+    assert "QSGD 4 bit" in said
+    assert "Top-k" not in said
+    assert "over steps" not in run_page(result, COMMAND)
 
 
 # --- in a browser --------------------------------------------------------------------------------

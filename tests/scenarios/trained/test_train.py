@@ -359,6 +359,12 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
         assert one.speedup_to_target != pytest.approx(
             (one.speedup_vs_dense or 0.0) / (one.steps_to_target_vs_dense or 1.0), rel=0.02
         )
+    # its curve has the seconds of `train`, which prices it so too; dense steps take a row's time
+    known = found.trained
+    assert known is not None
+    for curve, other in zip(known.curves, trained.curves, strict=True):
+        assert replace(curve, seconds=()) == replace(other, seconds=())
+        assert curve.seconds == pytest.approx(other.seconds, rel=0.01)
     assert "Over its training adaptive sends" in found.summary(full=True).replace("\n", " ")
 
 
@@ -383,6 +389,7 @@ def test_of_what_is_not_trained_a_run_says_nothing(scenario: Scenario, tmp_path:
         other = gcsim.run(loaded(tmp_path, change, "cluster.nodes=2"))
         assert all(one.seeds_trained is None for one in other.rows)
         assert "training" not in other.provenance
+        assert other.trained is None
         assert "to target" not in other.summary()
     train(scenario)
     more = gcsim.run(loaded(tmp_path, "compressors=[none, fp16, bf16]", "cluster.nodes=2"))

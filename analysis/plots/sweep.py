@@ -1,0 +1,453 @@
+"""Which method wins where in a sweep, and what is gained there? A cell a point, or lines over one
+key.
+
+Failed points stay empty. Panels of two keys stand side by side, one for each combination of the
+other keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from numpy.typing import NDArray
+
+from gcsim.analysis.plots.speedup import look_of
+from gcsim.analysis.plots.style import (
+    BLACK,
+    BLUE,
+    DPI,
+    FAINT,
+    GREY,
+    MANY,
+    mark_synthetic,
+    new_figure,
+    plain_ticks,
+    settings,
+    short,
+    styles_of,
+)
+from gcsim.analysis.plots.swept import Cell, Key, Swept, swept
+from gcsim.analysis.plots.winners import (
+    DENSE_COLOUR,
+    NOBODY,
+    NOT_SAFE,
+    colours_of,
+    draw_winners,
+    legend_of,
+)
+from gcsim.analysis.report.numbers import fixed, plural
+from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.sweeps.grid import written
+from gcsim.scenarios.sweeps.result import SweepResult
+
+_WIDEST = 9.5
+"""Inches of all panels side by side."""
+_TALLEST = 8.0
+"""Inches of all panels one above the other."""
+_CELL = (1.15, 0.72)
+"""Inches of a cell where there is room."""
+_TOP = 0.55
+"""Inches of the title."""
+_RIGHT = 2.6
+"""Inches of the legend."""
+_ENTRY = 0.2
+"""Inches of one of its entries."""
+_LETTER = 0.078
+"""Inches of a letter of a tick."""
+_LINE = 0.19
+"""Inches of a line of the caption."""
+_ABREAST = 4
+"""Panels beside each other, where each line of them has one value of a key."""
+_WORD = 0.5
+"""Inches of a cell in which a word has room."""
+_LIGHT = 0.55
+"""Of a colour scale: where numbers become white."""
+_FAR = 8
+"""Times the least value from which on a key's axis is logarithmic."""
+_LINEAR = 4
+"""The same for the heights of lines."""
+Draw = Callable[[Axes, list[list[Cell | None]]], None]
+"""Draws the cells of a panel, by row and column."""
+
+
+def winner_figure(result: SweepResult) -> Figure:
+    """The fastest method of each point of two keys or more, hatched where that is not sure."""
+    shown = swept(result)
+    labels = list(shown.kinds)
+    number = {label: place for place, label in enumerate(labels)}
+    found = [cell.winner for cell in shown.cells.values() if cell.winner is not None]
+    present = sorted({number[row.label] for row in found})
+    dense = {number[label] for label, kind in shown.kinds.items() if kind == DENSE}
+    colours = colours_of(present, dense)
+
+    def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
+        winners = [
+            [number[one.winner.label] if one and one.winner else NOBODY for one in row]
+            for row in cells
+        ]
+        sure = [[one is not None and one.sure for one in row] for row in cells]
+        draw_winners(axes, _edges(cells), np.array(winners), np.array(sure), colours, gap=1.5)
+
+    with settings():
+        caption = f"The shortest iteration as stated; {NOT_SAFE}."
+        sure = all(cell.sure for cell in shown.cells.values())
+        handles = legend_of(labels, colours, sure=sure)
+        figure = _panelled(shown, "fastest method", draw, caption, len(handles))
+        _legend(figure, handles)
+        return figure
+
+
+def gain_figure(result: SweepResult) -> Figure:
+    """The speedup of the recommended method of each point, or without dense training its
+    throughput: in cells over two keys or more; over one key lines of all methods."""
+    shown = swept(result)
+    return _lines(shown) if shown.y is None else _gains(shown)
+
+
+def _gains(shown: Swept) -> Figure:
+    what = _measured(shown)
+    rows = [cell.verdict.recommended for cell in shown.cells.values()]
+    values = [_value(row, what) for row in rows if row is not None] or [1.0]
+    low = 1.0 if what == "speedup" else min(values)
+    scale = LogNorm(vmin=low, vmax=max([*values, low * 1.01]), clip=True)
+    colours = LinearSegmentedColormap.from_list("gains", [DENSE_COLOUR, BLUE])
+
+    def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
+        _draw_gains(axes, cells, what, scale, colours)
+
+    over = "over dense training" if what == "speedup" else "[samples/s]"
+    caption = (
+        f"Number: {what} {over} of the method that is recommended, named below it where there is "
+        "room; *: train before you trust it."
+    )
+    with settings():
+        figure = _panelled(shown, f"{what} of the recommended method", draw, caption)
+        width, height = figure.get_size_inches()
+        bar = figure.add_axes(((width - _RIGHT + 0.3) / width, 1 - 2.55 / height, 0.16 / width,
+                               1.9 / height))  # fmt: skip
+        figure.colorbar(ScalarMappable(scale, colours), cax=bar)
+        bar.yaxis.set_minor_locator(NullLocator())
+        ticks = np.geomspace(low, float(scale.vmax or low), 4)
+        bar.yaxis.set_major_locator(FixedLocator(ticks.tolist()))
+        bar.yaxis.set_major_formatter(FixedFormatter([_number(tick, what) for tick in ticks]))
+        bar.set_ylabel(f"{what} {'[x]' if what == 'speedup' else '[samples/s]'}")
+        return figure
+
+
+def _draw_gains(
+    axes: Axes, cells: list[list[Cell | None]], what: str, scale: LogNorm, colours: Colormap
+) -> None:
+    rows = [[one.verdict.recommended if one else None for one in line] for line in cells]
+    values = np.array([[_value(row, what) if row else np.nan for row in line] for line in rows])
+    axes.pcolormesh(
+        *_edges(cells), np.ma.masked_invalid(values), cmap=colours, norm=scale, linewidth=1.5,
+        edgecolors="white", rasterized=True,
+    )  # fmt: skip
+    box = axes.get_window_extent()
+    wide, tall = (box.width / DPI / len(cells[0]), box.height / DPI / len(cells))
+    for y, line in enumerate(rows):
+        for x, row in enumerate(line):
+            cell = cells[y][x]
+            if row is None or cell is None:
+                continue
+            text = _number(values[y, x], what) + ("*" if cell.risky else "")
+            points = min(11.0, 72 * wide / 0.78 / max(4, len(text)), 72 * tall / 1.3)
+            if points < 4:  # too small to be read: colours remain
+                continue
+            name = _fitted(row.label, wide, tall - points / 72)
+            light = "white" if scale(values[y, x]) > _LIGHT else BLACK
+            axes.text(x, y, text, ha="center", va="bottom" if name else "center_baseline",
+                      fontsize=points, fontweight="bold", color=light)  # fmt: skip
+            axes.annotate(name, (x, y), (0, -1.5), textcoords="offset points", ha="center",
+                          va="top", fontsize=6.5, color=light, linespacing=1.0)  # fmt: skip
+
+
+def _fitted(label: str, wide: float, tall: float) -> str:
+    """A label in lines of 6.5 points for so many inches; "" where it has no room."""
+    letters = int(wide / 0.056)
+    if letters < 5:
+        return ""
+    lines = textwrap.wrap(label, letters, break_long_words=False)
+    fits = max(map(len, lines)) <= letters and len(lines) * 0.1 < tall / 2
+    return "\n".join(lines) if fits else ""
+
+
+# --- panels --------------------------------------------------------------------------------------
+
+
+def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int = 0) -> Figure:
+    """Panels with their axes, and on the right room for a legend of so many entries."""
+    x, y = shown.x, shown.y or shown.x
+    panels = shown.panels()
+    columns = len(shown.beside[-1].values) if len(shown.beside) > 1 else len(panels)
+    if columns > _ABREAST:
+        columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.5))))
+    lines = math.ceil(len(panels) / columns)
+    wide = min(_CELL[0] * len(x.values), _WIDEST / columns - 0.2)
+    tall = min(max(_CELL[1] * len(y.values), 1.1), _TALLEST / lines - 0.4)
+    turned = _LETTER * max(map(len, x.shown)) > wide / len(x.values)
+    left = 0.55 + _LETTER * max(map(len, y.shown))
+    if turned:
+        left = max(left, _leaning(x))
+    below = 0.5 + (0.6 * _LETTER * max(map(len, x.shown)) if turned else 0.1)
+    width = max(left + columns * (wide + 0.2) + _RIGHT, 6.5)
+    said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
+    apart = 0.16 + 0.16 * len(shown.beside)
+    bottom = below + 0.15 + _LINE * len(said)
+    height = max(_TOP + lines * (tall + apart) + bottom, 3.2, _TOP + _ENTRY * entries + 0.2)
+    figure = new_figure(width, height)
+    for place, values in enumerate(panels):
+        line, column = divmod(place, columns)
+        corner = (
+            left + column * (wide + 0.2),
+            height - _TOP - apart - line * (tall + apart) - tall,
+        )
+        axes = figure.add_axes((corner[0] / width, corner[1] / height, wide / width, tall / height))
+        cells = [[shown.cell({**values, x.name: a, y.name: b}) for a in x.values] for b in y.values]
+        draw(axes, cells)
+        _mark_failed(axes, cells, wide / len(x.values))
+        axes.set_xlim(-0.5, len(x.values) - 0.5)
+        ends = (-0.5, len(y.values) - 0.5)  # numbers ascend, words are read downwards
+        axes.set_ylim(*(ends if y.numbers else reversed(ends)))
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        _ticks(axes.xaxis, x.shown, wide, turned=turned)
+        _ticks(axes.yaxis, y.shown, tall, upright=True)
+        last = place + columns >= len(panels)
+        axes.tick_params(labelbottom=last, labelleft=column == 0)
+        if shown.beside:
+            named = (f"{key.short}: {written(values[key.name])}" for key in shown.beside)
+            axes.set_title("\n".join(_cut(text, wide) for text in named), fontsize=9,
+                           fontweight="normal")  # fmt: skip
+    lowest = height - _TOP - lines * (tall + apart) - below + 0.25
+    figure.text((left + columns * (wide + 0.2) / 2 - 0.1) / width, lowest / height,
+                x.name, ha="center", va="top")  # fmt: skip
+    middle = height - _TOP - lines * (tall + apart) / 2 - apart / 2
+    figure.text(0.1 / width, middle / height, y.name, ha="left", va="center", rotation=90)
+    _titled(figure, shown, title)
+    _captioned(figure, said)
+    return figure
+
+
+def _leaning(key: Key) -> float:
+    """Inches that turned ticks need on the left."""
+    return 0.2 + 0.82 * _LETTER * max(map(len, key.shown))
+
+
+def _mark_failed(axes: Axes, cells: list[list[Cell | None]], wide: float) -> None:
+    for y, line in enumerate(cells):
+        for x, cell in enumerate(line):
+            if cell is None and wide > _WORD:
+                axes.text(x, y, "failed", ha="center", va="center",
+                          fontsize=8, color=GREY)  # fmt: skip
+
+
+def _titled(figure: Figure, shown: Swept, title: str) -> None:
+    name = shown.first.scenario.get("name", "scenario")
+    height = float(figure.get_size_inches()[1])
+    figure.text(0.1 / figure.get_size_inches()[0], 1 - 0.24 / height, f"{name}: {title}",
+                va="top", fontsize=12, fontweight="bold")  # fmt: skip
+    done = [point.result for point in shown.result.points if point.result is not None]
+    mark_synthetic(figure, next(filter(are_synthetic, done), done[0]))
+
+
+def _captioned(figure: Figure, lines: Sequence[str]) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(0.1 / width, 0.08 / height, "\n".join(lines), va="bottom", fontsize=8,
+                style="italic", linespacing=1.25)  # fmt: skip
+
+
+def _told(shown: Swept) -> str:
+    """Which clusters, which values stand still, what failed."""
+    said = [shown.size[0].upper() + shown.size[1:] + "."]
+    said += [
+        f"{key.name} = {written(key.values[0])}, the first of {len(key.values)} values."
+        for key in shown.fixed
+    ]
+    failed = len(shown.result.failed)
+    if failed:
+        said.append(f"{plural(failed, 'point')} of {len(shown.result.points)} failed: left empty.")
+    return " ".join(said)
+
+
+def _legend(figure: Figure, handles: Sequence[Any]) -> None:
+    width, height = figure.get_size_inches()
+    place = ((width - _RIGHT + 0.15) / width, 1 - _TOP / height)
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, frameon=False,
+                  fontsize=9)  # fmt: skip
+
+
+def _edges(cells: Sequence[Sequence[Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of cells around whole numbers: of columns, of rows."""
+    x, y = (np.arange(count + 1, dtype=np.float64) for count in (len(cells[0]), len(cells)))
+    return x - 0.5, y - 0.5
+
+
+def _ticks(
+    axis: Axis, texts: Sequence[str], inches: float, at: Sequence[float] = (), *,
+    turned: bool = False, upright: bool = False,
+) -> None:  # fmt: skip
+    """A value at each place of `inches` in all (whole numbers without `at`), or each
+    second, third, ... where they would overlap."""
+    places = list(at or range(len(texts)))
+    ends = (min(places), max(places)) if at else (-0.5, len(texts) - 0.5)
+    scale = inches / ((ends[1] - ends[0]) or 1.0)
+    long = [2.2 if upright or turned else len(text) + 1 for text in texts]
+
+    def fit(kept: range) -> bool:
+        return all(
+            (places[b] - places[a]) * scale >= (long[a] + long[b]) * _LETTER / 2
+            for a, b in itertools.pairwise(kept)
+        )
+
+    steps = (range(0, len(places), step) for step in range(1, len(places) + 1))
+    kept = next(filter(fit, steps))
+    axis.set_major_locator(FixedLocator([places[number] for number in kept]))
+    axis.set_major_formatter(FixedFormatter([texts[number] for number in kept]))
+    axis.set_minor_locator(NullLocator())
+    if turned:
+        for label in axis.get_ticklabels():
+            label.set(rotation=35, ha="right", rotation_mode="anchor")
+
+
+def _cut(text: str, inches: float) -> str:
+    letters = int(inches / 0.07)
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def _measured(shown: Swept) -> str:
+    rows = (row for cell in shown.cells.values() for row in cell.verdict.rows)
+    compared = any(row.speedup_vs_dense is not None for row in rows)
+    return "speedup" if compared else "throughput"
+
+
+def _value(row: Row, what: str) -> float:
+    if what == "throughput":
+        return row.throughput_samples_per_s
+    return math.nan if row.speedup_vs_dense is None else row.speedup_vs_dense
+
+
+def _number(value: float, what: str) -> str:
+    return fixed(value, 2) if what == "speedup" else short(value)
+
+
+# --- one key -------------------------------------------------------------------------------------
+
+
+def _lines(shown: Swept) -> Figure:
+    """All methods over one key; a ring is what is recommended, a band its range."""
+    what, key = _measured(shown), shown.x
+    cells = [shown.cell({key.name: value}) for value in key.values]
+    wide, tall = 6.4, 3.9
+    texts = key.shown
+    turned = sum(len(text) + 1 for text in texts) * _LETTER > wide
+    left = max(0.75, _leaning(key)) if turned else 0.75
+    below = 0.5 + (0.6 * _LETTER * max(map(len, texts)) if turned else 0.1)
+    width = left + wide + _RIGHT + 0.4
+    muted = "; thin and grey: other methods" if len(shown.kinds) > MANY else ""
+    caption = (
+        "Ring: what is recommended there, grey where it is not sure whether compression pays. "
+        "Bands: 10th to 90th percentile, of what is recommended or fastest to try "
+        f"somewhere{muted}."
+    )
+    said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
+    bottom = below + 0.25 + _LINE * len(said)
+    height = _TOP + tall + bottom
+    with settings():
+        figure = new_figure(width, height)
+        axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
+        at = _along(key)
+        _draw_lines(axes, at, cells, shown, what)
+        numbers = key.numbers or ()
+        log = _far_apart(numbers)
+        _ticks(axes.xaxis, texts, wide * 0.91, at, turned=turned)
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel(key.name + (" (logarithmic)" if log else ""))
+        axes.set_ylabel("speedup over dense training [x]" if what == "speedup"
+                        else "throughput [samples/s]")  # fmt: skip
+        axes.grid(color="#E4E4E4", linewidth=0.7)
+        handles, _ = axes.get_legend_handles_labels()
+        _legend(figure, handles)
+        _titled(figure, shown, f"{what} of all methods")
+        _captioned(figure, said)
+        return figure
+
+
+def _along(key: Key) -> list[float]:
+    """Where values stand: by size where they are numbers, by logarithm where far apart."""
+    numbers = key.numbers
+    if numbers is None:
+        return [float(place) for place in range(len(key.values))]
+    if _far_apart(numbers):
+        return [math.log(number) for number in numbers]
+    return list(numbers)
+
+
+def _far_apart(numbers: Sequence[float]) -> bool:
+    return min(numbers, default=0.0) > 0 and max(numbers) >= _FAR * min(numbers)
+
+
+def _draw_lines(
+    axes: Axes, at: Sequence[float], cells: Sequence[Cell | None], shown: Swept, what: str
+) -> None:
+    kinds = shown.kinds
+    marked = {
+        row.label
+        for cell in cells
+        if cell is not None
+        for row in (cell.verdict.recommended, cell.verdict.to_try)
+        if row is not None
+    }
+    styles = styles_of(kinds, set(kinds) if len(kinds) <= MANY else marked)
+    every: list[float] = []
+    for label, style in styles.items():
+        rows = [_row(cell, label) for cell in cells]
+        heights = [math.nan if row is None else _value(row, what) for row in rows]
+        axes.plot(at, heights, label="_others" if style.muted else label, **look_of(style))
+        every += [height for height in heights if height > 0]
+        if label in marked and what == "speedup":
+            low = [(row and row.speedup_low) or math.nan for row in rows]
+            high = [(row and row.speedup_high) or math.nan for row in rows]
+            axes.fill_between(at, low, high, color=style.colour, alpha=0.12, linewidth=0)
+            every += [end for end in (*low, *high) if end > 0]
+    for sure in (True, False):
+        rings = [
+            (place, _value(cell.verdict.recommended, what))
+            for place, cell in zip(at, cells, strict=True)
+            if cell is not None and cell.verdict.recommended is not None
+            and (cell.verdict.pays in ("yes", "no")) == sure
+        ]  # fmt: skip
+        if rings:
+            axes.plot(
+                *zip(*rings, strict=True), marker="o", markersize=12, markerfacecolor="none",
+                markeredgecolor=BLACK if sure else GREY, markeredgewidth=1.3, linestyle="none",
+                label="recommended" if sure else "recommended, not sure",
+            )  # fmt: skip
+    for place, cell in zip(at, cells, strict=True):
+        if cell is None:
+            axes.axvline(place, color=FAINT, linewidth=1.0, linestyle=(0, (2, 2)), zorder=0)
+            axes.text(place, 0.98, "failed ", rotation=90, ha="right", va="top", fontsize=8,
+                      color=GREY, transform=axes.get_xaxis_transform())  # fmt: skip
+    if max(every) > _LINEAR * min(every):
+        axes.set_yscale("log")
+        ticks = [step * 10.0**power for power in range(-4, 10) for step in (1, 2, 5)]
+        axes.yaxis.set_major_locator(FixedLocator(ticks))
+        plain_ticks(axes.yaxis)
+
+
+def _row(cell: Cell | None, label: str) -> Row | None:
+    rows = cell.verdict.rows if cell is not None else ()
+    return next((row for row in rows if row.label == label), None)

@@ -1,0 +1,185 @@
+"""What does a sweep's picture show? Values of keys along its axes, and in each cell one verdict.
+
+Axes are the two keys with the most values; each combination of the others has a panel of its own,
+up to `PANELS`. What is more stays at its first value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcsim import units
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.report.selection import Verdict, largest_verdict, surely_faster
+from gcsim.analysis.report.sweep import short_names
+from gcsim.errors import InputError, InternalError
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.sweeps.grid import written
+from gcsim.scenarios.sweeps.result import SweepResult
+
+PANELS = 12
+"""Of one picture."""
+_LONGEST = 24
+"""Letters of a value on an axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A swept key. Where its values are numbers, or quantities of one dimension, they ascend."""
+
+    name: str
+    short: str
+    """As short as tells it from the other swept keys."""
+    values: tuple[Any, ...]
+    numbers: tuple[float, ...] | None
+    """The values in SI units; None where they are no numbers."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The values, for people."""
+        return tuple(map(_shown, self.values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point, at its largest cluster."""
+
+    verdict: Verdict
+    winner: Row | None
+    """The shortest iteration, as stated; None where nothing can be trained with."""
+    sure: bool
+    """Whether it is faster than every other, in the interval of its lead."""
+
+    @property
+    def risky(self) -> bool:
+        """Whether what is recommended should be trained before it is trusted."""
+        found = self.verdict
+        return found.recommended is not None and found.recommended is found.to_try is not found.safe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A sweep as a picture shows it."""
+
+    result: SweepResult
+    x: Key
+    y: Key | None
+    """None where one key is swept."""
+    beside: tuple[Key, ...]
+    """Each combination of their values has a panel."""
+    fixed: tuple[Key, ...]
+    """Shown at their first value."""
+    cells: Mapping[str, Cell]
+
+    @property
+    def first(self) -> Result:
+        """The result of the first point that has one."""
+        return next(point.result for point in self.result.points if point.result is not None)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Registered names of the methods by label, in the order of the scenario."""
+        done = (point.result for point in self.result.points if point.result is not None)
+        return {row.label: row.compressor for one in done for row in one.rows}
+
+    def panels(self) -> list[dict[str, Any]]:
+        """What the keys that are no axes are set to, panel by panel."""
+        every = itertools.product(*(key.values for key in self.beside))
+        names = [key.name for key in self.beside]
+        kept = {key.name: key.values[0] for key in self.fixed}
+        return [{**dict(zip(names, values, strict=True)), **kept} for values in every]
+
+    def cell(self, values: Mapping[str, Any]) -> Cell | None:
+        """The point of these values; None where it failed."""
+        single = {key: each[0] for key, each in self.result.grid.items() if len(each) == 1}
+        return self.cells.get(_same({**single, **values}))
+
+    @property
+    def size(self) -> str:
+        """Of the clusters, in words."""
+        found = {(cell.verdict.rows[0].nodes, cell.verdict.rows[0].workers)
+                 for cell in self.cells.values()}  # fmt: skip
+        if len(found) > 1:
+            return "at each point's largest cluster"
+        ((nodes, workers),) = found
+        return f"on {plural(nodes, 'node')}, {plural(workers, 'worker')}"
+
+
+def _shown(value: Any) -> str:
+    """A label where it has one; without what is in the middle of a long one."""
+    if isinstance(value, dict) and isinstance(value.get("label"), str):
+        value = value["label"]
+    text = f"{value:.6g}" if isinstance(value, float) else written(value)
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def swept(result: SweepResult) -> Swept:
+    """What is drawn of a sweep, of which one point at least has a result."""
+    cells = {
+        _same(point.values): _cell(point.result)
+        for point in result.points
+        if point.result is not None
+    }
+    if not cells:
+        raise InternalError("a figure was asked for of a sweep without results")
+    x, *others = _keys(result.grid)
+    y, rest = (others[0], others[1:]) if others else (None, [])
+    beside: list[Key] = []
+    for key in rest:
+        if math.prod(len(one.values) for one in (*beside, key)) <= PANELS:
+            beside.append(key)
+    fixed = tuple(key for key in rest if key not in beside)
+    return Swept(result=result, x=x, y=y, beside=tuple(beside), fixed=fixed, cells=cells)
+
+
+def _keys(grid: Mapping[str, Sequence[Any]]) -> list[Key]:
+    """Those with more than one value, most values first."""
+    names = [name for name, values in grid.items() if len(values) > 1] or list(grid)[:1]
+    keys = [
+        _key(name, short, grid[name]) for name, short in zip(names, short_names(names), strict=True)
+    ]
+    return sorted(keys, key=lambda key: -len(key.values))
+
+
+def _key(name: str, short: str, values: Sequence[Any]) -> Key:
+    numbers = numbers_of(values)
+    if numbers is None:
+        return Key(name=name, short=short, values=tuple(values), numbers=None)
+    order = sorted(range(len(values)), key=lambda place: numbers[place])
+    return Key(
+        name=name,
+        short=short,
+        values=tuple(values[place] for place in order),
+        numbers=tuple(numbers[place] for place in order),
+    )
+
+
+def numbers_of(values: Sequence[Any]) -> tuple[float, ...] | None:
+    """The values in SI units, where all are numbers, or quantities of one dimension."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return tuple(map(float, values))
+    for dimension in units.UNITS:
+        try:
+            return tuple(float(units.parse(value, dimension)) for value in values)
+        except InputError:
+            continue
+    return None
+
+
+def _cell(result: Result) -> Cell:
+    verdict = largest_verdict(result)
+    out = [row for row, _ in verdict.left_out]
+    usable = [row for row in verdict.rows if not any(row is one for one in out)]
+    winner = usable[0] if usable else None
+    sure = winner is not None and surely_faster(winner, usable[1:])
+    return Cell(verdict=verdict, winner=winner, sure=sure)
+
+
+def _same(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
