@@ -26,7 +26,7 @@ from gcsim.compressors.requests import (
     TreeMerge,
     WithoutServer,
 )
-from gcsim.compressors.sharing import Payloads, shared
+from gcsim.compressors.sharing import Payloads, forget, shared
 from gcsim.fields import Count, Whole
 
 
@@ -134,6 +134,7 @@ def lockstep(
                     requests.append(exchange.send(replies[rank]))
                 except StopIteration as stop:
                     updates.append(stop.value)
+        forget(replies)
         if updates and not requests:
             return updates
         try:

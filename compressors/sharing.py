@@ -53,6 +53,15 @@ def shared(replies: list[R], *, checked: bool) -> list[R]:
     return replies
 
 
+def forget(replies: Iterable[Any]) -> None:
+    """All workers have made of these replies what they make. What is kept of it holds the reply,
+    which holds it: tensors would stay until the garbage collector comes."""
+    for reply in replies:
+        made: _Made | None = getattr(reply, _MADE, None)
+        if made is not None:
+            made.values.clear()
+
+
 def is_shared(received: Iterable[Tensor]) -> bool:
     """Whether other workers may make the same of this reply."""
     return hasattr(received, _MADE)

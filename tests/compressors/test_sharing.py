@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterable
 
 import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import read_frames
 from gcsim.compressors.conformance.subject import SHAPES, gradients, numel, subject_of
 from gcsim.compressors.lockstep import Blind, lockstep
+from gcsim.compressors.registry import REGISTRY, create
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InternalError
@@ -150,3 +155,31 @@ def _count_frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr("gcsim.compressors.coding.messages.read_frames", counting)
     return read
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_what_an_exchange_made_is_gone_with_it(name: str) -> None:
+    """Without the garbage collector: a circle would hold gigabytes of a large model until then."""
+    piece = TensorSlice(name="weight", shape=(40, 50), offset=0, index=0)
+    layout = BucketLayout(index=0, slices=(piece,))
+    team = [create(name, Worker(rank=rank, count=2, seed=0)) for rank in range(2)]
+    gradient = torch.randn(2000, generator=torch.Generator().manual_seed(1))
+    first = type(team[0]).warmup_steps(type(team[0]).Parameters())
+    bucket = Bucket(layout=layout, gradient=gradient, second_moment=gradient.square())
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            lockstep([member.exchange(bucket, first) for member in team])
+            updates = lockstep([member.exchange(bucket, first + 1) for member in team])
+        alive = [weakref.ref(update) for update in updates]
+        del updates
+        assert [ref() is None for ref in alive] == [True, True]
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [one for one in gc.garbage if isinstance(one, Tensor) and one.numel() >= 2000]
+        assert not left
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
