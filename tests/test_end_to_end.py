@@ -396,7 +396,9 @@ def endless_run(folder: Path, cache: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupt_exits_130_and_leaves_earlier_results_whole(
     done: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

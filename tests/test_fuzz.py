@@ -138,6 +138,7 @@ def test_mutations_change_copies_and_come_from_the_generator(change: str) -> Non
     assert len(set(several)) > 100
 
 
+@pytest.mark.long
 def test_a_hang_ends_its_process_and_is_told(tmp_path: Path) -> None:
     """A process that answers nothing in time is killed; the next try has another one."""
     jobs = [Job("layers", 0, 0), Job("layers", 0, 1)]  # half a second each, in a new process

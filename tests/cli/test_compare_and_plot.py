@@ -107,8 +107,14 @@ def test_differences_are_those_of_the_values() -> None:
     assert dict(differences([one, one])) == {}
 
 
-@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"),
-                                              ("pdf", b"%PDF")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "begins"),
+    [
+        ("png", b"\x89PNG"),
+        pytest.param("svg", b"<?xml", marks=pytest.mark.long),
+        pytest.param("pdf", b"%PDF", marks=pytest.mark.long),
+    ],
+)
 def test_pictures_are_drawn_in_every_format_the_same_each_time(
     result: Result, tmp_path: Path, form: str, begins: bytes
 ) -> None:

@@ -68,7 +68,10 @@ def test_a_faster_network_is_never_slower(found: Map) -> None:
     assert (np.diff(found.seconds, axis=1) >= -1e-3 * found.seconds[:, 1:]).all()
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    "suffix",
+    [s if s == ".png" else pytest.param(s, marks=pytest.mark.long) for s in FORMATS],
+)
 def test_equal_maps_are_equal_files(suffix: str, question: Asked, tmp_path: Path) -> None:
     for name in ("one", "two"):
         draw_map(question, "bandwidth,latency", tmp_path / f"{name}{suffix}")

@@ -255,6 +255,7 @@ def test_mistakes_end_with_2(arguments: tuple[str, ...], said: str, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_page_shows_what_the_command_prints() -> None:
     page = (Path(__file__).parents[3] / "docs/advice.md").read_text(encoding="utf-8")
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")

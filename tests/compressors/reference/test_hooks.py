@@ -70,6 +70,7 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_casts_are_equal_to_the_hooks_bit_for_bit(
     team: Any, hooks: list[dict[str, Any]], name: str

@@ -156,6 +156,7 @@ def test_only_what_differs_from_the_default_is_written() -> None:
     }
 
 
+@pytest.mark.long
 def test_a_long_trace_stays_readable_by_the_reader_of_scenarios(tmp_path: Path) -> None:
     rows = "".join(f"{n / 10:.1f},{n * 7919 % 333_000_000}\n" for n in range(1, MOST_POINTS))
     found = csv(tmp_path, "seconds,bit_per_second\n0,1\n" + rows)

@@ -365,6 +365,7 @@ def trained(entry: ModelEntry, steps: int, learning_rate: float) -> list[float]:
     return list(trainer.warm_up(steps))
 
 
+@pytest.mark.long
 def test_the_small_transformer_learns_more_than_how_often_characters_occur() -> None:
     entry = MODELS["transformer_small"]
     losses = trained(entry, 200, 0.1)

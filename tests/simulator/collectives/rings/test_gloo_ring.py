@@ -325,7 +325,7 @@ def test_any_allgather_over_any_links_is_the_simulation(
     assert finishes.tolist() == allgather_oracle(starts, sizes, hops, key)
 
 
-@pytest.mark.parametrize("p", [2, 5, 64])
+@pytest.mark.parametrize("p", [2, 5, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> None:
     pool = KINDS[kind]

@@ -203,7 +203,9 @@ LATE = {
 
 
 @pytest.mark.parametrize("network", [NETWORK, *LATE.values()], ids=["plain", *LATE])
-@pytest.mark.parametrize(("nodes", "servers"), [(64, 1), (32, 1)])
+@pytest.mark.parametrize(
+    ("nodes", "servers"), [pytest.param(64, 1, marks=pytest.mark.long), (32, 1)]
+)
 def test_64_different_workers_are_the_simulation(nodes: int, servers: int, network: Link) -> None:
     pushed = [64_000 + 997 * ((7 * r) % 64) for r in range(64)]
     starts = [(r * 7_919_003) % 200_000_000 for r in range(64)]
