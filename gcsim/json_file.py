@@ -7,6 +7,7 @@ is held against the types of what it becomes (by pydantic): keys, ranges, length
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,17 @@ def read_object(
     if not isinstance(body, dict):
         raise refusal(f"is no {what}", place=place, hint=hint)
     return body
+
+
+def finite(value: object) -> float | None:
+    """A finite number; None for everything else that JSON has."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def main_job_cache(shared_folder: Path) -> Path:
     """Where the main job's profiles are kept: its test makes them, others find them, or make them
     where they come first."""
     return shared_folder / "cache of the main job"
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of the file's own, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def pytest_configure() -> None:

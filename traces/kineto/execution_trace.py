@@ -13,10 +13,11 @@ Source: pytorch/pytorch, torch/csrc/profiler/standalone/execution_trace_observer
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from gcsim.json_file import finite
 
 Event = dict[str, Any]
 
@@ -31,7 +32,7 @@ def as_events(nodes: Iterable[Event]) -> Iterator[Event]:
     launched: list[tuple[float, float, Event]] = []
     forwards: dict[float, float] = {}
     for node in nodes:
-        start, lasted = _number(node.get("ts")), _number(node.get("inclusive_dur"))
+        start, lasted = finite(node.get("ts")), finite(node.get("inclusive_dur"))
         if start is None or lasted is None:
             continue
         if node.get("cat") is not None:
@@ -81,16 +82,6 @@ def _sequence(node: Event) -> float | None:
         for one in (attributes if isinstance(attributes, list) else ())
         if isinstance(one, dict) and isinstance(one.get("name"), str)
     }
-    number = _number(told.get("seq_id"))
+    number = finite(told.get("seq_id"))
     forward = told.get("scope") == 0 == told.get("fw_parent")
     return number if forward and number is not None and number >= 0 else None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gcsim.json_file import finite
 from gcsim.traces.kineto.execution_trace import KIND
 from gcsim.traces.kineto.json_stream import Event, events, unreadable
 
@@ -118,7 +119,7 @@ class _Collector:
             if not isinstance(name, str):
                 continue
             if event.get("ph") == "s" and ("fwd" in name or "fwd" in kind):
-                if (at := _number(event.get("ts"))) is not None:
+                if (at := finite(event.get("ts"))) is not None:
                     self._marks.operators.append(at)
             elif event.get("ph") == "X":
                 self._complete(event, kind, name)
@@ -163,7 +164,7 @@ class _Collector:
             return
         span = self._span(event)
         if span is not None:
-            told = _number(arguments.get("In msg nelems"))
+            told = finite(arguments.get("In msg nelems"))
             elements = _elements(arguments) if told is None else int(told)
             self._reduces.setdefault(name, []).append((span.start, elements))
 
@@ -181,7 +182,7 @@ class _Collector:
 
     @staticmethod
     def _span(event: Event) -> Span | None:
-        start, lasted = _number(event.get("ts")), _number(event.get("dur"))
+        start, lasted = finite(event.get("ts")), finite(event.get("dur"))
         if start is None or lasted is None or lasted < 0:
             return None
         return Span(start, start + lasted)
@@ -215,17 +216,6 @@ class _Collector:
 
 def _one(span: Span | None) -> tuple[Span, ...]:
     return () if span is None else (span,)
-
-
-def _number(value: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _arguments(event: Event) -> dict[str, Any]:

@@ -30,9 +30,10 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Reading,
     Stated,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, finite, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
 from gcsim.analysis.report.numbers import plural, size
 from gcsim.errors import InputError
+from gcsim.json_file import finite
 
 _NAMES: dict[str, tuple[Collective, str]] = {
     "all_reduce": ("all_reduce", "input"),

@@ -37,8 +37,9 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Stated,
 )
 from gcsim.analysis.calibration.measurements.csv_table import ELEMENTS
-from gcsim.analysis.calibration.measurements.json_text import at, finite, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import at, loaded, whole
 from gcsim.errors import InputError
+from gcsim.json_file import finite
 
 _ACTIVITY = re.compile(r"(NCCL|MPI|GLOO)_(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL)")
 _OTHERS = re.compile(r"[A-Z]+_(?:[A-Z]+_)?(?:ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BCAST)")

@@ -27,15 +27,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    THIS_MACHINE,
     Reading,
     Spread,
     Stated,
     number,
     refused_table,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, finite, loaded
+from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
+from gcsim.json_file import finite
 
 _WANTED = ("[ ID]", "Interval", "Transfer", "Bitrate")
 _HEADING = re.compile(r"\[ ID\](?:\[Role\])?\s+Interval\s+Transfer\s+(?:Bitrate|Bandwidth)\b(.*)")
@@ -46,7 +48,6 @@ _ROW = re.compile(
 )
 _BEGIN = re.compile(r"Connecting to host (\S+), port|Accepted connection from (\S+), port")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_LOCAL = ("127.", "::1", "localhost")
 _LEAST_INTERVALS = 3
 
 
@@ -118,7 +119,7 @@ def _spreads(name: str, test: _Test) -> Iterator[Spread]:
 
 
 def _notes(name: str, test: _Test) -> Iterator[str]:
-    if test.host.startswith(_LOCAL):
+    if test.host.startswith(THIS_MACHINE):
         yield f"{name}: measured to {test.host}, which is this machine and no network"
     if len(test.streams) > 1:
         yield (

@@ -6,7 +6,6 @@ What is needed is looked up; what is missing is told by who needs it.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from gcsim.errors import InputError
@@ -40,17 +39,6 @@ def entries(value: Any, *keys: str | int) -> list[Any]:
     """The list that stands there; empty where there is none."""
     found = at(value, *keys)
     return found if isinstance(found, list) else []
-
-
-def finite(value: Any) -> float | None:
-    """A finite number; None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def whole(value: Any) -> int | None:

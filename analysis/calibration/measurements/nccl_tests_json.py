@@ -28,9 +28,10 @@ from gcsim.analysis.calibration.measurements.collectives import (
     refused_table,
     unknown_collective,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, finite, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
 from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
 from gcsim.errors import InputError
+from gcsim.json_file import finite
 
 _WANTED = ("size", "type", "out_of_place or in_place with a time")
 

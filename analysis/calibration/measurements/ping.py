@@ -23,6 +23,7 @@ import statistics
 from collections.abc import Iterator
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    THIS_MACHINE,
     Mistakes,
     Reading,
     Spread,
@@ -37,7 +38,6 @@ _REPLY = re.compile(r"bytes from .*?\b(?:icmp_)?seq=\d+ .*?time[=<](\S+) ?ms(.*)
 _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d./]+) ms")
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
-_LOCAL = ("127.", "::1", "localhost")
 _LEAST = 3
 """Round trips of a run from which on the first one is left out."""
 _LONGEST = 3600e3
@@ -110,7 +110,7 @@ def _milliseconds(words: list[str], line: int, mistakes: Mistakes) -> list[float
 
 def _notes(name: str, hosts: list[str], sent: int, received: int) -> Iterator[str]:
     for host in dict.fromkeys(hosts):
-        if host.startswith(_LOCAL):
+        if host.startswith(THIS_MACHINE):
             yield f"{name}: {host} is this machine: no network was measured"
     if received < sent:
         lost = sent - received

@@ -5,7 +5,6 @@ Expected winners are those of the engine at the cell's own settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +22,7 @@ OVERRIDES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +32,7 @@ def question() -> Asked:
 
 
 @pytest.fixture(scope="module")
-def found(question: Asked, _own_cache: None) -> Map:
+def found(question: Asked, own_cache: None) -> Map:
     return mapped(question, "bandwidth,latency")
 
 

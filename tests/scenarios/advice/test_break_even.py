@@ -7,7 +7,6 @@ Expected numbers are those of runs of the same scenario with the printed setting
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,11 +23,7 @@ from gcsim.traces.profile import TrafficProfile
 LABELS = ("half precision", "PowerSGD rank 4", "Top-k 1 %")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def question(**words: object) -> Asked:

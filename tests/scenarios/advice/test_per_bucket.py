@@ -6,7 +6,6 @@ every plan beside the one that was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -18,16 +17,11 @@ from gcsim.scenarios.advice.per_bucket import can_share, mixed, plan
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.profile import Step
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine(own_cache: None) -> Engine:
     """ResNet-50, whose traffic comes with gcsim: five buckets on a slow network, one world."""
     words = Words(model="resnet50", device="v100", nodes=4, network="10 Gbit/s")
     return Engine(asked(None, words, ["uncertainty.draws=0"]))
