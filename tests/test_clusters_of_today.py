@@ -12,8 +12,13 @@ from tests.command import gcsim
 pytestmark = pytest.mark.long
 
 RESNET50, GPT2, VIT, BERT = 25_557_032, 124_439_808, 86_567_656, 335_141_888
-DENSE = ("--set=compressors=[none]", "--set=gradients.iterations=1", "--set=uncertainty.draws=0")
-"""Neither changes what dense workers send."""
+DENSE = (
+    "--set=compressors=[none]",
+    "--set=gradients.iterations=1",
+    "--set=gradients.workers=1",
+    "--set=uncertainty.draws=0",
+)
+"""None changes what dense workers send."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ SMALL = (
     "--set=batch_size=2",
     "--set=gradients.warmup_steps=1",
     "--set=gradients.iterations=1",
-    "--set=gradients.workers=2",
+    "--set=gradients.workers=1",
 )
 """None changes what dense workers send; ResNet-50 with 64 samples takes 11 GB and minutes."""
 

@@ -237,7 +237,7 @@ def test_without_a_cache_everything_works_and_says_so_once(tmp_path: Path) -> No
         "batch_size: 2\ngradients: {source: live, workers: 2, iterations: 2}\n"
         "compute: {forward: 1 ms, backward: 2 ms}\n"
         "cluster: {nodes: [2], devices_per_node: 1, device: v100, network: 10gbe}\n"
-        "compressors: [none, qsgd]\n"
+        "compressors: [none, fp16]\n"
     )
     nowhere = str(tmp_path / "file" / "home")
     named = ("HOME", "XDG_CACHE_HOME", "GCSIM_CACHE_DIR", "NUMBA_CACHE_DIR")

@@ -197,7 +197,7 @@ def test_mistakes_are_exit_2_and_nothing_is_written(
 ) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     found: Finished = in_this_process(
-        "train", "small.yaml", "-q", "--set", "train.steps=20", "--set", change,
+        "train", "small.yaml", "-q", "--jobs", "1", "--set", "train.steps=20", "--set", change,
         "--set", "train.seeds=1",
         folder=tmp_path, GCSIM_CACHE_DIR=str(cache),
     )  # fmt: skip

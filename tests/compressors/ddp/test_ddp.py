@@ -28,10 +28,14 @@ from tests.compressors.ddp.plan import (
 )
 from tests.compressors.ddp.ranks import LENGTHS, requests
 
-COUNTS = (2, 3, 4)
+JOBS = {
+    2: ("registry", "collectives"),
+    COUNT: ("registry", "collectives", "loops"),
+    4: ("collectives",),  # four train in `tests/traces/training/test_against_ddp.py`
+}
+"""What so many ranks do, one job after the other."""
+FEW = (2, COUNT)
 CASES = carried()
-TOGETHER = [("registry", "collectives"), ("loops",)]
-"""Jobs that the same ranks do."""
 Results = Callable[[int, str], list[Any]]
 
 
@@ -40,24 +44,23 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Results of a job with so many ranks; they are started once, also when they fail."""
 
     @cache
-    def outcome(count: int, *jobs: str) -> list[list[Any]] | AssertionError:
+    def outcome(count: int) -> list[list[Any]] | AssertionError:
         try:
-            return start_ranks(tmp_path_factory.mktemp(f"{jobs[0]}-{count}"), count, *jobs)
+            return start_ranks(tmp_path_factory.mktemp(f"{count}"), count, *JOBS[count])
         except AssertionError as error:
             return error
 
     def found(count: int, job: str) -> list[Any]:
-        jobs = next(each for each in TOGETHER if job in each)
-        results = outcome(count, *jobs)
+        results = outcome(count)
         if isinstance(results, AssertionError):
             raise results
-        return results[jobs.index(job)]
+        return results[JOBS[count].index(job)]
 
     return found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", FEW)
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[name for name, _ in CASES])
 def test_updates_equal_those_of_lockstep_to_the_last_bit(
     ranks: Results, case: int, count: int
@@ -77,7 +80,7 @@ def test_updates_equal_those_of_lockstep_to_the_last_bit(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", FEW)
 def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) -> None:
     for of_rank in ranks(count, "registry"):
         for found in of_rank:
@@ -87,7 +90,7 @@ def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", FEW)
 def test_the_first_iteration_delivers_the_mean(ranks: Results, count: int) -> None:
     given = [gradients(0, rank) for rank in range(count)]
     wanted = [torch.stack(of_ranks).double() for of_ranks in zip(*given, strict=True)]
@@ -104,7 +107,7 @@ def one_request(request: Request) -> Exchange:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", JOBS)
 def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
     asked = [requests(rank, count) for rank in range(count)]
     found = ranks(count, "collectives")

@@ -32,12 +32,8 @@ CAP = 512
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("none", {}),
     ("fp16", {}),
-    ("fp8", {}),
-    ("natural", {}),
     ("qsgd", {}),
     ("terngrad", {}),
-    ("orq", {}),
-    ("bingrad_b", {}),
     ("scaled_sign", {}),
     ("ef_block_sgdm", {}),
     ("onebit_adam", {"freeze_step": 20}),
@@ -46,13 +42,11 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("gtopk", {"ratio": 0.05}),
     ("randomk", {"ratio": 0.1}),
     ("threshold", {"threshold": 0.01}),
-    ("sidco", {"ratio": 0.05}),
     ("gradient_sampling_bayes", {"tau": 7}),
     ("powersgd", {"rank": 2}),
     ("count_sketch", {}),
     ("thc", {}),
     ("accordion", {"steps_per_epoch": 5, "interval_epochs": 2}),
-    ("torch_powersgd", {"start": 3, "rank": 2}),
 ]
 """Of all families that DDP can carry."""
 
