@@ -47,6 +47,7 @@ def test_the_page_of_devices_is_up_to_date() -> None:
     assert text == "\n".join(page()) + "\n", "run: make devices"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("processor", "precision"), FAMILIES)
 def test_a_fit_finds_the_coefficients_that_made_its_data(
     processor: Processor, precision: Precision

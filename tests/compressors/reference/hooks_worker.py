@@ -1,18 +1,21 @@
-"""One process of a gloo group that runs PyTorch's own communication hooks; see test_torch_hooks.
+"""Two processes of a Gloo group that run PyTorch's own communication hooks; see test_hooks.
 
-    python hooks_worker.py RANK STORE GRADIENTS RESULTS
+    python hooks_worker.py FOLDER
 
-GRADIENTS (torch.save) holds {"shapes": [...], "gradients": [step][rank] -> flat tensor}; RESULTS
-gets what the hooks returned at each step, by name, and the numbers that they drew.
+FOLDER/job.pt (torch.save) holds {"shapes": [...], "gradients": [step][rank] -> flat tensor};
+FOLDER/RANK.pt gets what the hooks returned at each step, by name, and the numbers that they drew.
+The ranks are forked, so that torch is imported once.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,18 +150,17 @@ def post_local(job: dict[str, Any], rank: int) -> list[Tensor]:
     return after
 
 
-def main() -> None:
-    rank, store, gradients, results = int(sys.argv[1]), *sys.argv[2:]
+def work(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
+        init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=2,
         timeout=timedelta(seconds=600),
     )
-    job = torch.load(gradients, weights_only=True)
+    job = torch.load(folder / "job.pt", weights_only=True)
     found: dict[str, Any] = {
         "fp16": run(default_hooks.fp16_compress_hook, None, job, rank),
         "bf16": run(default_hooks.bf16_compress_hook, None, job, rank),
@@ -177,9 +179,19 @@ def main() -> None:
         for name in ("pertensor", "perchannel"):
             hook = getattr(quantization_hooks, f"quantization_{name}_hook")
             found[name] = run(hook, None, job, rank)
-    torch.save(found, results)
+    torch.save(found, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=work, args=(r, Path(sys.argv[1])), daemon=True) for r in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(any(process.exitcode for process in ranks))
 
 
 if __name__ == "__main__":
