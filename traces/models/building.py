@@ -31,9 +31,11 @@ def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Modu
     fails on a batch of its input shape, or returns anything else than the float32 logits that
     `entry` promises (what goes into a loss of the user's own may be anything).
     """
+    from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
+
     with keyed_generator(seed, "initial weights"), _current_directory_importable():
         if device == "meta":
-            with torch.device("meta"):
+            with torch.device("meta"), ShapesOnly():
                 model = _call(entry)
         else:
             model = _call(entry)
@@ -114,10 +116,13 @@ def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
 
 def _check_output(entry: ModelEntry, model: nn.Module) -> None:
     """One forward pass in training mode, after which buffers (batch norm) are as before."""
+    from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
+
     device = next(model.parameters()).device
     sample = sample_batch(entry, 2, device)
     try:
-        with unmoved_buffers(model), keyed_generator(0, "trial pass", device=device):
+        trial = keyed_generator(0, "trial pass", device=device)
+        with unmoved_buffers(model), trial, ShapesOnly():
             output: Any = model(sample)
     except Exception as error:
         kind = str(sample.dtype).removeprefix("torch.")

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from gcsim.compressors.meter_dispatch import UncompiledMode
+from gcsim.traces.models.shapes_only import shapes_of
 
 Shape = Sequence[int]
 
@@ -41,12 +42,15 @@ class FlopCounter(UncompiledMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if func is not torch.ops.prim.device.default:
+        result = shapes_of(func, args, given)
+        if result is None and func is not torch.ops.prim.device.default:
             with self:
                 result = func.decompose(*args, **given)
             if result is not NotImplemented:
                 return result
-        result = func(*args, **given)
+            result = None
+        if result is None:
+            result = func(*args, **given)
         if formula := self._formulas.get(func.overloadpacket):
             self.flops += formula(*args, **given, out_val=result)
         return result

@@ -56,6 +56,8 @@ def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
     One forward and one backward pass of two samples. Raises `InputError` when the model cannot
     be built on the CPU, or has no backward pass.
     """
+    from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
+
     if any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules()):
         module = build_model(entry, seed=0)
     parameters = [parameter for _, parameter in trainable(module)]
@@ -66,6 +68,7 @@ def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
         own_mistakes(entry, module, f"a forward and backward pass of {_SAMPLES} samples"),
         keyed_generator(0, "dropout", device=device),
         noted_order(parameters) as order,
+        ShapesOnly(),
     ):
         output = module(sample_batch(entry, _SAMPLES, device))
         losses = sample_losses(entry, output, labels)
