@@ -83,7 +83,9 @@ class ErrorMeter:
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    result = tensors[0].clone()
-    for tensor in tensors[1:]:
+    if len(tensors) == 1:
+        return tensors[0].clone()
+    result = tensors[0] + tensors[1]
+    for tensor in tensors[2:]:
         result.add_(tensor)
     return result.div_(len(tensors))
