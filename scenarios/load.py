@@ -217,7 +217,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         if str(label) in labels:
             place = document.place((*key_path, "label"))
             message = f"two compressors are labelled {label!r}"
-            hint = f"first at {labels[label]}; give one a `label:` of its own"
+            hint = f"first at {labels[str(label)]}; give one a `label:` of its own"
             problems.append(Problem(place=place, message=message, hint=hint))
         labels[str(label)] = document.place(key_path)
         values = checked.model_dump()

@@ -180,6 +180,14 @@ def test_a_mistake_is_named_with_its_place(
         assert found.startswith(expected)
 
 
+def test_two_numbers_are_no_labels_and_alike(tmp_path: Path) -> None:
+    two = "- {kind: none, label: 1}\n  - {kind: none, label: 1}"
+    found = problems(tmp_path, changed("- none", two))
+    assert [("must be text" in one, "labelled 1; first at" in one) for one in found] == [
+        (True, False), (True, False), (False, True)
+    ]  # fmt: skip
+
+
 def test_all_mistakes_of_a_file_are_reported_in_its_order(tmp_path: Path) -> None:
     text = (
         GOOD.replace("batch_size: 32", "batch_size: 0")

@@ -98,8 +98,8 @@ def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bo
         del section["efficiency"]
     section["latency"] = _exact_time(section["latency"], float(link.latency))
     section["estimate"] = estimate
-    section["source"] = source
-    head = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
+    section["source"] = printable(source)
+    head = "".join(f"# {printable(' '.join(comment.split()))}\n" for comment in comments)
     return head + write({"links": {link.name: section}})
 
 

@@ -250,7 +250,7 @@ def test_the_file_holds_the_link_and_simulating_with_it_gives_the_fitted_times(
     sizes = [1 << power for power in range(8, 28, 2)]
     points = simulated(true, measured([1.0] * len(sizes), sizes, algorithm="gloo"))
     found = fit(points, inside=INSIDE, line_rate=1.25e9, name="mine")
-    reading = Reading(file="a.csv", tool="a tool 1.2", measurements=tuple(points))
+    reading = Reading(file="a.csv", tool="a tool 1.2, Gloo\x02", measurements=tuple(points))
     path = tmp_path / "mine.yaml"
     path.write_text(entry(found, [reading], date="2024-05-06", command="gcsim calibrate link a"))
     link, _ = read_link("mine.yaml", tmp_path)
@@ -263,7 +263,13 @@ def test_the_file_holds_the_link_and_simulating_with_it_gives_the_fitted_times(
         assert bounds is not None
         low, high = (float(end * line) for end in bounds)
         assert (low, high) == pytest.approx((own.low, own.high), rel=1e-4)
-    for said in ("a.csv", "a tool 1.2", "4 ranks", "2024-05-06", "gcsim calibrate link a"):
+    for said in (
+        "a.csv",
+        "a tool 1.2, Gloo\\x02",
+        "4 ranks",
+        "2024-05-06",
+        "gcsim calibrate link a",
+    ):
         assert said in link.source
     again = Model([point.measurement for point in found.points], INSIDE).seconds(link)
     assert list(again) == [point.fitted for point in found.points]
