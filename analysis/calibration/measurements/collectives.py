@@ -30,6 +30,8 @@ LEAST_SIZES = 3
 LARGEST = 1 << 34
 """Bytes, 16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
 MOST_RANKS = 100_000
+LONGEST_S = 86_400
+"""A day."""
 THIS_MACHINE = ("127.", "::1", "localhost")
 """How hosts begin to which there is no network."""
 _LONGEST = 200

@@ -11,6 +11,7 @@ from pathlib import Path
 from gcsim.analysis.calibration.measurements.collectives import (
     LARGEST,
     LEAST_SIZES,
+    LONGEST_S,
     MOST_RANKS,
     Measurement,
     Mistakes,
@@ -92,6 +93,8 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
             mistakes.at(point.place, f"{point.nbytes:,} bytes are more than {LARGEST >> 30} GiB")
         if point.ranks > MOST_RANKS:
             mistakes.at(point.place, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
+        if point.seconds > LONGEST_S:
+            mistakes.at(point.place, f"a time of {point.seconds:.3g} s is more than a day")
     mistakes.raise_any()
     return reading
 

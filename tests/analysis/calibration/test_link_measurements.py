@@ -231,6 +231,7 @@ def test_a_csv_in_any_order_of_columns(tmp_path: Path) -> None:
          "a.txt:6: error: has 3 values, the header 4; is the line cut off?"),
         ("0.2,", "0,", "a.txt:6: error: a time of 0 s; times are positive"),
         ("0.2,", "-1e-3,", "a.txt:6: error: a time of -1e-3 s; times are positive"),
+        ("0.2,", "1e302,", "a.txt:6: error: a time of 1e+302 s is more than a day"),
         ("0.2,", "nan,", "a.txt:6: error: seconds: 'nan' is not a number"),
         (",2000", ",2e3", "a.txt:6: error: bytes: '2e3' is no number of bytes from 1"),
         (",2000", f",{2**34 + 1}", "a.txt:6: error: 17,179,869,185 bytes are more than 16 GiB"),
