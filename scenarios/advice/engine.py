@@ -79,8 +79,10 @@ class Engine:
 
     def _find(self) -> None:
         scenario = self.scenario
-        keys = [profile_key(scenario, choice) for choice in scenario.compressors]
-        kept_here = [profile_cache.load(key) if self._cache else None for key in keys]
+        keys, kept_here = [""] * len(scenario.compressors), [None] * len(scenario.compressors)
+        if self._cache and profile_cache.holds_any():
+            keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+            kept_here = [profile_cache.load(key) for key in keys]
         recorded = isinstance(scenario.gradients, RecordedGradients)
         left: list[CompressorChoice] = []
         for choice, key, here in zip(scenario.compressors, keys, kept_here, strict=True):

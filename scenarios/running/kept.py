@@ -44,13 +44,14 @@ _written: list[int] = []
 _READ = 20e6
 """Bytes of a result, unpacked, that are read in a second."""
 _RESULT = TypeAdapter(Result)
-_ROOMS = ("scenarios", "simulator")
+_ROOMS = ("compressors", "traces", "simulator", "scenarios")
+_LIBRARIES = ("numpy", "numba", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")
 
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
     """The name of a run's result; `keys` are those of its profiles, `passes` what was measured."""
-    versions = {name: profile_cache.version(name) for name in ("simpy", "scipy")}
+    versions = {name: profile_cache.version(name) for name in _LIBRARIES}
     facts = {
         "scenario": scenario,
         "profiles": list(keys),
@@ -58,7 +59,7 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
         "simulation": simulation_code(),
         "versions": {"gcsim": gcsim.__version__, "python": platform.python_version(), **versions},
     }
-    return profile_cache.key({"result": json.dumps(plain(facts))})
+    return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
 
 
 def plain(value: Any) -> object:
@@ -80,7 +81,7 @@ def plain(value: Any) -> object:
 
 @cache
 def simulation_code() -> str:
-    """A hash of what stage 2 consists of, beside the rooms that `profile_cache.key` counts."""
+    """A hash of what stage 2 consists of, and of the rooms that make what it reads."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
     top = Path(gcsim.__file__).parent

@@ -50,7 +50,8 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
         for number in range(first[bucket], first[bucket + 1]):
             bucket_of[number] = bucket
     for world in range(out.size):
-        asked[:], served[:] = NEVER, False
+        for number in range(collectives):  # a slice assignment takes longer to compile
+            asked[number], served[number] = NEVER, False
         free, side_free, issued, finish, entered = 0.0, 0.0, 0.0, 0.0, 0.0
         left, left_before = 0.0, 0.0  # the last two leave times
         place, prepared, entering = 0, 0, 0
