@@ -33,8 +33,8 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
-_APART = "advice"
-"""In the name of a kept result: it has no timelines."""
+_APART, _ROWS = "advice", "rows"
+"""In the name of a kept result: it has no timelines, and no provenance either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Engine:
 
     def result(self) -> Result:
         """The scenario itself; raises `InputError` as a run does."""
-        return self._simulated(self.scenario, self.scenario.compressors)
+        return self._simulated(self.scenario, self.scenario.compressors, sources=True)
 
     def rows(
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
@@ -158,17 +158,24 @@ class Engine:
         scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
         return self._with(scenario, [choice], [known]).rows[0]
 
-    def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result:
-        return self._with(
-            scenario, choices, [self._known[_which(scenario, choice)] for choice in choices]
-        )
+    def _simulated(
+        self, scenario: Scenario, choices: Sequence[CompressorChoice], *, sources: bool = False
+    ) -> Result:
+        methods = [self._known[_which(scenario, choice)] for choice in choices]
+        return self._with(scenario, choices, methods, sources=sources)
 
     def _with(
-        self, scenario: Scenario, choices: Sequence[CompressorChoice], methods: Sequence[Known]
+        self,
+        scenario: Scenario,
+        choices: Sequence[CompressorChoice],
+        methods: Sequence[Known],
+        *,
+        sources: bool = False,
     ) -> Result:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
-        name = kept.result_key(scenario, [_APART, *keys], self._passes) if self._cache else ""
+        apart = _APART if sources else _ROWS
+        name = kept.result_key(scenario, [apart, *keys], self._passes) if self._cache else ""
         found = kept.load(name) if name else None
         if found is not None:
             return found
@@ -180,6 +187,7 @@ class Engine:
             self._passes,
             progress=SilentProgress(),
             timelines=False,
+            sources=sources,
             prices=self._prices,
         )
         if name:

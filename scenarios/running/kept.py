@@ -47,6 +47,7 @@ _RESULT = TypeAdapter(Result)
 _ROOMS = ("compressors", "traces", "simulator", "scenarios")
 _LIBRARIES = ("numpy", "numba", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
@@ -64,19 +65,29 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
 
 def plain(value: Any) -> object:
     """A value of the rooms in full, as `json` has it; what differs in a field differs here."""
-    if value is None or isinstance(value, bool | int | float | str):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
-    if is_dataclass(value):
-        return [type(value).__name__, *(plain(getattr(value, one.name)) for one in fields(value))]
+    if kind is Fraction:
+        return ["Fraction", str(value)]
+    if is_dataclass(kind):
+        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
+    if isinstance(value, int | float | str):
+        return value
     if isinstance(value, Mapping):
         return [[plain(key), plain(each)] for key, each in value.items()]
     if isinstance(value, Sequence):
         return [plain(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, Path | Fraction):
-        return [type(value).__name__, str(value)]
+    if isinstance(value, Path):
+        return [kind.__name__, str(value)]
     raise InternalError(f"a scenario holds a {type(value).__name__}, which has no name")
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
 
 
 @cache
