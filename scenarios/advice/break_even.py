@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.network.links import Link
 
@@ -29,7 +29,6 @@ CLOSE = 2e-3
 _MOST = 14
 _NEAR = 2.0
 """Times slower and faster than the rate that was found, where the worlds are asked."""
-LOW, HIGH = 10, 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
