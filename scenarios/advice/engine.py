@@ -79,7 +79,8 @@ class Engine:
 
     def _find(self) -> None:
         scenario = self.scenario
-        keys, kept_here = [""] * len(scenario.compressors), [None] * len(scenario.compressors)
+        keys = [""] * len(scenario.compressors)
+        kept_here: list[TrafficProfile | None] = [None] * len(keys)
         if self._cache and profile_cache.holds_any():
             keys = [profile_key(scenario, choice) for choice in scenario.compressors]
             kept_here = [profile_cache.load(key) for key in keys]

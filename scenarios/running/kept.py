@@ -63,7 +63,7 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
     return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
 
 
-def plain(value: Any) -> object:
+def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
     """A value of the rooms in full, as `json` has it; what differs in a field differs here."""
     kind = type(value)
     if kind in _PLAIN:

@@ -22,7 +22,7 @@ STILL, MOVING, NEVER_STEADY = 0, 1, -1
 
 
 @loop
-def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+def steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, all in one
     sent: Row,
     received: Row,
     width: int,

@@ -196,7 +196,12 @@ def test_a_file_is_parsed_when_it_is_asked_for(
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     parsed: list[str] = []
     real = code.parsed
-    monkeypatch.setattr(code, "parsed", lambda text: (parsed.append(text), real(text))[1])
+
+    def noted(text: str) -> code.Known:
+        parsed.append(text)
+        return real(text)
+
+    monkeypatch.setattr(code, "parsed", noted)
     files = written(tmp_path)
     for asked, new in (("base", 1), ("other", 1), ("base", 0)):
         known = code.Trees(files.values())
