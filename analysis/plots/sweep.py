@@ -37,7 +37,7 @@ from gcsim.analysis.plots.style import (
     short,
     styles_of,
 )
-from gcsim.analysis.plots.swept import Cell, Key, Swept, swept
+from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.plots.winners import (
     DENSE_COLOUR,
     NOBODY,
