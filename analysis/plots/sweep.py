@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
+from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.plots.speedup import look_of
 from gcsim.analysis.plots.style import (
     BLACK,
@@ -37,7 +38,6 @@ from gcsim.analysis.plots.style import (
     short,
     styles_of,
 )
-from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.plots.winners import (
     DENSE_COLOUR,
     NOBODY,
