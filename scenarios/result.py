@@ -10,6 +10,9 @@ from typing import Any, Literal
 from gcsim.errors import InputError, Problem
 
 SCHEMA = 2
+LOW, HIGH = 10, 90
+"""Percentiles over drawn worlds, and over seeds, between which a range lies."""
+PERCENTILES = f"{LOW}th to {HIGH}th percentile"
 Measure = Literal["accuracy", "loss"]
 """Of training, on samples that are held out."""
 

@@ -72,13 +72,14 @@ def simulated_run(
     *,
     progress: Progress,
     timelines: bool = True,
+    sources: bool = True,
     prices: PriceList | None = None,
 ) -> Result:
     """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys,
     `passes` are its `measured_passes`.
 
-    `timelines=False` leaves them out, which costs a simulation of all ranks each. `prices` are
-    those of the scenario's device, where they are at hand.
+    `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
+    the provenance. `prices` are those of the scenario's device, where they are at hand.
     """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
@@ -100,7 +101,9 @@ def simulated_run(
             predictions,
             prices=prices,
             inputs=uncertainty.inputs,
-        ),
+        )
+        if sources
+        else {},
         rows=rows,
         wall={
             "gradients_and_compressors_s": 0.0,

@@ -12,6 +12,7 @@ Both files stay in the folder. Exit code 1 and the output of the command that we
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -66,10 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wheel = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as packed:
         _complete("wheel", {_in_checkout(name) for name in packed.namelist()})
+        _readable(packed.read(f"{stem}.dist-info/METADATA").decode())
     for file in (wheel, folder / f"{stem}.tar.gz"):
         with tempfile.TemporaryDirectory(prefix="gcsim-package-") as place:
             _try(file, Path(place))
     return 0
+
+
+def _readable(metadata: str) -> None:
+    """What an index shows is the README, without links to files that it does not have."""
+    for words in ("# gcsim", "gcsim check my_model.yaml", "docs/tutorial.md"):
+        if words not in metadata:
+            sys.exit(f"METADATA: no {words!r}")
+    if found := re.search(r"\]\((?!https?:)[^)]*\)", metadata):
+        sys.exit(f"METADATA: a link to a file, {found.group()}")
+    print("METADATA: the README, without links to files", flush=True)
 
 
 def _in_checkout(name: str) -> str:

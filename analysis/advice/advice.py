@@ -14,7 +14,7 @@ from typing import Any
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import BreakEven, break_even
+from gcsim.scenarios.advice.break_even import BreakEven, break_even, rate_key
 from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
@@ -200,10 +200,13 @@ def advice(
     if verdict.dense is None or engine.scenario.cluster.workers == 1:
         return found
     named = _named(found)
-    with watcher.task("advice", _BISECTED + 14) as task:
-        ends = break_even(engine, _bisected(found), named, task.advance)
+    ranked = _bisected(found) if rate_key(engine.scenario) else ()
+    with watcher.task("advice", len(ranked) + 3) as task:
+        ends = break_even(engine, ranked, named, task.advance)
         saved = changes(engine, named)
+        task.advance()
         parts = limits(engine, named)
+        task.advance()
     found = replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
     return replace(found, plans=tuple(_plans(engine, found, watcher))) if per_bucket else found
 

@@ -34,6 +34,8 @@ TICKS = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
 """Of a logarithmic axis."""
 BAND = 0.15
 """Opacity."""
+LEGEND = 0.25
+"""Of a chart's height, at most: on a phone a legend of twelve methods is scrolled."""
 CURVES = 480
 """Pixels of a chart of training."""
 ROW = 26
@@ -165,7 +167,7 @@ def _judged_chart(
                 "type": "scatter", "mode": "lines", "name": plain(label),
                 "legendgroup": plain(label), "x": x, "y": list(map(median, by_place)),
                 "line": line,
-                "hovertemplate": f"%{{y:.4g}} at %{{x:.4g}} {at}"
+                "hovertemplate": f"%{{y:.4~g}} at %{{x:.4~g}} {at}"
                 "<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
@@ -215,6 +217,7 @@ def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
             "margin": {"l": 60, "r": 10, "t": 10, "b": 50}, "hovermode": "closest",
             "legend": {
                 "orientation": "h", "y": -0.2, "yanchor": "top", "traceorder": "normal",
+                "maxheight": LEGEND,
             },
             "font": {"family": "system-ui, sans-serif"}, "plot_bgcolor": "#ffffff",
             **{

@@ -31,7 +31,7 @@ from gcsim.analysis.report.dispersion import averaged, spreads
 from gcsim.analysis.report.intervals import speedup_known, uncertain, within
 from gcsim.analysis.report.numbers import milliseconds, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 PARTS = (
     ("input wait", "input_s", GREY, "\\\\\\\\"),
@@ -49,7 +49,7 @@ NOW_AND_THEN = ("input_s", "optimizer_s")
 DOT = 0.008
 """Share of the axis below which a line is not drawn."""
 
-KNOWN = "\n(upper line, in brackets: 10th to 90th percentile over draws of the uncertain inputs)"
+KNOWN = f"\n(upper line, in brackets: {PERCENTILES} over draws of the uncertain inputs)"
 
 DWARFED = 1.8
 """Slowest iteration over the second panel's scale from which that panel is drawn."""

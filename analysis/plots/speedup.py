@@ -28,7 +28,7 @@ from gcsim.analysis.plots.style import (
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import dense_row
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 IDEAL = "ideal"
 LABEL_INCHES = 0.23
@@ -158,7 +158,7 @@ def _note(result: Result) -> str:
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
-    return f"\nband: 10th to 90th percentile of {what} over draws of the uncertain inputs"
+    return f"\nband: {PERCENTILES} of {what} over draws of the uncertain inputs"
 
 
 def _power(value: float) -> str:

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
+from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.plots.speedup import look_of
 from gcsim.analysis.plots.style import (
     BLACK,
@@ -37,7 +38,6 @@ from gcsim.analysis.plots.style import (
     short,
     styles_of,
 )
-from gcsim.analysis.plots.swept import Cell, Key, Swept, swept
 from gcsim.analysis.plots.winners import (
     DENSE_COLOUR,
     NOBODY,
@@ -49,7 +49,7 @@ from gcsim.analysis.plots.winners import (
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
@@ -360,7 +360,7 @@ def _lines(shown: Swept) -> Figure:
     muted = "; thin and grey: other methods" if len(shown.kinds) > MANY else ""
     caption = (
         "Ring: what is recommended there, grey where it is not sure whether compression pays. "
-        "Bands: 10th to 90th percentile, of what is recommended or fastest to try "
+        f"Bands: {PERCENTILES}, of what is recommended or fastest to try "
         f"somewhere{muted}."
     )
     said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))

@@ -20,7 +20,7 @@ from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.summary import html_table
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
@@ -39,7 +39,7 @@ FOOTNOTE = (
     "method is clearly faster than dense, or the probability that the fastest to try is. All rows "
     "are in results.csv."
 )
-RANGES = "range: 10th to 90th percentile over draws of the uncertain inputs."
+RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 

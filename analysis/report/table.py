@@ -27,7 +27,7 @@ from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significa
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, micro_batches
 from gcsim.analysis.report.training import trained_note
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
@@ -295,7 +295,7 @@ def _marks(found: Verdict) -> list[str]:
 
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
-    return f"range: 10th to 90th percentile over {count} draws of the uncertain inputs."
+    return f"range: {PERCENTILES} over {count} draws of the uncertain inputs."
 
 
 def _among(row: Row, rows: Sequence[Row]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.scenarios.result import HIGH, LOW
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
 from gcsim.scenarios.uncertainty.figures import OVERLAP, PASSES, Input, uncertain_inputs
@@ -87,7 +88,7 @@ def interval(
 ) -> Interval | None:
     """Of the values in the worlds; None where they are all alike."""
     # Hazen's: draw k of n stands for the middle of its n-th, as in a Latin hypercube.
-    low, high = np.percentile(values, [10, 90], method="hazen").tolist()
+    low, high = np.percentile(values, (LOW, HIGH), method="hazen").tolist()
     if not low < high:
         return None
     ranks = np.argsort(np.argsort(values))

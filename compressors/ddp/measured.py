@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -90,19 +90,24 @@ _MEASURED = TypeAdapter(Measured)
 def read_measured(path: Path) -> Measured:
     """What a hook has written; raises `InputError` with the key, value and rule of what is
     wrong in it."""
-    body = read_object(path, str(path), "measurement of a hook", _HINT)
+    return _measured(read_object(path, str(path), "measurement of a hook", _HINT), path)
+
+
+def measured_in(path: Path) -> Measured | None:
+    """As `read_measured`; None of the folder of a run, or of its results."""
+    if not path.is_file():
+        return None
+    body = read_object(path, str(path), "result", _HINT)
+    return None if "rows" in body else _measured(body, path)
+
+
+def _measured(body: dict[str, Any], path: Path) -> Measured:
     if body.pop("schema", None) != SCHEMA:
         raise InputError(f"is no measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
     try:
         return _MEASURED.validate_json(json.dumps(body))
     except ValidationError as error:
         raise InputError(list(broken(error, body, str(path), _HINT))) from error
-
-
-def is_measured(path: Path) -> bool:
-    """Whether a file is a hook's measurement and not a run's results. Raises `InputError` as
-    `read_measured` where it is neither."""
-    return path.is_file() and "rows" not in read_object(path, str(path), "result", _HINT)
 
 
 def sent_by(request: Request) -> int:

@@ -32,12 +32,12 @@ def compare(
     """
     from gcsim.analysis.report import compare, measured
     from gcsim.cli.terminal import emit
-    from gcsim.compressors.ddp.measured import is_measured, read_measured
+    from gcsim.compressors.ddp.measured import measured_in
     from gcsim.scenarios.stored import read_results
 
     if len(runs) < len(("one", "another")):
         raise InputError("one run is nothing to compare", place=str(runs[0]), hint="name another")
-    hooks = {path: read_measured(path) for path in runs if is_measured(path)}
+    hooks = {path: hook for path in runs if (hook := measured_in(path)) is not None}
     folders = [path for path in runs if path not in hooks]
     if not folders:
         hint = "name the folder of a run, too"

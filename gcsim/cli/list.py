@@ -205,6 +205,7 @@ def _device(name: str, full: bool) -> Entry:
         "effective_flops_range": found.effective_flop_rate_range,
         "models": _measured_models(found),
         "precisions": list(found.layer_times),
+        "bus": found.bus,
         "estimated_kernels": [kind for kind, rate in found.kernels.items() if rate.estimate],
         "source": found.source,
     }

@@ -31,17 +31,6 @@ from gcsim.traces.storage.shipped import shipped_traces
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
-_BUSES = {
-    "p100_sxm2": "nvlink1",
-    "v100": "nvlink2",
-    "a100_sxm_80gb": "nvlink3",
-    "h100_sxm": "nvlink4",
-    "h200": "nvlink4",
-    "h100_pcie": "pcie5_x16",
-    **dict.fromkeys(("a100_pcie_40gb", "rtx_3090", "rtx_4090", "rtx_a6000"), "pcie4_x16"),
-    **dict.fromkeys(("a10g", "l4", "l40s"), "pcie4_x16"),
-}
-"""What the boards of a device have between them; the others, PCIe 3 (a scenario's default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +177,8 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
     else:
         data["gradients"] = {"source": "synthetic"}
     data["cluster"] = {"collectives": {"transport": "gloo" if on_cpu else "nccl"}}
-    bus = _BUSES.get(str(said["device"]))
-    if bus and said.get("gpus", 1) != 1:
-        data["cluster"]["intra_node"] = bus
+    if device is not None and device.bus and said.get("gpus", 1) != 1:
+        data["cluster"]["intra_node"] = device.bus
     data["training"] = {"overlap": "ddp"}
     data["compressors"] = [dict(one) for one in METHODS]
     _put(data, said)

@@ -12,12 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.network.links import Link
 
@@ -30,7 +29,6 @@ CLOSE = 2e-3
 _MOST = 14
 _NEAR = 2.0
 """Times slower and faster than the rate that was found, where the worlds are asked."""
-LOW, HIGH = 10, 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ def break_even(
     """Of some methods; of those in `ranged` with what the drawn worlds say.
 
     Empty where the network's rate is no single number, or nothing is dense. `progress` is told
-    after each simulated rate and each method.
+    when rates have been looked through, and after each method.
     """
     scenario = engine.scenario
     key, number = rate_key(scenario), scenario.dense
@@ -94,37 +92,58 @@ def break_even(
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
-    scan = []
-    for rate in rates:
-        scan.append(rows(rate, labels))
-        progress()
-    if not all(scan):
-        return []
+    spans = _spans(rates, dense, labels, rows)
+    progress()
     found = []
-    for label in labels:
-        gains = [math.log(one[dense].iteration_s / one[label].iteration_s) for one in scan]
-        spans = [  # the last is that of the fastest network on which it still pays
-            (slow, fast)
-            for (slow, before), (fast, after) in pairwise(zip(rates, gains, strict=True))
-            if before > 0 >= after
-        ]
-        if not spans:
-            found.append(BreakEven(label=label, rate=None, pays=max(gains) > 0))
-            continue
-        rate = _crossing(partial(gain, label), spans[-1])
-        one = BreakEven(label=label, rate=rate, pays=True)
-        found.append(_with_worlds(one, dense, rows) if label in ranged else one)
+    for label, span in spans.items():
+        if isinstance(span, bool):
+            found.append(BreakEven(label=label, rate=None, pays=span))
+        else:
+            rate = _crossing(partial(gain, label), span)
+            one = BreakEven(label=label, rate=rate, pays=True)
+            found.append(_with_worlds(one, dense, rows) if label in ranged else one)
         progress()
     return found
 
 
-def _crossing(gain: Callable[[float], float], span: tuple[float, float]) -> float:
+_Ends = tuple[tuple[float, float], tuple[float, float]]
+"""Two rates, the slower first, each with what is gained there."""
+
+
+def _spans(
+    rates: Sequence[float],
+    dense: str,
+    labels: Sequence[str],
+    rows: Callable[[float, Sequence[str]], dict[str, Row]],
+) -> dict[str, _Ends | bool]:
+    """By method: the fastest two neighbouring rates between which it stops being faster; where
+    there are none, whether it is faster at any. Empty where a rate that is asked for is none."""
+    found: dict[str, _Ends | bool] = {}
+    faster = dict.fromkeys(labels, False)
+    before: dict[str, float] = {}
+    for place in reversed(range(len(rates))):
+        left = [label for label in labels if label not in found]
+        if not left:
+            break
+        of = rows(rates[place], left)
+        if not of:
+            return {}
+        gains = {label: math.log(of[dense].iteration_s / of[label].iteration_s) for label in left}
+        for label, now in gains.items():
+            faster[label] |= now > 0
+            if now > 0 >= before.get(label, now):
+                found[label] = (rates[place], now), (rates[place + 1], before[label])
+        before = gains
+    return {label: found.get(label, faster[label]) for label in labels}
+
+
+def _crossing(gain: Callable[[float], float], span: _Ends) -> float:
     """Where a gain goes from above 0 to below it, in a span of rates: a bisection whose next point
     is where a line between the ends would cross, unless one end has stood still (Illinois)."""
-    ends = [math.log(rate) for rate in span]
-    values = [gain(rate) for rate in span]
+    (slow, before), (fast, after) = span
+    ends, values = [math.log(slow), math.log(fast)], [before, after]
     moved = -1
-    rate = math.sqrt(span[0] * span[1])
+    rate = math.sqrt(slow * fast)
     for _ in range(_MOST):
         share = values[0] / (values[0] - values[1])
         place = ends[0] + min(max(share, 0.05), 0.95) * (ends[1] - ends[0])

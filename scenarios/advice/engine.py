@@ -33,8 +33,8 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
-_APART = "advice"
-"""In the name of a kept result: it has no timelines."""
+_APART, _ROWS = "advice", "rows"
+"""In the name of a kept result: it has no timelines, and no provenance either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,11 @@ class Engine:
 
     def _find(self) -> None:
         scenario = self.scenario
-        keys = [profile_key(scenario, choice) for choice in scenario.compressors]
-        kept_here = [profile_cache.load(key) if self._cache else None for key in keys]
+        keys = [""] * len(scenario.compressors)
+        kept_here: list[TrafficProfile | None] = [None] * len(keys)
+        if self._cache and profile_cache.holds_any():
+            keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+            kept_here = [profile_cache.load(key) for key in keys]
         recorded = isinstance(scenario.gradients, RecordedGradients)
         left: list[CompressorChoice] = []
         for choice, key, here in zip(scenario.compressors, keys, kept_here, strict=True):
@@ -126,7 +129,7 @@ class Engine:
 
     def result(self) -> Result:
         """The scenario itself; raises `InputError` as a run does."""
-        return self._simulated(self.scenario, self.scenario.compressors)
+        return self._simulated(self.scenario, self.scenario.compressors, sources=True)
 
     def rows(
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
@@ -156,17 +159,24 @@ class Engine:
         scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
         return self._with(scenario, [choice], [known]).rows[0]
 
-    def _simulated(self, scenario: Scenario, choices: Sequence[CompressorChoice]) -> Result:
-        return self._with(
-            scenario, choices, [self._known[_which(scenario, choice)] for choice in choices]
-        )
+    def _simulated(
+        self, scenario: Scenario, choices: Sequence[CompressorChoice], *, sources: bool = False
+    ) -> Result:
+        methods = [self._known[_which(scenario, choice)] for choice in choices]
+        return self._with(scenario, choices, methods, sources=sources)
 
     def _with(
-        self, scenario: Scenario, choices: Sequence[CompressorChoice], methods: Sequence[Known]
+        self,
+        scenario: Scenario,
+        choices: Sequence[CompressorChoice],
+        methods: Sequence[Known],
+        *,
+        sources: bool = False,
     ) -> Result:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
-        name = kept.result_key(scenario, [_APART, *keys], self._passes) if self._cache else ""
+        apart = _APART if sources else _ROWS
+        name = kept.result_key(scenario, [apart, *keys], self._passes) if self._cache else ""
         found = kept.load(name) if name else None
         if found is not None:
             return found
@@ -178,6 +188,7 @@ class Engine:
             self._passes,
             progress=SilentProgress(),
             timelines=False,
+            sources=sources,
             prices=self._prices,
         )
         if name:

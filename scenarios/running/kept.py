@@ -44,13 +44,15 @@ _written: list[int] = []
 _READ = 20e6
 """Bytes of a result, unpacked, that are read in a second."""
 _RESULT = TypeAdapter(Result)
-_ROOMS = ("scenarios", "simulator")
+_ROOMS = ("compressors", "traces", "simulator", "scenarios")
+_LIBRARIES = ("numpy", "numba", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
     """The name of a run's result; `keys` are those of its profiles, `passes` what was measured."""
-    versions = {name: profile_cache.version(name) for name in ("simpy", "scipy")}
+    versions = {name: profile_cache.version(name) for name in _LIBRARIES}
     facts = {
         "scenario": scenario,
         "profiles": list(keys),
@@ -58,29 +60,39 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
         "simulation": simulation_code(),
         "versions": {"gcsim": gcsim.__version__, "python": platform.python_version(), **versions},
     }
-    return profile_cache.key({"result": json.dumps(plain(facts))})
+    return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
 
 
-def plain(value: Any) -> object:
+def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
     """A value of the rooms in full, as `json` has it; what differs in a field differs here."""
-    if value is None or isinstance(value, bool | int | float | str):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
-    if is_dataclass(value):
-        return [type(value).__name__, *(plain(getattr(value, one.name)) for one in fields(value))]
+    if kind is Fraction:
+        return ["Fraction", str(value)]
+    if is_dataclass(kind):
+        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
+    if isinstance(value, int | float | str):
+        return value
     if isinstance(value, Mapping):
         return [[plain(key), plain(each)] for key, each in value.items()]
     if isinstance(value, Sequence):
         return [plain(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, Path | Fraction):
-        return [type(value).__name__, str(value)]
+    if isinstance(value, Path):
+        return [kind.__name__, str(value)]
     raise InternalError(f"a scenario holds a {type(value).__name__}, which has no name")
 
 
 @cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+@cache
 def simulation_code() -> str:
-    """A hash of what stage 2 consists of, beside the rooms that `profile_cache.key` counts."""
+    """A hash of what stage 2 consists of, and of the rooms that make what it reads."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
     top = Path(gcsim.__file__).parent

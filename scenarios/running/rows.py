@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.running.simulate import Simulated
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.devices.pricing import PriceList
@@ -19,9 +19,6 @@ from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.luck import standard_error
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
-
-LOW, HIGH = 10, 90
-"""Percentiles over the drawn worlds."""
 
 
 def make_rows(

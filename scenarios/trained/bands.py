@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-LOW, HIGH = 10, 90
-"""Percentiles over seeds and drawn worlds."""
+from gcsim.scenarios.result import HIGH, LOW
+
 _PLACES = 64
 """Of Student's distribution, evenly spread over its probability."""
 

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds
 from gcsim.simulator.cluster import Cluster
@@ -104,7 +105,21 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 """Tenths of a tree's bandwidth that medium sizes reach, from 64 bytes by powers of two."""
 
 
-def enabled(kind: Kind, cluster: Cluster) -> list[Mode]:
+class _Seen(NamedTuple):
+    """What the tuner goes by, of a cluster."""
+
+    nodes: int
+    devices_per_node: int
+    rate: Fraction
+    """W, bytes a second."""
+
+    @staticmethod
+    def of(cluster: Cluster) -> _Seen:
+        line = cluster.network if cluster.nodes > 1 else cluster.intra_node
+        return _Seen(cluster.nodes, cluster.devices_per_node, line.bandwidth)
+
+
+def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
     """What the tuner chooses among."""
     return [
         mode
@@ -116,26 +131,35 @@ def enabled(kind: Kind, cluster: Cluster) -> list[Mode]:
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
     """What the tuner takes; `nbytes` of the vector, or of all gathered blocks together."""
-    ring = cluster.collectives.ring_over_tree
+    return _chosen(kind, nbytes, _Seen.of(cluster), cluster.collectives.ring_over_tree)
+
+
+@lru_cache(maxsize=1 << 14)
+def _chosen(kind: Kind, nbytes: int, seen: _Seen, ring: Fraction) -> Mode:
+    """`ring`: how many times as long as predicted the tuner takes a ring to be."""
 
     def held(mode: Mode) -> Fraction:
-        seconds = predicted(mode, kind, nbytes, cluster)
+        seconds = _seconds(mode, kind, nbytes, seen)
         return seconds * ring if mode.shape == "ring" else seconds
 
-    return min(enabled(kind, cluster), key=held)
+    return min(enabled(kind, seen), key=held)
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
     """Seconds, as the tuner predicts them."""
-    mode = _on(mode, cluster)
-    ranks, nodes = cluster.workers, cluster.nodes
-    rate = mode.share * (cluster.network if nodes > 1 else cluster.intra_node).bandwidth
+    return _seconds(mode, kind, nbytes, _Seen.of(cluster))
+
+
+def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
+    mode = _on(mode, seen)
+    nodes, devices = seen.nodes, seen.devices_per_node
+    ranks, rate = nodes * devices, mode.share * seen.rate
     if mode.shape == "tree":
         size = (nbytes >> 6).bit_length() - 1
         correction = _CORRECTION[mode.protocol]
         if 0 <= size < len(correction):
             rate *= Fraction(correction[size], 10)
-        hops = (cluster.devices_per_node - 1) * mode.bus + (nodes.bit_length() - 1) * mode.net
+        hops = (devices - 1) * mode.bus + (nodes.bit_length() - 1) * mode.net
         return mode.base + 2 * hops + 2 * nbytes / rate
     passes = 2 if kind == "all_reduce" else 1
     steps, crossing = passes * (ranks - 1), passes * (nodes - 1)
@@ -206,7 +230,7 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
     return piece
 
 
-def _on(mode: Mode, cluster: Cluster) -> Mode:
+def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
     """With the latency that the tuner uses on this cluster, and the tree's share in one node."""
     if mode.shape == "ring" and cluster.devices_per_node == 1:
         return replace(mode, net=_EXPOSED[mode.protocol])

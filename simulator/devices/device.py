@@ -112,6 +112,9 @@ class Device:
     kernels: Mapping[KernelClass, KernelRate]
     processor: Literal["gpu", "cpu"] | None = None
     """What kind of device it is, where that is known."""
+    bus: str | None = field(default=None, repr=False)
+    """The catalogue's link between two of them in a node; None: PCIe 3, or nothing is known. No
+    time hangs on it, so it is in no fingerprint (`catalog.fingerprint`)."""
     primitives: Mapping[str, Curve] = field(default_factory=dict)
     """By the name of a metered kernel: its own measurement, which wins over its class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)

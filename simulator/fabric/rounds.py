@@ -58,6 +58,7 @@ class Fabric:
         self._paths = RoundPaths(**self._of, framing=framing or Framing())
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
+        self._framed: dict[Framing, Fabric] = {}
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
@@ -88,8 +89,10 @@ class Fabric:
         return None if found is None else (self._paths.table, *found)
 
     def framed(self, framing: Framing) -> Fabric:
-        """The same links under a protocol."""
-        return Fabric(**self._of, framing=framing)
+        """The same links under a protocol; one fabric for each."""
+        if framing not in self._framed:
+            self._framed[framing] = Fabric(**self._of, framing=framing)
+        return self._framed[framing]
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
         """The links of the messages of one round, `[n]`. Sender and receiver differ.

@@ -264,6 +264,23 @@ class Link(Setting):
         limits = (times_factor(alone, factor.bandwidth) for factor in self.factors)
         return [self.goodput, *(slower(self.goodput, limit) for limit in limits)]
 
+    @cached_property
+    def _lines(self) -> list[tuple[int, int, int] | None]:
+        """By class of size: picoseconds are (bytes * first + second) / third, rounded, halves to
+        the even one; None: it depends on when. A fraction's own arithmetic takes ten times as
+        long."""
+        once = self.overhead
+        return [
+            None
+            if isinstance(goodput, RateTrace)
+            else (
+                PS_PER_SECOND * goodput.denominator * once.denominator,
+                PS_PER_SECOND * goodput.numerator * once.numerator,
+                goodput.numerator * once.denominator,
+            )
+            for goodput in self._goodputs
+        ]
+
     def _of_connection(self, goodput: RateTrace | Fraction) -> RateTrace | Fraction:
         """What one connection reaches of it."""
         lossy = self.loss.goodput(self.latency) if self.loss is not None else None
@@ -274,7 +291,9 @@ class Link(Setting):
     def _duration(self, nbytes: int) -> Picoseconds:
         if nbytes < 0:
             raise InternalError(f"{self.name}: a message of {nbytes} bytes")
-        goodput = self.goodput_of(nbytes)
-        if isinstance(goodput, RateTrace):
+        line = self._lines[bisect_right(self._sizes, nbytes)]
+        if line is None:
             raise InternalError(f"{self.name}: how long {nbytes} bytes take depends on when")
-        return round((self.overhead + nbytes / goodput) * PS_PER_SECOND)
+        over, base, under = line
+        whole, rest = divmod(nbytes * over + base, under)
+        return whole + (2 * rest > under or (2 * rest == under and whole % 2 == 1))

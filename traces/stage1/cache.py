@@ -49,6 +49,11 @@ def key(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def holds_any() -> bool:
+    """Whether a profile was ever stored here: to name one, all code is parsed once."""
+    return any(cache_folder().glob("*.json"))
+
+
 def load(name: str) -> TrafficProfile | None:
     """The profile stored under `name`, or None when there is none that is whole."""
     try:

@@ -6,7 +6,7 @@ registry may be made of any other, and of a user's own nothing is known: then al
 
 A file is known by its syntax tree, which every version of Python writes alike here: what older ones
 do not have (3.12's parameters of types) is left out where it is empty. Parsing all takes a second,
-so what was found of a file's bytes is kept in the cache folder.
+so a file is parsed when it is reached, and what was found of its bytes is kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     """Of what is reached by a module of the compressors with its class, as in the registry
     (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules that make use of
     it: all of `traces`, where none are named."""
-    files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
-    known = _read(files.values())
+    files, known = _gcsim()
     every = {name for name in files if not name.startswith(_NEVER)}
     reached = every
     if compressor is not None:
@@ -51,7 +50,15 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
         else:
             reached = found | {name for name in every if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
+    known.keep()
     return hashlib.sha256("\n".join([str(compressor), *lines]).encode()).hexdigest()
+
+
+@cache
+def _gcsim() -> tuple[dict[str, Path], Trees]:
+    """Its modules, and what is known of them."""
+    files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
+    return files, Trees(files.values())
 
 
 def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
@@ -125,18 +132,31 @@ def _folder(package: str) -> Path:
     return Path((spec and spec.origin) or "").parent
 
 
-def _read(paths: Iterable[Path]) -> dict[Path, Known]:
-    """What is known of each file; remembered by its bytes."""
-    memo: dict[str, Known] = {}
-    with suppress(OSError):
-        memo = json.loads(unsealed((cache_folder() / _MEMO).read_bytes()) or b"{}")
-    found: dict[Path, Known] = {}
-    used: dict[str, Known] = {}
-    for path in paths:
+class Trees(dict[Path, Known]):
+    """What is known of each of some files, parsed when it is asked for; remembered by its bytes."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__()
+        self._paths = paths
+        self._memo: dict[str, Known] = {}
+        self._parsed = False
+        with suppress(OSError):
+            self._memo = json.loads(unsealed((cache_folder() / _MEMO).read_bytes()) or b"{}")
+
+    def __missing__(self, path: Path) -> Known:
         text = path.read_bytes()
         name = hashlib.sha256(text).hexdigest()
-        used[name] = found[path] = memo.get(name) or parsed(text.decode())
-    if used.keys() - memo.keys():
+        if name not in self._memo:
+            self._memo[name], self._parsed = parsed(text.decode()), True
+        self[path] = self._memo[name]
+        return self[path]
+
+    def keep(self) -> None:
+        """Write what was parsed, without what is known of files that are gone."""
+        if not self._parsed:
+            return
+        self._parsed = False
+        now = {hashlib.sha256(path.read_bytes()).hexdigest() for path in self._paths}
+        kept = {name: known for name, known in self._memo.items() if name in now}
         with suppress(InputError):  # else the next run parses again
-            write_text(cache_folder() / _MEMO, sealed(json.dumps(used).encode()).decode())
-    return found
+            write_text(cache_folder() / _MEMO, sealed(json.dumps(kept).encode()).decode())

@@ -24,6 +24,13 @@ from gcsim.errors import InputError, Problem
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
+C10_TYPES = {
+    "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2),
+    "BFloat16": ("bfloat16", 2), "Long": ("int64", 8), "Int": ("int32", 4), "Char": ("int8", 1),
+    "Byte": ("uint8", 1),
+}  # fmt: skip
+"""torch's name and bytes of an element, by c10's."""
+
 SHOWN = 5
 """Wrong lines of a file that are named one by one."""
 LEAST_SIZES = 3

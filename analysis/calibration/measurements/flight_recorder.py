@@ -24,6 +24,7 @@ from collections import Counter
 from typing import Any
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    C10_TYPES,
     Collective,
     Measurement,
     Mistakes,
@@ -45,12 +46,6 @@ _NAMES: dict[str, tuple[Collective, str]] = {
     "all_to_all": ("all_to_all", "input"),
 }
 """By the name behind `nccl:`: the collective, and which tensors are its bytes."""
-_TYPES = {
-    "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2),
-    "BFloat16": ("bfloat16", 2), "Long": ("int64", 8), "Int": ("int32", 4), "Char": ("int8", 1),
-    "Byte": ("uint8", 1),
-}  # fmt: skip
-"""torch's name and bytes of an element, by c10's."""
 _SHOWN = 6
 
 
@@ -99,8 +94,8 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
                     devices_per_node=devices,
                     nbytes=nbytes,
                     seconds=lasted / 1e3,
-                    element=_TYPES[dtype][1],
-                    dtype=_TYPES[dtype][0],
+                    element=C10_TYPES[dtype][1],
+                    dtype=C10_TYPES[dtype][0],
                     algorithm=stated.algorithm or library,
                     place=place,
                     call=_call(entry),
@@ -152,7 +147,7 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
     """Bytes of all input or output tensors, and c10's name of their type where it is one."""
     types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
     dtype = types.pop() if len(types) == 1 else None
-    if dtype not in _TYPES:
+    if dtype not in C10_TYPES:
         return 0, None
     elements = 0
     for shape in entries(entry, f"{which}_sizes"):
@@ -160,7 +155,7 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
         if any(each is None for each in dims):
             return 0, None
         elements += math.prod(each or 0 for each in dims)
-    return elements * _TYPES[dtype][1], dtype
+    return elements * C10_TYPES[dtype][1], dtype
 
 
 def _call(entry: Any) -> str:

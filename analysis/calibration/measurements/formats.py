@@ -24,6 +24,7 @@ FORMATS: dict[str, Format] = {
         ("nccl-tests-json", "nccl_tests_json", "what nccl-tests writes with -J FILE"),
         ("horovod", "horovod", "a timeline of Horovod (HOROVOD_TIMELINE)"),
         ("flight-recorder", "flight_recorder", "PyTorch's flight recorder, as JSON"),
+        ("torch-profile", "torch_profile", "PyTorch's profile (Kineto) with NCCL's kernels"),
         ("nccl-tests", "nccl_tests", "what nccl-tests prints, from its '# nThread ...' line on"),
         ("gloo", "gloo_log", "what Gloo's benchmark prints"),
         ("iperf3", "iperf3", "what iperf3 -c prints, or its JSON (-J)"),

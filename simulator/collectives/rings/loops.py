@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.network.departures import departure, run_of
 
 Row = NDArray[np.int64]
@@ -22,7 +22,7 @@ STILL, MOVING, NEVER_STEADY = 0, 1, -1
 
 
 @loop
-def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+def steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, all in one
     sent: Row,
     received: Row,
     width: int,
@@ -73,12 +73,11 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
         for run in range(starts.size - 1):
             row = runs[run] * width
             low, high = starts[run] + turned, starts[run + 1] + turned
-            if low < q:  # the part of the run before the ring closes
-                _leave(sent, received, arrived, serialization, latency, row, low, min(high, q))
-            if high > q:  # and that which begins at rank 0 again
-                _leave(
-                    sent, received, arrived, serialization, latency, row, max(low - q, 0), high - q
-                )
+            for _ in range(2):  # the part of the run before the ring closes, and from rank 0 on
+                if high > 0 and low < q:
+                    begin, end = max(low, 0), min(high, q)
+                    _leave(sent, received, arrived, serialization, latency, row, begin, end)
+                low, high = low - q, high - q
         block = sizes[q - turned : 2 * q - turned]  # of block (r - step) mod q
         if starts.size == 0:
             for r in range(q):
@@ -87,16 +86,20 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
                 sent[r] = left
                 arrived[r] = left + latency[at]
         if jitter.shape[0] > 0:
-            _delay(arrived, jitter[step - first])
+            late = jitter[step - first]
+            for r in range(q):
+                arrived[r] += late[r]
         _arrive(received, arrived, reductions, starts, runs, block, turned, step < reducing)
         step += 1
         if looks:
             end = reducing if step <= reducing else last
             # the whole state has moved by one constant: the steps left of this kind do the same
             if _shifted(sent, received, sent_before, received_before, steady):
-                by = sent[0] - sent_before[-steady]
-                _advance(sent, steady, end - step, by)
-                _advance(received, steady, end - step, by)
+                by = (sent[0] - sent_before[-steady]) * (end - step + 1)
+                for r in range(q):
+                    before = (r - steady * (end - step + 1)) % q
+                    sent[r] = sent_before[before] + by
+                    received[r] = received_before[before] + by
                 step = end
             # seldom enough to cost little, often enough to lose an eighth of the steps at most
             looks_at = step + (step - begun) // 8
@@ -104,7 +107,7 @@ def steps_of_ring(  # noqa: PLR0917 - a compiled loop takes its arrays by positi
             looks_at, begun = step, step
 
 
-@loop
+@inlined
 def _leave(  # noqa: PLR0917
     sent: Row,
     received: Row,
@@ -126,13 +129,7 @@ def _leave(  # noqa: PLR0917
         reach[r] = left + travels[r]
 
 
-@loop
-def _delay(arrived: Row, jitter: Row) -> None:
-    for r in range(arrived.size):
-        arrived[r] += jitter[r]
-
-
-@loop
+@inlined
 def _arrive(  # noqa: PLR0917
     received: Row,
     arrived: Row,
@@ -153,16 +150,16 @@ def _arrive(  # noqa: PLR0917
     for run in range(starts.size - 1):
         cost = reductions[runs[run]]
         low, high = starts[run] + turned + 1, starts[run + 1] + turned + 1
-        for r in range(low, min(high, q)):
-            received[r] += cost
-        for r in range(max(low - q, 0), high - q):
-            received[r] += cost
+        for _ in range(2):
+            for r in range(max(low, 0), min(high, q)):
+                received[r] += cost
+            low, high = low - q, high - q
     if starts.size == 0:
         for r in range(q):
             received[r] += reductions[block[r - 1]]
 
 
-@loop
+@inlined
 def _shifted(sent: Row, received: Row, sent_before: Row, received_before: Row, steady: int) -> bool:
     """Whether a step has made all times later by one constant."""
     by = sent[0] - sent_before[-steady]
@@ -172,11 +169,3 @@ def _shifted(sent: Row, received: Row, sent_before: Row, received_before: Row, s
         if received[r] - received_before[r - steady] != by:
             return False
     return True
-
-
-@loop
-def _advance(times: Row, steady: int, steps: int, by: int) -> None:
-    """Do `steps` steps that shift all times by `by`."""
-    before = times.copy()
-    for r in range(times.size):
-        times[r] = before[(r - steady * steps) % times.size] + steps * by

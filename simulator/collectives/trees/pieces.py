@@ -114,7 +114,8 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     """Some pieces up the tree, children first; `flight[piece or 0, r]` follows what r sends."""
     varies = 1 if flight.shape[0] > 1 else 0
     for piece in range(summed.size):
-        held[:] = starts
+        for r in range(starts.size):  # a slice assignment takes 2 s to compile
+            held[r] = starts[r]
         for r in order:
             above = parent[r]
             added[r] = max(added[r], held[r]) + adding[r]

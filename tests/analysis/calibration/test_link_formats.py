@@ -1,10 +1,11 @@
-"""What is read of iperf3, ping, DeepSpeed, Horovod, nccl-tests' JSON and a flight recorder.
+"""What is read of iperf3, ping, DeepSpeed, Horovod, nccl-tests' JSON, a flight recorder and
+a profile.
 
 The files in `data/` have the form in which the tools write them: iperf3 3.12 (src/iperf_locale.c,
 iperf_api.c), iputils 20221126 (ping/ping_common.c), DeepSpeed 0.15.4 (deepspeed/utils/
 comms_logging.py), Horovod 0.28 (horovod/common/timeline.cc), nccl-tests 2.18 (src/util.cu), PyTorch
-2.13 (FlightRecorderDetail.hpp). Their figures are put together, those of nccl-tests from the log
-beside it.
+2.13 (FlightRecorderDetail.hpp), Kineto of 2026 (output_json.cpp). Their figures are put together,
+those of nccl-tests from the log beside it.
 """
 
 from __future__ import annotations
@@ -392,6 +393,58 @@ def test_ranks_of_a_flight_recorder_are_those_of_the_process_group(tmp_path: Pat
     assert {(p.ranks, p.devices_per_node) for p in found.measurements} == {(8, 2)}
 
 
+# --- PyTorch's profiler --------------------------------------------------------------------------
+
+
+def test_kernels_of_a_profile() -> None:
+    """An all-gather's bytes are its output's, a reduce-scatter's its input's; what is no kernel,
+    has no size or unequal parts is left out."""
+    (found,) = read([DATA / "torch_profile_4_ranks.json"])
+    assert [(p.collective, p.nbytes, p.seconds, p.dtype) for p in found.measurements] == [
+        ("all_reduce", 4 * 262144, 0.911e-3, "float32"),
+        ("all_reduce", 4 * 6553600, 18.02e-3, "float32"),
+        ("all_reduce", 2 * 2097152, 5.921e-3, "float16"),
+        ("all_gather", 4 * 2_000_000, 2.91e-3, "float32"),
+        ("reduce_scatter", 4 * 2_000_000, 2.88e-3, "float32"),
+    ]
+    assert {(p.ranks, p.algorithm) for p in found.measurements} == {(4, "nccl")}
+    assert "left out: broadcast, all_to_allv, ncclDevKernel_AllGather_RING_LL" in found.notes[1]
+
+
+def test_of_several_ranks_profiles_the_shortest_kernel_counts(tmp_path: Path) -> None:
+    body = json.loads(data("torch_profile_4_ranks.json"))
+    (tmp_path / "0.json").write_text(json.dumps(body))
+    for event in body["traceEvents"]:
+        event["dur"] += -100 if event["args"].get("Seq") == 3 else 100
+    (tmp_path / "1.json").write_text(json.dumps(body))
+    both = read([tmp_path / "0.json", tmp_path / "1.json"])
+    assert [p.call for p in both[0].measurements] == ["0 2", "0 4", "0 5", "0 6"]
+    assert [p.call for p in both[1].measurements] == ["0 3"]
+    for event in body["traceEvents"]:
+        event["args"].pop("Seq", None)
+    (tmp_path / "1.json").write_text(json.dumps(body))
+    (alone,) = read([tmp_path / "1.json"])
+    assert any("not numbered" in note for note in alone.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dur": 0}, "traceEvents[2]: error: a duration of 0 us"),
+        ({"dur": None}, "a duration of None us"),
+        ({"cat": "cpu_op"}, "has no kernel of NCCL"),
+        ({"args": {"In msg nelems": "x"}}, "has no kernel of NCCL"),
+    ],
+)
+def test_a_profile_with_mistakes_is_refused(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    body = json.loads(data("torch_profile_4_ranks.json"))
+    for event in body["traceEvents"]:
+        event.update(change)
+    assert said in problem(tmp_path, json.dumps(body))
+
+
 # --- all -----------------------------------------------------------------------------------------
 
 
@@ -402,6 +455,7 @@ def test_every_file_of_the_data_is_told_by_its_content() -> None:
         "DeepSpeed comms_logger": ("deepspeed_8_ranks.txt",),
         "Horovod timeline": ("horovod_4_ranks.json",),
         "PyTorch flight recorder": ("flight_recorder_4_ranks.json",),
+        "PyTorch profiler": ("torch_profile_4_ranks.json",),
     }
     for tool, names in tools.items():
         for name in names:

@@ -257,25 +257,35 @@ addEventListener("load", () => setTimeout(() => {
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian's package chromium)")
-def test_in_a_browser_it_draws_sorts_and_filters_without_an_error(
-    result: Result, tmp_path: Path
-) -> None:
-    rows = [replace(row, label=HOSTILE) if row.compressor == "qsgd" else row for row in result.rows]
-    text = run_page(replace(result, rows=tuple(rows)), COMMAND)
-    (tmp_path / "report.html").write_text(text.replace("</body>", f"{PROBE}</body>"))
+IN_A_BROWSER = pytest.mark.skipif(
+    BROWSER is None, reason="needs Chromium (Debian's package chromium)"
+)
+
+
+def probed(text: str, probe: str, folder: Path) -> Any:
+    """What a script finds in a page, and leaves as JSON in an element `found`."""
+    (folder / "report.html").write_text(text.replace("</body>", f"{probe}</body>"))
     done = subprocess.run(
         [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
-            f"file://{tmp_path / 'report.html'}",
+            f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
+            f"file://{folder / 'report.html'}",
         ],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr, done.stderr
     said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout)
     assert said is not None, done.stdout[-2000:]
-    found = json.loads(Page(f"<p>{said.group(1)}</p>").texts[0])
+    return json.loads(Page(f"<p>{said.group(1)}</p>").texts[0])
+
+
+@IN_A_BROWSER
+def test_in_a_browser_it_draws_sorts_and_filters_without_an_error(
+    result: Result, tmp_path: Path
+) -> None:
+    rows = [replace(row, label=HOSTILE) if row.compressor == "qsgd" else row for row in result.rows]
+    text = run_page(replace(result, rows=tuple(rows)), COMMAND)
+    found = probed(text, PROBE, tmp_path)
     assert found["charts"] >= 2
     assert found["bars"] > 12
     largest = at_largest(replace(result, rows=tuple(rows)))
@@ -283,6 +293,79 @@ def test_in_a_browser_it_draws_sorts_and_filters_without_an_error(
     sent = [row.label for row in sorted(largest, key=lambda row: row.wire_bytes_per_worker)]
     assert [plain(label) for label in found["sorted"]] == sent
     assert [plain(label) for label in found["filtered"]] == ["Top-k 1%"]
+
+
+CURVES = """
+<script>
+addEventListener("load", () => setTimeout(async () => {
+  const wait = ms => new Promise(done => setTimeout(done, ms));
+  const chart = [...document.querySelectorAll("section")].find(
+    one => one.firstChild.textContent == "Accuracy over steps").querySelector("div.chart");
+  const layout = () => chart._fullLayout;
+  const trace = node => node.__data__[0].trace;
+  // the ends of what is drawn, from pixels back to the units of the axes
+  const lines = () => Object.fromEntries([...chart.querySelectorAll(".scatterlayer .trace")]
+    .filter(node => trace(node).showlegend).map(node => {
+      const path = node.querySelector("path.js-line");
+      return [trace(node).name, [0, path.getTotalLength()].map(at => {
+        const point = path.getPointAtLength(at);
+        return [layout().xaxis.p2c(point.x), layout().yaxis.p2c(point.y)];
+      })];
+    }));
+  const mouse = (node, kind, x, y) => node.dispatchEvent(
+    new MouseEvent(kind, {clientX: x, clientY: y, bubbles: true}));
+  const found = {lines: lines(), bands: chart.querySelectorAll("path.js-fill").length};
+  chart.scrollIntoView();
+  const box = chart.getBoundingClientRect();
+  mouse(chart.querySelector(".nsewdrag"), "mousemove",
+    box.left + layout().xaxis._offset + layout().xaxis.c2p(10) - 1,
+    box.top + layout().yaxis._offset + layout().yaxis.c2p(80));
+  await wait(300);
+  found.hover = [...chart.querySelectorAll(".hoverlayer text")].map(one => one.textContent);
+  const entry = [...chart.querySelectorAll(".legend .traces")].find(
+    one => one.textContent == "Top-k 1%").querySelector(".legendtoggle");
+  mouse(entry, "mousedown", 0, 0);
+  mouse(entry, "mouseup", 0, 0);
+  await wait(1000);
+  found.left = Object.keys(lines());
+  found.bands_left = chart.querySelectorAll("path.js-fill").length;
+  document.body.style.maxWidth = "370px";
+  await Plotly.Plots.resize(chart);
+  found.width = layout().width;
+  found.legend = chart.querySelector(".legend .bg").getBoundingClientRect().height;
+  found.plot = chart.querySelector(".nsewdrag").getBoundingClientRect().height;
+  const pre = document.createElement("pre");
+  pre.id = "found";
+  pre.textContent = JSON.stringify(found);
+  document.body.append(pre);
+}, 500));
+</script>
+"""
+
+
+@IN_A_BROWSER
+def test_in_a_browser_curves_are_drawn_named_and_hidden(result: Result, tmp_path: Path) -> None:
+    """Twelve methods: two of the run's, and ten more so that the legend is long."""
+    labels = ["dense", "Top-k 1%", *(f"another method, number {n}" for n in range(10))]
+    row = result.rows[0]
+    rows = (*result.rows, *(replace(row, label=label, compressor="fp16") for label in labels[2:]))
+    first, last = 0.1, {"dense": 0.5, "Top-k 1%": 0.9}
+    curves = [
+        replace(curve, accuracy=(first, last.get(curve.label, 0.3) - 0.2 * curve.seed))
+        for curve in trained(*labels).curves
+    ]
+    told = Trained(measure="accuracy", curves=tuple(curves))
+    found = probed(run_page(replace(result, rows=rows, trained=told), COMMAND), CURVES, tmp_path)
+    for label in labels:  # the median of two seeds, at steps 0 and 10
+        ends = (0, 100 * first), (10, 100 * (last.get(label, 0.3) - 0.1))
+        assert found["lines"][label] == [pytest.approx(end, abs=0.3) for end in ends]
+    assert found["bands"] == len(labels)
+    assert "80 at 10 steps" in found["hover"]
+    assert "Top-k 1%" in found["hover"]
+    assert found["left"] == [label for label in labels if label != "Top-k 1%"]
+    assert found["bands_left"] == len(labels) - 1
+    assert found["width"] < 400
+    assert found["legend"] < found["plot"]
 
 
 def plain(label: str) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
+from gcsim.analysis.plots.panels import PANELS, numbers_of, swept
 from gcsim.analysis.plots.style import BLACK
 from gcsim.analysis.plots.sweep import gain_figure, winner_figure
-from gcsim.analysis.plots.swept import PANELS, numbers_of, swept
 from gcsim.analysis.plots.winners import colours_of
 from gcsim.analysis.report.numbers import fixed
 from gcsim.errors import Problem

@@ -495,3 +495,12 @@ def test_a_device_without_a_kernel_class_is_refused(tmp_path: Path) -> None:
     assert found == (
         "c.yaml:7:7: error: unknown key 'sorting' in devices.d.kernels; did you mean 'sort'?"
     )
+
+
+def test_the_bus_of_a_device_is_a_link() -> None:
+    """Of boards with NVLink (SXM), its generation; PCIe boards like them state their own."""
+    for name, device in catalog.devices().items():
+        assert device.bus is None or device.bus in catalog.links(), name
+    assert catalog.device("v100").bus == "nvlink2"
+    assert catalog.device("v100_pcie").bus is None
+    assert catalog.device("h200").bus == catalog.device("h100_sxm").bus == "nvlink4"

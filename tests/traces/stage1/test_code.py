@@ -59,12 +59,9 @@ def changed(
 ) -> dict[str, bool]:
     """By compressor: does its key change when a module of gcsim does?"""
     targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc", "accordion")}
-    path = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})[
-        module
-    ]
+    files, known = code._gcsim()
     before = {name: code.code_hash.__wrapped__(target, users) for name, target in targets.items()}
-    read = code._read
-    monkeypatch.setattr(code, "_read", lambda paths: {**read(paths), path: ("another", ())})
+    monkeypatch.setitem(known, files[module], ("another", ()))
     found = {}
     for name, target in targets.items():
         found[name] = code.code_hash.__wrapped__(target, users) != before[name]
@@ -163,23 +160,61 @@ print(json.dumps([m for m in sys.modules if m.startswith("gcsim.compressors") an
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = set(json.loads(found.stdout.splitlines()[-1]))
-    files = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})
+    files, known = code._gcsim()
     start = f"gcsim.compressors.{REGISTRY[name].partition(':')[0]}"
     assert start in loaded
     traces = {module for module in files if module.startswith("gcsim.traces")}
-    assert loaded <= code.reach({start, *traces}, files, code._read(files.values()))
+    assert loaded <= code.reach({start, *traces}, files, known)
 
 
 def test_a_damaged_memo_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is in its place: nothing, half of it, JSON of another shape, another name."""
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     files = list(written(tmp_path).values())
-    known = code._read(files)
+
+    def read() -> dict[Path, code.Known]:
+        known = code.Trees(files)
+        found = {path: known[path] for path in files}
+        known.keep()
+        return found
+
+    known = read()
     memo = tmp_path / "cache" / "code.trees"
     whole = memo.read_bytes()
     (name, *_) = (k for k in json.loads(whole.partition(b"\n")[2]))
     wrong = json.dumps({name: 5}).encode()
     for damage in (b"", whole[:-9], b"[[", wrong, whole.replace(b"room.base", b"room.bass")):
         memo.write_bytes(damage)
-        assert code._read(files) == known
+        assert read() == known
         assert memo.read_bytes() == whole
+
+
+def test_a_file_is_parsed_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not asked for is not parsed, and stays in the memo as long as there is its file."""
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    parsed: list[str] = []
+    real = code.parsed
+
+    def noted(text: str) -> code.Known:
+        parsed.append(text)
+        return real(text)
+
+    monkeypatch.setattr(code, "parsed", noted)
+    files = written(tmp_path)
+    for asked, new in (("base", 1), ("other", 1), ("base", 0)):
+        known = code.Trees(files.values())
+        known[files[f"room.{asked}"]]
+        known.keep()
+        assert len(parsed) == new
+        parsed.clear()
+    files.pop("room.base").unlink()
+    known = code.Trees(files.values())
+    known[files["room.topk"]]
+    known.keep()
+    left = json.loads((tmp_path / "cache" / "code.trees").read_text().partition("\n")[2])
+    assert [names for _, names in left.values()] == [
+        ["room.base"],
+        ["room.base", "room.inside.late.K"],
+    ]

@@ -1,4 +1,4 @@
-"""What does a sweep's picture show? Values of keys along its axes, and in each cell one verdict.
+"""Which panels does a picture of a sweep have, and what stands in their cells? Keys, and verdicts.
 
 Axes are the two keys with the most values; each combination of the others has a panel of its own,
 up to `PANELS`. What is more stays at its first value.

@@ -1,0 +1,112 @@
+"""Which collectives are in a trace of PyTorch's profiler (Kineto), as kernels of NCCL?
+
+    {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+     "ts": 5041.2, "dur": 5310.0, "args": {"Collective name": "allreduce", "dtype": "Float",
+     "In msg nelems": 6553600, "Out msg nelems": 6553600, "Group size": 16,
+     "Process Group Name": "0", "Seq": 12, ...}}, ...], ...}
+
+`dur` is the kernel's time on its stream, in microseconds; the wait for a rank that comes later is
+in it, and kernels that compute run beside it. `In msg nelems` and `Out msg nelems` are elements of
+this rank's input and output: of an all-gather the output, of a reduce-scatter the input is the
+whole vector. Where collectives are numbered (`Seq`, of 2026), of one in the traces of several
+ranks the shortest counts (`reading.py`). Collectives that were coalesced have no sizes, and those
+with unequal parts (`all_to_allv`) no single one: they are left out.
+
+Source: pytorch/kineto, libkineto/src/output_json.cpp (what a kernel takes from
+`record_param_comms`); pytorch/pytorch, torch/csrc/profiler/util.cpp (`saveNcclMeta`),
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (names, `inNelems`, `outNelems`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gcsim.analysis.calibration.measurements.collectives import (
+    C10_TYPES,
+    Collective,
+    Measurement,
+    Mistakes,
+    Reading,
+    Stated,
+)
+from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
+from gcsim.errors import InputError
+from gcsim.json_file import finite
+
+_NAMES: dict[str, tuple[Collective, str]] = {
+    "allreduce": ("all_reduce", "In msg nelems"),
+    "all_gather": ("all_gather", "Out msg nelems"),
+    "_allgather_base": ("all_gather", "Out msg nelems"),
+    "reduce_scatter": ("reduce_scatter", "In msg nelems"),
+    "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
+    "all_to_all": ("all_to_all", "In msg nelems"),
+}
+"""By `Collective name`: the collective, and which elements are its bytes."""
+
+
+def recognised(text: str) -> bool:
+    """Whether a trace says the size of a collective."""
+    return '"traceEvents"' in text and '"In msg nelems"' in text
+
+
+def parse(name: str, text: str, stated: Stated) -> Reading:
+    """Read a trace. Raises `InputError` where no kernel of NCCL says its size."""
+    body = loaded(name, text)
+    mistakes = Mistakes(name)
+    points: list[Measurement] = []
+    left_out: Counter[str] = Counter()
+    devices = stated.devices_per_node or 1
+    for number, event in enumerate(entries(body, "traceEvents")):
+        kernel = str(at(event, "name"))
+        if at(event, "cat") != "kernel" or not kernel.startswith("nccl"):
+            continue
+        called, dtype = (str(at(event, "args", key)) for key in ("Collective name", "dtype"))
+        known = _NAMES.get(called)
+        elements = whole(at(event, "args", known[1])) if known else None
+        ranks = whole(at(event, "args", "Group size"))
+        if known is None or not elements or ranks is None or dtype not in C10_TYPES:
+            left_out[(kernel if called == "None" else called)[:40]] += 1
+            continue
+        place, lasted = f"{name}: traceEvents[{number}]", finite(at(event, "dur"))
+        if lasted is None or lasted <= 0:
+            mistakes.at(place, f"a duration of {at(event, 'dur')!r:.40} us", "times are positive")
+        elif ranks % devices:
+            mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
+        elif ranks > 1:
+            torch_name, nbytes = C10_TYPES[dtype]
+            group, turn = (at(event, "args", key) for key in ("Process Group Name", "Seq"))
+            points.append(
+                Measurement(
+                    collective=known[0],
+                    ranks=ranks,
+                    devices_per_node=devices,
+                    nbytes=elements * nbytes,
+                    seconds=lasted / 1e6,
+                    element=nbytes,
+                    dtype=torch_name,
+                    algorithm=stated.algorithm or "nccl",
+                    place=place,
+                    call="" if None in (group, turn) else f"{group} {turn}",
+                )
+            )
+    mistakes.raise_any()
+    if not points:
+        raise InputError(
+            "has no kernel of NCCL with its collective's name, size, type and group",
+            place=name,
+            hint="profile with ProfilerActivity.CUDA, and a newer PyTorch; Gloo has no kernels: "
+            "measure with torchrun -m gcsim.calibrate_link",
+        )
+    notes = [
+        f"{name}: a kernel's time holds the wait for ranks that come later, and what it loses to "
+        "kernels beside it"
+    ]
+    if not any(point.call for point in points):
+        notes.append(f"{name}: collectives are not numbered, so each rank's own time counts")
+    if left_out:
+        notes.append(f"{name}: left out: {', '.join(left_out)}")
+    if not stated.devices_per_node:
+        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+    return Reading(
+        file=name, tool="PyTorch profiler", measurements=tuple(points), notes=tuple(notes)
+    )
