@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -16,7 +17,7 @@ MOST_ELEMENTS = 1 << 40
 Shape = tuple[Annotated[int, Limits(least=1, most=MOST_ELEMENTS)], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorSlice:
     """One parameter's place in a flat bucket."""
 
@@ -27,7 +28,7 @@ class TensorSlice:
     index: Whole
     """Number of the parameter in `model.parameters()`: the tensor's identity in random keys."""
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -37,14 +38,14 @@ class TensorSlice:
         return flat[self.offset : self.offset + self.numel]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BucketLayout:
     """Which parameters a bucket holds, in the order in which their gradients become ready."""
 
     index: Whole
     slices: Annotated[tuple[TensorSlice, ...], Limits(least=1)]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Number of elements of all parameters together."""
         return sum(piece.numel for piece in self.slices)
