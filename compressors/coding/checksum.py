@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.loops import inlined, loop
+from gcsim.compressors.loops import loop
 
 _START = np.array(
     [
