@@ -38,8 +38,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     """Of what is reached by a module of the compressors with its class, as in the registry
     (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules that make use of
     it: all of `traces`, where none are named."""
-    files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
-    known = _read(files.values())
+    files, known = _own()
     every = {name for name in files if not name.startswith(_NEVER)}
     reached = every
     if compressor is not None:
@@ -52,6 +51,13 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
             reached = found | {name for name in every if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]
     return hashlib.sha256("\n".join([str(compressor), *lines]).encode()).hexdigest()
+
+
+@cache
+def _own() -> tuple[dict[str, Path], dict[Path, Known]]:
+    """gcsim's modules, and what is known of each."""
+    files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
+    return files, _read(files.values())
 
 
 def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:

@@ -63,7 +63,7 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
     groups = np.empty(plane, dtype=np.uint8 if bits <= 8 else np.uint16)
     highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
     in_parallel(_combine, plane, data, groups, base, size, highest, grain=_BLOCK)
-    _demand_below(base, int(highest.max()) if plane else 0)
+    _demand_below(base, max(highest.tolist(), default=0))
     if bits == 16:
         return tensor(groups.astype("<u2", copy=False).view(np.uint8), digits)
     if bits == 8:
@@ -86,16 +86,18 @@ def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
         )
     if bits == 16:
         groups = np.frombuffer(array(buffer).tobytes(), dtype="<u2").astype(np.uint16, copy=False)
+    elif bits == 8:
+        groups = array(buffer)
     else:
         groups = array(unpack_bits(buffer, plane, bits))
     out = np.empty(plane * size, dtype=np.uint8)
     highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
     in_parallel(_separate, plane, groups, out, base, size, highest, grain=_BLOCK)
-    largest = int(highest.max()) if highest.size else 0
+    largest = max(highest.tolist(), default=0)
     if largest >= base**size:
         what = "byte" if bits == 8 else f"group of {bits} bits"
         raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if out[count:].any():
+    if plane * size > count and out[count:].any():
         raise damaged(f"padding after the last base-{base} digit is not zero")
     return torch.from_numpy(out[:count]).to(buffer.device)
 

@@ -22,6 +22,7 @@ Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -181,7 +182,7 @@ def _read(frame: Frame) -> Iterator[tuple[Tensor, Tensor]]:
     b = frame.nonzero - a
     if b < 0 or not 0.0 <= magnitude < float("inf"):
         raise damaged(f"{a} certain elements of {frame.nonzero}, others of size {magnitude}")
-    cuts = np.cumsum([_HEAD.size, 4 * a, packed_bytes(b, 1), index_bytes]).tolist()
+    cuts = list(itertools.accumulate((_HEAD.size, 4 * a, packed_bytes(b, 1), index_bytes)))
     if cuts[-1] > frame.body.numel():
         raise damaged(f"a body of {frame.body.numel()} bytes, not of {cuts[-1]} or more")
     values, signs, index_a, index_b = torch.tensor_split(frame.body, cuts)[1:]

@@ -59,12 +59,10 @@ def changed(
 ) -> dict[str, bool]:
     """By compressor: does its key change when a module of gcsim does?"""
     targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc", "accordion")}
-    path = code.modules({room: code._folder(room) for room in (code.COMPRESSORS, code.TRACES)})[
-        module
-    ]
+    files, known = code._own()
     before = {name: code.code_hash.__wrapped__(target, users) for name, target in targets.items()}
-    read = code._read
-    monkeypatch.setattr(code, "_read", lambda paths: {**read(paths), path: ("another", ())})
+    another = {**known, files[module]: ("another", ())}
+    monkeypatch.setattr(code, "_own", lambda: (files, another))
     found = {}
     for name, target in targets.items():
         found[name] = code.code_hash.__wrapped__(target, users) != before[name]
