@@ -46,6 +46,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 SUM_BLOCK = 4096
 """Elements that are added up in one go."""
 _WORTH_A_THREAD = 1 << 17
+SHORT = 2 * _WORTH_A_THREAD
+"""Fewer elements are one thread's."""
 
 
 def loop(function: F) -> F:
@@ -98,7 +100,7 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
     As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
     dropped; an exception in any of the parts is raised.
     """
-    if n < 2 * _WORTH_A_THREAD:  # most tensors: no more questions
+    if n < SHORT:  # most tensors: no more questions
         kernel(0, n, *arguments)
         return
     parts = n // max(grain, _WORTH_A_THREAD)

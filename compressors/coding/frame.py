@@ -96,7 +96,7 @@ def pack_frame(
     travelling = numel if nonzero is None else nonzero
     message = torch.cat((_room(body.device), body))
     with written_back(message) as data:
-        fits = _write(data, int(codec), flags, params, numel, travelling)
+        fits = write_frame(data, int(codec), flags, params, numel, travelling)
     if not fits:
         fields = f"flags {flags}, params {params}, {travelling} of {numel} elements"
         raise InternalError(f"no frame header holds codec {codec}, {fields}, {len(body)} bytes")
@@ -130,7 +130,7 @@ def read_frames(
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
-        codec, flags, params, numel, nonzero, length, intact = _read(data, at)
+        codec, flags, params, numel, nonzero, length, intact = read_frame(data, at)
         at += HEADER_BYTES
         fault = ""
         if allowed is not None and codec not in allowed:
@@ -179,7 +179,9 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 
 
 @loop
-def _write(message: Any, codec: int, flags: int, params: int, numel: int, nonzero: int) -> bool:
+def write_frame(
+    message: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
+) -> bool:
     """Fill the header before a body; False when a number does not fit its field."""
     fits = True
     body = message[HEADER_BYTES:]
@@ -193,7 +195,7 @@ def _write(message: Any, codec: int, flags: int, params: int, numel: int, nonzer
 
 
 @loop
-def _read(data: Any, start: int) -> Any:
+def read_frame(data: Any, start: int) -> Any:
     """The fields of the frame that begins there, and whether its bytes are those of its checksum.
 
     At least the header is there.
