@@ -50,16 +50,17 @@ from gcsim.compressors.coding.one_bit.columns import (
     matrix_shape,
     summed,
 )
-from gcsim.compressors.coding.one_bit.stripes import (
+from gcsim.compressors.coding.one_bit.parts import (
     add_stripes,
     frame_bytes,
     put_levels,
     put_stripes,
+    together,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SHORT, array
-from gcsim.compressors.meter import batched, counting
+from gcsim.compressors.loops import array
+from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once
@@ -188,7 +189,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         Both are flat float32 vectors that the matrices lie in. With error feedback `values`
         become what the messages do not say.
         """
-        if _are_short(values):
+        if together(values):
             return self._encode_together(values, matrices, count, added)
         frames: list[list[Tensor]] = [[] for _ in range(count)]
         for matrix in matrices:
@@ -282,11 +283,6 @@ def stripes_of(matrices: Matrices, count: int) -> Matrices:
     return Matrices(stripes)
 
 
-def _are_short(values: Tensor) -> bool:
-    """Whether calls take longer than elements, and nobody counts kernels."""
-    return values.numel() < SHORT and values.is_cpu and not counting()
-
-
 def column_levels(
     values: Tensor, columns: int, threshold: Threshold, added: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -327,7 +323,7 @@ def add_stripe(
     Raises `InputError` when the message is damaged or of another layout.
     """
     number, count = stripe
-    if _are_short(out):
+    if together(out):
         given = matrices.table(count), number, array(out), np.float32(weight), int(Codec.BINARY)
         if add_stripes(array(message), *given):
             return  # else it is damaged, and what follows says where

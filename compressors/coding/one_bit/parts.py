@@ -1,9 +1,9 @@
-"""How do all stripes of short matrices travel without a call for each? In a loop over them.
+"""How do all parts of something short travel without calls for each? In a loop over them.
 
-N workers that own a stripe each send N^2 frames a matrix, most of a few bytes: the calls around
-them take a hundred times as long as the bytes. These loops write and read what `columns.py` and
-`frame.py` do frame by frame, to the same bits; `onebit_sgd.py` uses them where no kernels are
-counted.
+N workers that own a stripe each of a matrix, or a chunk of a vector, send each other N^2 frames,
+most of a few bytes: the calls around them take a hundred times as long as the bytes. These loops
+write and read what `columns.py`, `signs.py` and `frame.py` do frame by frame, to the same bits;
+1-bit SGD and 1-bit Adam use them where no kernels are counted (`together`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.columns import add_stripe, stripe_bits
-from gcsim.compressors.loops import loop
+from gcsim.compressors.coding.one_bit.signs import LARGEST, decoding
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import SHORT, loop
+from gcsim.compressors.meter import counting
+
+
+def together(values: Tensor) -> bool:
+    """Whether calls take longer than elements, and nobody counts kernels."""
+    return values.numel() < SHORT and values.is_cpu and not counting()
+
+
+# --- stripes of a matrix ----------------------------------------------------------------------
 
 
 def frame_bytes(rows: int, width: int) -> int:
@@ -101,3 +112,45 @@ def add_stripes(message: Any, table: Any, number: int, out: Any, weight: Any, co
             add_stripe(0, elements, part, columns, number * width, width, packed, low, high, weight)
         at += length
     return at == message.size
+
+
+# --- chunks of a vector -----------------------------------------------------------------------
+
+
+@loop
+def put_chunks(messages: Any, bits: Any, scale: Any, chunk: int, codec: int) -> None:
+    """Each owner's frame of signs, in its row of `messages`, zeros `[owners, frame bytes]`.
+
+    `bits` are those of all chunks, of `chunk` elements each; `scale` is float32, of one or none.
+    """
+    for owner in range(messages.shape[0]):
+        body = messages[owner, HEADER_BYTES:]
+        for word in scale.view(np.uint32):
+            put_number(body, 0, 4, np.uint64(word))
+        part = bits[owner * chunk // 8 : (owner + 1) * chunk // 8]
+        for i in range(part.size):
+            body[4 + i] = part[i]
+        write_frame(messages[owner], codec, 0, 0, chunk, chunk)
+
+
+@loop
+def add_chunk(message: Any, out: Any, chunk: int, weight: Any, add: bool, codec: int) -> bool:
+    """out += (or =) weight * scale * sign of the first elements; False, and nothing done, for what
+    `put_chunks` does not write."""
+    n, start = out.size, HEADER_BYTES + 4
+    length = 4 + (chunk + 7) // 8
+    if message.size != HEADER_BYTES + length:
+        return False
+    if read_frame(message, 0) != (codec, 0, 0, chunk, chunk, length, True):
+        return False
+    if n == 0:
+        return not message[start:].any()
+    bits = message[start : start + (n + 7) // 8]
+    word = np.full(1, np.uint32(number_at(message, HEADER_BYTES, 4)))
+    scale = word.view(np.float32)
+    if message[start + bits.size :].any() or (n % 8 and bits[-1] >> np.uint8(n % 8)):
+        return False
+    if not (scale[0] >= 0 and scale[0] <= LARGEST):
+        return False
+    decoding(0, n, bits, scale * weight, n, out, add)
+    return True
