@@ -22,8 +22,8 @@ import numpy as np
 
 from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, loop, written_back
-from gcsim.compressors.meter import unpriced
+from gcsim.compressors.loops import SHORT, array, loop, written_back
+from gcsim.compressors.meter import counting, unpriced
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
@@ -173,6 +173,14 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     if body.storage_offset() % size:
         body = body.clone()
     return body.view(dtype)
+
+
+def together(values: Tensor) -> bool:
+    """Whether what travels of `values` may be coded by one loop for all frames, to the same bits.
+
+    Where calls take longer than elements, and nobody counts the kernels of each frame.
+    """
+    return values.numel() < SHORT and values.is_cpu and not counting()
 
 
 # --- loops: a call for each frame, most of which are short ---------------------------------------

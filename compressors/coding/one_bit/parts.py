@@ -3,7 +3,7 @@
 N workers that own a stripe each of a matrix, or a chunk of a vector, send each other N^2 frames,
 most of a few bytes: the calls around them take a hundred times as long as the bytes. These loops
 write and read what `columns.py`, `signs.py` and `frame.py` do frame by frame, to the same bits;
-1-bit SGD and 1-bit Adam use them where no kernels are counted (`together`).
+1-bit SGD and 1-bit Adam use them where no kernels are counted (`frame.together`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.columns import add_stripe, stripe_bits
 from gcsim.compressors.coding.one_bit.signs import LARGEST, decoding
-from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import SHORT, loop
-from gcsim.compressors.meter import counting
-
-
-def together(values: Tensor) -> bool:
-    """Whether calls take longer than elements, and nobody counts kernels."""
-    return values.numel() < SHORT and values.is_cpu and not counting()
-
+from gcsim.compressors.loops import loop
 
 # --- stripes of a matrix ----------------------------------------------------------------------
 

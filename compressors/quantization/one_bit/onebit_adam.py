@@ -54,10 +54,11 @@ from gcsim.compressors.coding.frame import (
     as_bytes,
     from_bytes,
     pack_frame,
+    together,
 )
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import only_frame, split_body
-from gcsim.compressors.coding.one_bit.parts import add_chunk, put_chunks, together
+from gcsim.compressors.coding.one_bit.parts import add_chunk, put_chunks
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_signs,

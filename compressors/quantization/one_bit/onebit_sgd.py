@@ -39,7 +39,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, together
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.one_bit.columns import (
@@ -55,7 +55,6 @@ from gcsim.compressors.coding.one_bit.parts import (
     frame_bytes,
     put_levels,
     put_stripes,
-    together,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
