@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
 from gcsim.fields import Limits, Text, Whole
@@ -49,6 +52,12 @@ class BucketLayout:
     def numel(self) -> int:
         """Number of elements of all parameters together."""
         return sum(piece.numel for piece in self.slices)
+
+    @cached_property
+    def table(self) -> NDArray[np.int64]:
+        """Of each parameter, for loops: offset and number of elements, int64 `[parameters, 2]`."""
+        rows = [(piece.offset, piece.numel) for piece in self.slices]
+        return np.array(rows, dtype=np.int64)
 
     def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:
         """Each parameter's part of a flat `[numel]` tensor, flat, sharing its memory."""
