@@ -183,7 +183,7 @@ def _packed(codes: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], int]:
 
 def _unpack(data: NDArray[np.uint8], out: NDArray[Any], bits: int) -> None:
     """All codes of `data`, which was checked, into `out`."""
-    unpack = unpack_narrow if bits <= 8 else _unpack_wide
+    unpack = unpack_narrow if bits <= 8 else unpack_wide
     in_parallel(unpack, out.size, data, out, bits, grain=_GRAIN)
 
 
@@ -267,7 +267,8 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
 
 
 @loop
-def _unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+def unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+    """Codes of more than 8 bits."""
     data, out = data[start // 8 * bits : (stop + 7) // 8 * bits], out[start:stop]
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     at = 0
