@@ -113,8 +113,8 @@ def sum_of_pairs(
         at += 8 * k
     indices, sums = np.empty(used, dtype=np.int64), np.empty(used, dtype=np.float32)
     at = 0
-    for place in range(region.size):
-        if seen[place]:
-            indices[at], sums[at] = low + place, region[place]
+    for i in range(region.size):
+        if seen[i]:
+            indices[at], sums[at] = low + i, region[i]
             at += 1
     return intact, indices, sums

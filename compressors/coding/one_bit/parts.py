@@ -74,7 +74,7 @@ def put_stripes(
 
 
 @loop
-def add_stripes(message: Any, table: Any, number: int, out: Any, weight: Any, codec: int) -> bool:
+def add_stripes(message: Any, table: Any, number: int, out: Any, weight: Any, codec: int) -> Any:
     """out += weight * what a message of stripes says, in place; False when it is damaged.
 
     `table` is int64 `[matrices, 5]`: rows, columns, offset in `out`, columns of a stripe, elements
@@ -126,7 +126,7 @@ def put_chunks(messages: Any, bits: Any, scale: Any, chunk: int, codec: int) -> 
 
 
 @loop
-def add_chunk(message: Any, out: Any, chunk: int, weight: Any, add: bool, codec: int) -> bool:
+def add_chunk(message: Any, out: Any, chunk: int, weight: Any, add: bool, codec: int) -> Any:
     """out += (or =) weight * scale * sign of the first elements; False, and nothing done, for what
     `put_chunks` does not write."""
     n, start = out.size, HEADER_BYTES + 4

@@ -290,7 +290,7 @@ def _add_message(data: Any, table: Any, out: Any, weight: np.float32, codec: int
 
 
 @loop
-def _are_whole(data: Any, table: Any, codec: int) -> bool:
+def _are_whole(data: Any, table: Any, codec: int) -> Any:
     """Whether the frames are those of these tensors, unchanged and as long as they must be."""
     at = 0
     for t in range(table.shape[0]):

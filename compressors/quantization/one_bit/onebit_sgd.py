@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,7 +265,7 @@ class Matrices(tuple[Matrix, ...]):
 
     def table(self, count: int) -> NDArray[np.int64]:
         """What `add_stripes` asks for, of `count` stripes of each."""
-        known: dict[int, NDArray[np.int64]] = vars(self)
+        known: dict[Any, NDArray[np.int64]] = vars(self)
         if count not in known:
             rows = [(m.rows, m.columns, m.offset, m.cut(count), m.tensor_numel) for m in self]
             known[count] = np.array(rows, dtype=np.int64).reshape(-1, 5)

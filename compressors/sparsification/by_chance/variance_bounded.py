@@ -220,7 +220,7 @@ def _add_message(
 
 
 @loop
-def _add_body(body: Any, n: int, nonzero: int, out: Any, weight: np.float32, adding: bool) -> bool:
+def _add_body(body: Any, n: int, nonzero: int, out: Any, weight: np.float32, adding: bool) -> Any:
     """One frame's elements, or whether they can be read."""
     head = np.empty(3, dtype=np.uint32)
     for i in range(3):
@@ -254,7 +254,7 @@ def _add_body(body: Any, n: int, nonzero: int, out: Any, weight: np.float32, add
 
 
 @loop
-def _places(packed: Any, count: int, width: int, n: int) -> Any:
+def _places(packed: Any, count: Any, width: int, n: int) -> Any:
     """(whether they can have been packed, positions int64 `[count]`)."""
     places = np.zeros(count, dtype=np.int64)
     if width <= 8:

@@ -253,7 +253,7 @@ def _parts(values: Tensor, indices: Tensor, ends: list[int], n: int) -> list[Ten
     sizes = [HEADER_BYTES + 8 * (b - a) for a, b in itertools.pairwise([0, *ends])]
     message = np.empty(sum(sizes), dtype=np.uint8)
     put_pairs(message, array(values), array(indices), np.array(ends), n, *_CODED)
-    return list(torch.from_numpy(message).split(sizes))
+    return list(torch.split(torch.from_numpy(message), sizes))
 
 
 def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:

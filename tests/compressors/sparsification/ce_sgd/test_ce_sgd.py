@@ -247,7 +247,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
         state._begun = True
         state.rewards[late] = 7
         state.age[late] = steps
-        draws = np.random.default_rng(2)
+        draws = functools.partial(np.random.default_rng, 2)
         _, indices = state.renew(
             state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
         )
@@ -260,7 +260,7 @@ def test_ages_stop_at_what_a_byte_holds() -> None:
     state._begun = True
     for _ in range(300):
         state.renew(
-            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng(2)
+            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng
         )
     assert bool((state.age == 255).all())
 
