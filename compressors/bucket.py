@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
@@ -16,7 +20,7 @@ MOST_ELEMENTS = 1 << 40
 Shape = tuple[Annotated[int, Limits(least=1, most=MOST_ELEMENTS)], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorSlice:
     """One parameter's place in a flat bucket."""
 
@@ -27,7 +31,7 @@ class TensorSlice:
     index: Whole
     """Number of the parameter in `model.parameters()`: the tensor's identity in random keys."""
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -37,17 +41,23 @@ class TensorSlice:
         return flat[self.offset : self.offset + self.numel]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BucketLayout:
     """Which parameters a bucket holds, in the order in which their gradients become ready."""
 
     index: Whole
     slices: Annotated[tuple[TensorSlice, ...], Limits(least=1)]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Number of elements of all parameters together."""
         return sum(piece.numel for piece in self.slices)
+
+    @cached_property
+    def table(self) -> NDArray[np.int64]:
+        """Of each parameter, for loops: offset and number of elements, int64 `[parameters, 2]`."""
+        rows = [(piece.offset, piece.numel) for piece in self.slices]
+        return np.array(rows, dtype=np.int64)
 
     def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:
         """Each parameter's part of a flat `[numel]` tensor, flat, sharing its memory."""

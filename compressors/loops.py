@@ -46,6 +46,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 SUM_BLOCK = 4096
 """Elements that are added up in one go."""
 _WORTH_A_THREAD = 1 << 17
+SHORT = 2 * _WORTH_A_THREAD
+"""Fewer elements are one thread's."""
 
 
 def loop(function: F) -> F:
@@ -98,6 +100,9 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
     As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
     dropped; an exception in any of the parts is raised.
     """
+    if n < SHORT:  # most tensors: no more questions
+        kernel(0, n, *arguments)
+        return
     parts = n // max(grain, _WORTH_A_THREAD)
     if parts < 2 or (threads := min(torch.get_num_threads(), parts)) == 1:
         kernel(0, n, *arguments)
@@ -144,6 +149,11 @@ class written_back:  # noqa: N801 - used as a function; a generator would take l
 def partial_sums(n: int) -> NDArray[np.float64]:
     """Room for one sum of each `SUM_BLOCK` of n elements, zeros."""
     return np.zeros(-(-n // SUM_BLOCK), dtype=np.float64)
+
+
+def total_of(sums: NDArray[Any]) -> Any:
+    """The sum of partial sums: of one, as most tensors have, without numpy's reduction."""
+    return sums[0] if sums.size == 1 else sums.sum()
 
 
 @cache

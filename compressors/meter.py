@@ -129,6 +129,12 @@ def kernel(
     return decorate
 
 
+def counting() -> bool:
+    """Whether somebody counts kernels: else what does their work in fewer calls may take their
+    place."""
+    return bool(_active)
+
+
 def kernel_name(function: Callable[..., object]) -> str:
     """File and function of a method that is gcsim's own, "signs.fold"; else the whole path."""
     module = function.__module__

@@ -12,25 +12,23 @@ The checksum is not priced: networks have their own.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop
-from gcsim.compressors.meter import unpriced
+from gcsim.compressors.loops import SHORT, array, loop, written_back
+from gcsim.compressors.meter import counting, unpriced
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-_FIELDS = struct.Struct("<BBHIII")
-_BLOCK = 1 << 14
-"""Words of 8 bytes that the checksum adds up in one go."""
+_SIZES = (1, 1, 2, 4, 4, 4)
+"""Bytes of a header's fields before the checksum."""
 
 
 class Codec(IntEnum):
@@ -95,14 +93,21 @@ def pack_frame(
     """
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
-    try:
-        travelling = numel if nonzero is None else nonzero
-        fields = _FIELDS.pack(codec, flags, params, numel, travelling, body.numel())
-    except struct.error as error:
-        raise InternalError(f"frame header of codec {codec}: {error}") from error
-    header = fields + _checksum(fields, array(body))
-    head = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-    return torch.cat((head if body.is_cpu else head.to(body.device), body))
+    travelling = numel if nonzero is None else nonzero
+    message = torch.cat((_room(body.device), body))
+    with written_back(message) as data:
+        fits = write_frame(data, int(codec), flags, params, numel, travelling)
+    if not fits:
+        fields = f"flags {flags}, params {params}, {travelling} of {numel} elements"
+        raise InternalError(f"no frame header holds codec {codec}, {fields}, {len(body)} bytes")
+    return message
+
+
+@cache
+@unpriced
+def _room(device: torch.device) -> Tensor:
+    """For a header."""
+    return torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
 
 
 def read_frames(
@@ -125,9 +130,7 @@ def read_frames(
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
-        header = data[at : at + HEADER_BYTES].tobytes()
-        fields = header[: _FIELDS.size]
-        codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
+        codec, flags, params, numel, nonzero, length, intact = read_frame(data, at)
         at += HEADER_BYTES
         fault = ""
         if allowed is not None and codec not in allowed:
@@ -139,7 +142,7 @@ def read_frames(
             fault = f"{nonzero} of {numel} elements are said to travel"
         elif length > total - at:
             fault = f"body of {length} bytes, but {total - at} are left"
-        elif _checksum(fields, data[at : at + length]) != header[_FIELDS.size :]:
+        elif not intact:
             fault = "the checksum does not match: bytes were changed"
         if fault:
             raise InputError(f"frame {number} at byte {at - HEADER_BYTES}: {fault}")
@@ -149,41 +152,6 @@ def read_frames(
         )
         at += length
         number += 1
-
-
-@unpriced
-def _checksum(fields: bytes, data: NDArray[np.uint8]) -> bytes:
-    """32 bits, little endian, that change when any byte does (but for one case in 2^32)."""
-    whole = data.size // 8 * 8
-    words = data[:whole].view(np.uint64)
-    if not words.flags.aligned:
-        words = words.copy()
-    total = 0
-    if whole <= 8 * _BLOCK:
-        total = _sum_of_words(words, 0)
-    else:
-        sums = np.zeros(-(-whole // (8 * _BLOCK)), dtype=np.uint64)
-        in_parallel(_add_words, words.size, words, sums, grain=_BLOCK)
-        total = int(sums.sum(dtype=np.uint64))
-    rest = fields + data[whole:].tobytes().ljust(8, b"\0")
-    return hashlib.blake2b(rest + total.to_bytes(8, "little"), digest_size=4).digest()
-
-
-@loop
-def _sum_of_words(words: Any, first: int) -> Any:
-    """The sum of words times odd numbers that differ, modulo 2^64; `first` is the first's place."""
-    total = np.uint64(0)
-    factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
-    for i in range(words.size):
-        total += words[i] * (factor + np.uint64(2) * np.uint64(i))
-    return total
-
-
-@loop
-def _add_words(start: int, stop: int, words: Any, sums: Any) -> None:
-    """`_sum_of_words` of each block."""
-    for first in range(start, stop, _BLOCK):
-        sums[first // _BLOCK] = _sum_of_words(words[first : min(first + _BLOCK, stop)], first)
 
 
 def as_bytes(values: Tensor) -> Tensor:
@@ -205,3 +173,48 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     if body.storage_offset() % size:
         body = body.clone()
     return body.view(dtype)
+
+
+def together(values: Tensor) -> bool:
+    """Whether what travels of `values` may be coded by one loop for all frames, to the same bits.
+
+    Where calls take longer than elements, and nobody counts the kernels of each frame.
+    """
+    return values.numel() < SHORT and values.is_cpu and not counting()
+
+
+# --- loops: a call for each frame, most of which are short ---------------------------------------
+
+
+@loop
+def write_frame(
+    message: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
+) -> bool:
+    """Fill the header before a body; False when a number does not fit its field."""
+    fits = True
+    body = message[HEADER_BYTES:]
+    at = 0
+    for size, field in zip(_SIZES, (codec, flags, params, numel, nonzero, body.size)):  # noqa: B905
+        fits &= (field >> (8 * size)) == 0  # nor negative
+        put_number(message, at, size, np.uint64(field))
+        at += size
+    put_number(message, at, 4, checksum(message, body))
+    return fits
+
+
+@loop
+def read_frame(data: Any, start: int) -> Any:
+    """The fields of the frame that begins there, and whether its bytes are those of its checksum.
+
+    At least the header is there.
+    """
+    frame = data[start:]
+    length = np.int64(number_at(frame, 12, 4))
+    intact = length <= frame.size - HEADER_BYTES
+    if intact:
+        body = frame[HEADER_BYTES : HEADER_BYTES + length]
+        intact = number_at(frame, 16, 4) == checksum(frame, body)
+    return (
+        np.int64(frame[0]), np.int64(frame[1]), np.int64(number_at(frame, 2, 2)),
+        np.int64(number_at(frame, 4, 4)), np.int64(number_at(frame, 8, 4)), length, intact,
+    )  # fmt: skip

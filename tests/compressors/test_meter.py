@@ -10,6 +10,14 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.conformance.subject import (
+    SHAPES,
+    Heard,
+    gradients,
+    numel,
+    overheard,
+    subject_of,
+)
 from gcsim.compressors.kernels import KernelCost, total
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import (
@@ -216,6 +224,21 @@ def test_what_is_unpriced_costs_nothing() -> None:
     with segment() as recorder:
         check(x)
     assert not recorder.fixed
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_same_bits_travel_whether_or_not_kernels_are_counted(name: str) -> None:
+    # where nobody counts, one loop may stand for the kernels of many frames (`frame.together`)
+    subject = subject_of(name, {})
+    found = []
+    for observer in (None, Meter(3)):
+        crew, log = subject.crew(workers=3), list[Heard]()
+        exchanges = crew.exchanges(gradients(numel(SHAPES), 3, 0), subject.first)
+        with torch.no_grad():
+            updates = lockstep([overheard(exchange, log) for exchange in exchanges], observer)
+        found.append([*updates, *(tensor for heard in log for tensor in heard.sent)])
+    assert len(found[0]) == len(found[1])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[KernelCost], int]]:

@@ -27,7 +27,7 @@ def bit_starts(bits: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
     """Set bits before each block of a bitmap of n elements, then of all: int64 `[blocks + 1]`."""
     counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
     in_parallel(_count, n, bits, counts, grain=BLOCK)
-    return np.cumsum(counts)
+    return counts.cumsum()
 
 
 @loop

@@ -146,7 +146,7 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
     elif coder is Coder.PACKED:
         body = pack_fixed(positions, index_width(n))
     else:
-        if not _ascending(positions, n):
+        if not ascends_below(positions, n):
             raise InternalError(f"positions to be coded do not ascend below {n}")
         if coder is Coder.BITMAP:
             body = np.zeros(packed_bytes(n, 1), dtype=np.uint8)
@@ -197,7 +197,7 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
         positions = np.cumsum(decode(body, k).numpy(force=True)) - 1
     else:
         raise damaged(f"unknown index coder {coder}")
-    if not _ascending(positions, n):
+    if not ascends_below(positions, n):
         _demand(bool((np.diff(positions) > 0).all()), "positions do not ascend")
         raise damaged(f"position {positions[-1]} out of {n}")
     return torch.from_numpy(positions).to(body.device)
@@ -241,7 +241,7 @@ for _place in range(64):
 
 
 @loop
-def _ascending(positions: Any, n: int) -> bool:
+def ascends_below(positions: Any, n: int) -> bool:
     """Whether -1 < p_0 < p_1 < … < n."""
     faults = 0
     before = np.int64(-1)

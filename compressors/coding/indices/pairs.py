@@ -1,4 +1,7 @@
-"""How are sparse vectors added without making them dense? By merging ascending lists of pairs."""
+"""How are sparse vectors added without making them dense? By merging ascending lists of pairs.
+
+And those of many workers, which are short: by one loop that reads all their frames.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.coding.checksum import number_at, put_number
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, loop, tensor
 from gcsim.compressors.meter import kernel
@@ -46,3 +51,70 @@ def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int
             b += 1
         used += 1
     return used
+
+
+@loop
+def put_pairs(
+    message: Any, values: Any, indices: Any, ends: Any, numel: int, codec: int, flags: int
+) -> None:
+    """A frame of float32 values and their 32-bit indices for each part, one behind the other.
+
+    Part p goes from the end of the one before to `ends[p]`; `message` has room for all frames.
+    """
+    start, at = 0, 0
+    words = values.view(np.uint32)
+    for end in ends:
+        k = end - start
+        frame = message[at : at + HEADER_BYTES + 8 * k]
+        body = frame[HEADER_BYTES:]
+        for i in range(k):
+            put_number(body, 4 * i, 4, np.uint64(words[start + i]))
+            put_number(body, 4 * (k + i), 4, np.uint64(indices[start + i]))
+        write_frame(frame, codec, flags, 0, numel, k)
+        start, at = end, at + frame.size
+
+
+@loop
+def sum_of_pairs(
+    messages: Any, sizes: Any, low: int, high: int, numel: int, codec: int, flags: int
+) -> Any:
+    """(whether all is as `put_pairs` writes it, indices int64, sums float32) of many frames.
+
+    `messages` are theirs, one behind the other, of `sizes` bytes; indices lie in low … high - 1.
+    Sums go from the first frame to the last, as `merged_pairs` adds them.
+    """
+    region = np.empty(max(0, high - low), dtype=np.float32)
+    seen = np.zeros(region.size, dtype=np.bool_)
+    word = np.empty(1, dtype=np.uint32)
+    value = word.view(np.float32)
+    intact = True
+    at, used = 0, 0
+    for size in sizes:
+        k = (size - HEADER_BYTES) // 8
+        wanted = codec, flags, 0, numel, k, 8 * k, True
+        if size != HEADER_BYTES + 8 * k or k < 0 or read_frame(messages, at) != wanted:
+            intact = False
+            break
+        at += HEADER_BYTES
+        last = np.int64(-1)
+        for i in range(k):
+            word[0] = number_at(messages, at + 4 * i, 4)
+            place = np.int64(number_at(messages, at + 4 * (k + i), 4)) - low
+            if place <= last or place >= region.size:
+                intact = False
+                break
+            if seen[place]:
+                region[place] += value[0]
+            else:
+                region[place] = value[0]
+            used += not seen[place]
+            seen[place] = True
+            last = place
+        at += 8 * k
+    indices, sums = np.empty(used, dtype=np.int64), np.empty(used, dtype=np.float32)
+    at = 0
+    for i in range(region.size):
+        if seen[i]:
+            indices[at], sums[at] = low + i, region[i]
+            at += 1
+    return intact, indices, sums

@@ -31,7 +31,7 @@ from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
 """By base: digits in a group, and the group's bits."""
-_BLOCK = 1 << 12
+GROUPS = 1 << 12
 """Groups that are combined in the cache at a time."""
 
 
@@ -40,6 +40,12 @@ def group_of(base: int) -> tuple[int, int]:
     if not 2 <= base <= 256:
         raise InputError(f"cannot pack digits of base {base}: 2 to 256 are possible")
     return _GROUPS.get(base, (1, (base - 1).bit_length()))
+
+
+@loop
+def group_and_bits(base: int) -> tuple[int, int]:
+    """`group_of` inside of loops, of the bases 3, 5 and 9."""
+    return (3, 7) if base == 5 else (5, 8 if base == 3 else 16)
 
 
 def digit_bytes(count: int, base: int) -> int:
@@ -61,9 +67,9 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
         return pack_bits(digits, bits)
     plane = -(-data.size // size)
     groups = np.empty(plane, dtype=np.uint8 if bits <= 8 else np.uint16)
-    highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
-    in_parallel(_combine, plane, data, groups, base, size, highest, grain=_BLOCK)
-    _demand_below(base, int(highest.max()) if plane else 0)
+    highest = np.zeros(-(-plane // GROUPS), dtype=np.int64)
+    in_parallel(_combine, plane, data, groups, base, size, highest, grain=GROUPS)
+    _demand_below(base, max(highest.tolist(), default=0))
     if bits == 16:
         return tensor(groups.astype("<u2", copy=False).view(np.uint8), digits)
     if bits == 8:
@@ -86,16 +92,18 @@ def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
         )
     if bits == 16:
         groups = np.frombuffer(array(buffer).tobytes(), dtype="<u2").astype(np.uint16, copy=False)
+    elif bits == 8:
+        groups = array(buffer)
     else:
         groups = array(unpack_bits(buffer, plane, bits))
     out = np.empty(plane * size, dtype=np.uint8)
-    highest = np.zeros(-(-plane // _BLOCK), dtype=np.int64)
-    in_parallel(_separate, plane, groups, out, base, size, highest, grain=_BLOCK)
-    largest = int(highest.max()) if highest.size else 0
+    highest = np.zeros(-(-plane // GROUPS), dtype=np.int64)
+    in_parallel(separate_digits, plane, groups, out, base, size, highest, grain=GROUPS)
+    largest = max(highest.tolist(), default=0)
     if largest >= base**size:
         what = "byte" if bits == 8 else f"group of {bits} bits"
         raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if out[count:].any():
+    if plane * size > count and out[count:].any():
         raise damaged(f"padding after the last base-{base} digit is not zero")
     return torch.from_numpy(out[:count]).to(buffer.device)
 
@@ -112,8 +120,8 @@ def _combine(
     # digit j of group g is element j * plane + g: neighbours are combined in one vector operation
     plane = groups.size
     factor = np.uint16(base)
-    for first in range(start, stop, _BLOCK):
-        block = groups[first : min(first + _BLOCK, stop)]
+    for first in range(start, stop, GROUPS):
+        block = groups[first : min(first + GROUPS, stop)]
         block[:] = 0
         most = np.uint8(0)
         for j in range(size - 1, -1, -1):  # Horner's rule, highest digit first
@@ -124,24 +132,25 @@ def _combine(
             for i in range(part.size):
                 block[i] += part[i]
                 most = max(most, part[i])
-        highest[first // _BLOCK] = most
+        highest[first // GROUPS] = most
 
 
 @loop
-def _separate(
+def separate_digits(
     start: int, stop: int, groups: Any, out: Any, base: int, size: int, highest: Any
 ) -> None:
+    """The digits of whole groups, and the largest group of each block."""
     plane = groups.size
     inverse = np.float32(1) / np.float32(base)
     divisor = np.int32(base)
-    rest = np.empty(_BLOCK, dtype=np.int32)
-    for first in range(start, stop, _BLOCK):
-        block = groups[first : min(first + _BLOCK, stop)]
+    rest = np.empty(GROUPS, dtype=np.int32)
+    for first in range(start, stop, GROUPS):
+        block = groups[first : min(first + GROUPS, stop)]
         most = np.int32(0)
         for i in range(block.size):
             rest[i] = block[i]
             most = max(most, np.int32(block[i]))
-        highest[first // _BLOCK] = most
+        highest[first // GROUPS] = most
         for j in range(size):
             part = out[j * plane + first : j * plane + first + block.size]
             for i in range(part.size):

@@ -14,6 +14,8 @@ Every function is one streaming kernel of an accelerator.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -96,12 +98,7 @@ def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     data = np.ascontiguousarray(array(buffer))
     check_packed(data, count, 1)
     out = np.empty(count, dtype=np.float32)
-    whole = count // 8 * 8
-    in_parallel(_unpack_signs, whole, data, out, grain=_GRAIN)
-    if whole < count:
-        last = np.empty(8, dtype=np.float32)
-        _unpack_signs(0, 8, data[whole // 8 :], last)
-        out[whole:] = last[: count - whole]
+    in_parallel(_unpack_signs, count, data, out, grain=_GRAIN)
     return tensor(out, buffer)
 
 
@@ -172,38 +169,22 @@ def put_signs(values: Any, words: Any, out: Any) -> None:
     fold_bits(words, out)
 
 
-# --- loops: over whole groups of eight; the last codes are padded to a group ---------------------
+# --- loops: over groups of eight codes, the last of which may be cut off --------------------------
 
 
 def _packed(codes: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], int]:
     """The packed codes, and the bits that are set in any of them (-1: one is negative)."""
     out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
-    whole = codes.size // 8 * 8
-    seen = np.zeros(-(-codes.size // _GRAIN) + 1, dtype=np.int64)
+    seen = np.zeros(-(-codes.size // _GRAIN), dtype=np.int64)
     pack = _pack_narrow if bits <= 8 else _pack_wide
-    in_parallel(pack, whole, codes, out, bits, seen, grain=_GRAIN)
-    if whole < codes.size:
-        last = np.empty(bits, dtype=np.uint8)
-        pack(0, 8, _padded(codes[whole:], 8), last, bits, seen[-1:])
-        out[whole // 8 * bits :] = last[: packed_bytes(codes.size - whole, bits)]
-    return out, int(np.bitwise_or.reduce(seen))
+    in_parallel(pack, codes.size, codes, out, bits, seen, grain=_GRAIN)
+    return out, functools.reduce(operator.or_, seen.tolist(), 0)
 
 
 def _unpack(data: NDArray[np.uint8], out: NDArray[Any], bits: int) -> None:
     """All codes of `data`, which was checked, into `out`."""
-    whole = out.size // 8 * 8
-    unpack = _unpack_narrow if bits <= 8 else _unpack_wide
-    in_parallel(unpack, whole, data, out, bits, grain=_GRAIN)
-    if whole < out.size:
-        last = np.empty(8, dtype=out.dtype)
-        unpack(0, 8, _padded(data[whole // 8 * bits :], bits), last, bits)
-        out[whole:] = last[: out.size - whole]
-
-
-def _padded(values: NDArray[Any], count: int) -> NDArray[Any]:
-    found = np.zeros(count, dtype=values.dtype)
-    found[: values.size] = values
-    return found
+    unpack = unpack_narrow if bits <= 8 else unpack_wide
+    in_parallel(unpack, out.size, data, out, bits, grain=_GRAIN)
 
 
 @loop
@@ -213,7 +194,8 @@ def _pack_narrow(start: int, stop: int, codes: Any, out: Any, bits: int, seen: A
         packed = out[first // 8 * bits :]
         every = np.int64(0)
         width = np.uint64(bits)
-        for group in range(part.size // 8):
+        groups = part.size // 8
+        for group in range(groups):
             eight = part[8 * group : 8 * group + 8]
             word = np.uint64(0)  # eight codes of up to 8 bits: the next `bits` bytes
             for j in range(8):
@@ -223,21 +205,37 @@ def _pack_narrow(start: int, stop: int, codes: Any, out: Any, bits: int, seen: A
             for j in range(bits):
                 packed[group * bits + j] = np.uint8(word & np.uint64(255))
                 word >>= np.uint64(8)
+        word = np.uint64(0)
+        rest, last = part[8 * groups :], packed[groups * bits :]
+        for j in range(rest.size):
+            every |= np.int64(rest[j])
+            word |= np.uint64(rest[j]) << (np.uint64(j) * width)
+        for j in range((rest.size * bits + 7) // 8):
+            last[j] = np.uint8(word & np.uint64(255))
+            word >>= np.uint64(8)
         seen[first // _GRAIN] = every
 
 
 @loop
-def _unpack_narrow(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+def unpack_narrow(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+    """Codes of up to 8 bits."""
     data, out = data[start // 8 * bits :], out[start:stop]
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     width = np.uint64(bits)
-    for group in range(out.size // 8):
+    groups = out.size // 8
+    for group in range(groups):
         word = np.uint64(0)
         for j in range(bits):
             word |= np.uint64(data[group * bits + j]) << np.uint64(8 * j)
         eight = out[8 * group : 8 * group + 8]
         for j in range(8):
             eight[j] = np.uint8((word >> (np.uint64(j) * width)) & mask)
+    word = np.uint64(0)
+    rest, last = out[8 * groups :], data[groups * bits :]
+    for j in range((rest.size * bits + 7) // 8):
+        word |= np.uint64(last[j]) << np.uint64(8 * j)
+    for j in range(rest.size):
+        rest[j] = np.uint8((word >> (np.uint64(j) * width)) & mask)
 
 
 @loop
@@ -269,8 +267,9 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
 
 
 @loop
-def _unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
-    data, out = data[start // 8 * bits : stop // 8 * bits], out[start:stop]
+def unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
+    """Codes of more than 8 bits."""
+    data, out = data[start // 8 * bits : (stop + 7) // 8 * bits], out[start:stop]
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     at = 0
     filled = 0
@@ -303,10 +302,10 @@ def _pack_signs(start: int, stop: int, values: Any, out: Any) -> None:
 @loop
 def _unpack_signs(start: int, stop: int, data: Any, out: Any) -> None:
     data, out = data[start // 8 :], out[start:stop]
-    for group in range(out.size // 8):
+    for group in range((out.size + 7) // 8):
         byte = np.int32(data[group])
         eight = out[8 * group : 8 * group + 8]  # 1 - 2 bit, without a branch
-        for j in range(8):
+        for j in range(eight.size):
             eight[j] = np.float32(1 - (((byte >> j) & 1) << 1))
 
 

@@ -40,7 +40,7 @@ def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, 
     `values` is float32 `[rows * columns]`, row by row, `centres` float32 `[columns]`; the results
     are float64 `[columns]`.
     """
-    found = _summed(array(values), np.empty(0, dtype=np.float32), array(centres), columns)
+    found = summed(array(values), np.empty(0, dtype=np.float32), array(centres), columns)
     return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
 
 
@@ -50,24 +50,26 @@ def add_and_sum_columns(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """values += added, in place, and the `column_sums` of the result about zero."""
     with written_back(values) as data:
-        found = _summed(data, array(added), np.zeros(columns, dtype=np.float32), columns)
+        found = summed(data, array(added), np.zeros(columns, dtype=np.float32), columns)
     return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
 
 
-def _summed(
+def summed(
     values: NDArray[np.float32],
     added: NDArray[np.float32],
     centres: NDArray[np.float32],
     columns: int,
 ) -> NDArray[np.float64]:
+    """`column_sums` of values + `added` (or none of it), float64 `[3, columns]`."""
     times = _widening(columns)
     wide = columns * times
     rows = -(-values.size // wide)
     together = max(16, -(-rows // _SUM_PARTS))
     sums = np.zeros((3, -(-rows // together), wide), dtype=np.float64)
-    middle = np.tile(centres, times)
-    grain = wide * together
-    in_parallel(_add_columns, values.size, values, added, middle, together, sums, grain=grain)
+    middle = np.empty((times, columns), dtype=np.float32)
+    middle[:] = centres
+    given = values, added, middle.reshape(-1), together, sums
+    in_parallel(_add_columns, values.size, *given, grain=wide * together)
     found: NDArray[np.float64] = sums.reshape(3, -1, columns).sum(axis=1)
     return found
 
@@ -105,7 +107,7 @@ def column_bits(
     count_bytes("streaming", 4 * rows * width * (2 if keep_error else 1))
     with written_back(values) as data:
         wide, lines = _lines(columns, stripe, levels)
-        in_parallel(_column_bits, rows * width, data, *wide, *lines, keep_error, bits)
+        in_parallel(stripe_bits, rows * width, data, *wide, *lines, keep_error, bits)
     return tensor(bits, values)
 
 
@@ -128,7 +130,7 @@ def add_columns(
     with written_back(out) as sums:
         wide, lines = _lines(columns, stripe, levels)
         in_parallel(
-            _add_stripe, rows * stripe[1], sums, *wide, array(bits), *lines, np.float32(weight)
+            add_stripe, rows * stripe[1], sums, *wide, array(bits), *lines, np.float32(weight)
         )
 
 
@@ -193,10 +195,11 @@ def _add_columns(
 
 
 @loop
-def _column_bits(
+def stripe_bits(
     start: int, stop: int, values: Any, columns: int, first: int, width: int, thresholds: Any,
     lows: Any, highs: Any, keep_error: bool, bits: Any,
 ) -> None:  # fmt: skip
+    """The loop of `column_bits`."""
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
@@ -226,10 +229,11 @@ def _column_bits(
 
 
 @loop
-def _add_stripe(
+def add_stripe(
     start: int, stop: int, out: Any, columns: int, first: int, width: int, bits: Any, lows: Any,
     highs: Any, weight: np.float32,
 ) -> None:  # fmt: skip
+    """The loop of `add_columns`."""
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)

@@ -42,7 +42,7 @@ Norm = Literal["mean_abs", "rms"]
 
 _NONE = np.zeros(0, dtype=np.float32)
 _ONLY_START = np.zeros(1, dtype=np.int64)
-_LARGEST = np.finfo(np.float32).max
+LARGEST = np.finfo(np.float32).max
 
 
 # --- from numbers to bits --------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _code(
         sizes[-1] = n - (blocks - 1) * length
     totals = np.add.reduceat(sums, starts)
     means = np.sqrt(totals / sizes) if squares else totals / sizes
-    return bits, np.minimum(means, _LARGEST).astype(np.float32)
+    return bits, np.minimum(means, LARGEST).astype(np.float32)
 
 
 @loop
@@ -237,17 +237,18 @@ def _decode(
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")
-    if not ((factors >= 0) & (factors <= _LARGEST)).all():  # nor not-a-number
+    if not ((factors >= 0) & (factors <= LARGEST)).all():  # nor not-a-number
         raise InputError("damaged payload: a scale is negative or not a finite number")
     factors = factors * np.float32(weight)
     with written_back(out) as target:
-        in_parallel(_decoding, n, array(bits), factors, length, target, add, grain=SUM_BLOCK)
+        in_parallel(decoding, n, array(bits), factors, length, target, add, grain=SUM_BLOCK)
 
 
 @loop
-def _decoding(
+def decoding(
     start: int, stop: int, bits: Any, factors: Any, length: int, out: Any, add: bool
 ) -> None:
+    """The loop of `add_signs` (or, unless `add`, of `write_signs`)."""
     words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     for first in range(start, stop, SUM_BLOCK):

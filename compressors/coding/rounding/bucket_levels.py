@@ -26,9 +26,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frame import (
+    HEADER_BYTES,
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    read_frame,
+    together,
+)
+from gcsim.compressors.coding.integers.digits import (
+    GROUPS,
+    digit_bytes,
+    group_and_bits,
+    pack_digits,
+    separate_digits,
+    unpack_digits,
+)
+from gcsim.compressors.coding.integers.packing import unpack_narrow
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_parts
 from gcsim.compressors.coding.scans import moments
@@ -200,8 +218,17 @@ def pack_levels(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) ->
     return pack_frame(Codec.LEVELS, body, numel=values.numel(), flags=count, params=size)
 
 
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * decoded message, in place; see `decoder`."""
+    if together(out):
+        given = array(message), layout.table, array(out), np.float32(weight), int(Codec.LEVELS)
+        if _add_message(*given):
+            return  # else it is damaged, and what follows says how
+    _add_frames(message, layout, out, weight)
+
+
 @decoder(Codec.LEVELS)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+def _add_frames(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the levels that a frame's codes stand for."""
     count, size, n = frame.flags, frame.params, frame.numel
     if count not in LEVEL_COUNTS or size < 1:
@@ -234,6 +261,72 @@ def _look_up(
         chosen, sums = codes[at:end], out[at:end]
         for i in range(sums.size):
             sums[i] += weighted[chosen[i]]
+
+
+@loop
+def _add_message(data: Any, table: Any, out: Any, weight: np.float32, codec: int) -> bool:
+    """`_add_frames` of a whole message, of short tensors; False where a frame is damaged.
+
+    All frames are looked at before anything is added; their digits are then what may be wrong.
+    """
+    if not _are_whole(data, table, codec):
+        return False
+    at = 0
+    for t in range(table.shape[0]):
+        _, count, size, numel, _, length, _ = read_frame(data, at)
+        at += HEADER_BYTES
+        cells = count * ((numel + size - 1) // size)
+        words = np.empty(cells, dtype=np.uint32)
+        for i in range(cells):
+            words[i] = number_at(data, at + 4 * i, 4)
+        right, digits = _digits_of(data[at + 4 * cells : at + length], numel, count)
+        if not right:
+            return False
+        at += length
+        levels = words.view(np.float32).reshape(-1, count)
+        offset = table[t, 0]
+        _look_up(0, numel, digits, levels, out[offset : offset + numel], size, weight)
+    return True
+
+
+@loop
+def _are_whole(data: Any, table: Any, codec: int) -> Any:
+    """Whether the frames are those of these tensors, unchanged and as long as they must be."""
+    at = 0
+    for t in range(table.shape[0]):
+        if data.size - at < HEADER_BYTES:
+            return False
+        kind, count, size, numel, _, length, intact = read_frame(data, at)
+        if kind != codec or numel != table[t, 1] or size < 1 or count not in (3, 5, 9):
+            return False
+        group, bits = group_and_bits(count)
+        coded = ((numel + group - 1) // group * bits + 7) // 8
+        if not intact or length != 4 * count * ((numel + size - 1) // size) + coded:
+            return False
+        at += HEADER_BYTES + length
+    return at == data.size
+
+
+@loop
+def _digits_of(codes: Any, count: int, base: int) -> Any:
+    """(whether they can have been packed, digits uint8 `[count]`), as `unpack_digits`."""
+    group, bits = group_and_bits(base)
+    plane = (count + group - 1) // group
+    groups = np.empty(plane, dtype=np.uint16)
+    right = True
+    if bits == 16:
+        for i in range(plane):
+            groups[i] = number_at(codes, 2 * i, 2)
+    else:
+        unpack_narrow(0, plane, codes, groups, bits)
+        used = plane * bits % 8
+        right = used == 0 or codes[-1] >> np.uint8(used) == 0
+    digits = np.empty(plane * group, dtype=np.uint8)
+    highest = np.zeros((plane + GROUPS - 1) // GROUPS, dtype=np.int64)
+    separate_digits(0, plane, groups, digits, base, group, highest)
+    for most in highest:
+        right &= most < base**group
+    return right and not digits[count:].any(), digits[:count]
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:

@@ -159,8 +159,8 @@ def add_packed_levels(
             _add, n, data, bits, array(norms), size, np.float32(steps),
             np.float32(weight / steps), target, highest,
         )  # fmt: skip
-    if n and int(highest.max()) > 2 * steps:
-        raise damaged(f"code {int(highest.max())} where levels end at {2 * steps}")
+    if (most := max(highest.tolist(), default=0)) > 2 * steps:
+        raise damaged(f"code {most} where levels end at {2 * steps}")
 
 
 def add_levels(

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
+from gcsim.compressors.loops import (
+    array,
+    in_parallel,
+    inlined,
+    loop,
+    tensor,
+    total_of,
+    written_back,
+)
 from gcsim.compressors.meter import kernel
 from gcsim.errors import InputError, InternalError
 
@@ -43,7 +51,7 @@ class Marks:
     @property
     def total(self) -> int:
         """Number of marked elements."""
-        return int(self.counts.sum())
+        return int(total_of(self.counts))
 
 
 def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
@@ -102,13 +110,12 @@ def take_arrays(
     """`take` of an array, inside a function that the meter counts already."""
     if values.size > BLOCK * marks.counts.size:
         raise InternalError(f"marks of {marks.counts.size} blocks for {values.size} elements")
-    ends = marks.counts.cumsum()
-    total = int(ends[-1]) if ends.size else 0
+    total = marks.total
     indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
     nan = np.zeros(1, dtype=np.uint8)
     in_parallel(
         _take, values.size, values, marks.up, marks.down, marks.counts, marks.places,
-        ends - marks.counts, indices, taken, clear, nan,
+        indices, taken, clear, nan,
     )  # fmt: skip
     if nan[0]:
         raise InputError("cannot select by magnitude: a value is not a number")
@@ -192,11 +199,12 @@ def _add_and_mark(
 @loop
 def _take(
     start: int, stop: int, values: Any, up: Any, down: Any, counts: Any, places: Any,
-    offsets: Any, indices: Any, taken: Any, clear: bool, nan: Any,
+    indices: Any, taken: Any, clear: bool, nan: Any,
 ) -> None:  # fmt: skip
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     found = np.zeros(BLOCK + 1, dtype=np.uint16)
+    at = counts[: start // BLOCK].sum()
     for first in range(start, stop, BLOCK):
         block = first // BLOCK
         count = counts[block]
@@ -207,8 +215,8 @@ def _take(
         if count >= _NOTED:  # too many to have been noted
             mark_block(part, up, down, mask, words, found)
             here = found
-        index = indices[offsets[block] : offsets[block] + count]
-        value = taken[offsets[block] : offsets[block] + count]
+        index, value = indices[at : at + count], taken[at : at + count]
+        at += count
         unordered = False
         for i in range(count):
             place = here[i]

@@ -206,7 +206,7 @@ def _kth(values: NDArray[np.float32], k: int) -> np.float32:
     """The k-th largest magnitude: eleven, ten and ten bits of it, one pass each."""
     bits = values.view(np.uint32)
     if values.size < WORTH_A_SAMPLE:
-        return np.uint32(_kth_of_few(bits, k)[0]).view(np.float32)
+        return np.uint32(kth_of_few(bits, k)[0]).view(np.float32)
     chunk = max(1 << 16, -(-values.size // 64))
     prefix, rank = 0, k
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
@@ -261,7 +261,7 @@ def _find_nan(start: int, stop: int, values: Any, flag: Any) -> None:
 
 
 @loop
-def _kth_of_few(bits: Any, k: int) -> Any:
+def kth_of_few(bits: Any, k: int) -> Any:
     """The bits of the k-th largest magnitude of float32 as uint32, as `_kth` finds them.
 
     And how many elements that are equal to it are among the k largest.
@@ -305,7 +305,7 @@ def _take_few(bits: Any, k: int, places: Any) -> bool:
     for j in range(reached):
         sizes[j] = bits[found[j]] & np.uint32(_MAGNITUDE)
         numbers &= sizes[j] <= np.uint32(0x7F800000)
-    limit, ties = _kth_of_few(sizes, k)
+    limit, ties = kth_of_few(sizes, k)
     at = 0
     for j in range(reached):
         if sizes[j] > limit or (sizes[j] == limit and ties > 0):

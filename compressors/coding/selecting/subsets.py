@@ -13,6 +13,7 @@ generation", Springer 1986.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,14 @@ def distinct_positions(generator: np.random.Generator, n: int, k: int) -> Tensor
     """
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
-    sizes = np.full(-(-n // _SEGMENT), _SEGMENT)
-    if n % _SEGMENT:
-        sizes[-1] = n % _SEGMENT
-    parts = generator.multivariate_hypergeometric(sizes, k) if sizes.size > 1 else [k]
+    parts = [k]
+    if n > _SEGMENT:
+        sizes = np.full(-(-n // _SEGMENT), _SEGMENT)
+        if n % _SEGMENT:
+            sizes[-1] = n % _SEGMENT
+        parts = generator.multivariate_hypergeometric(sizes, k).tolist()
     key = np.uint64(generator.bit_generator.random_raw())
-    ends = np.concatenate(([0], np.cumsum(parts))).astype(np.int64)
+    ends = np.array(list(itertools.accumulate(parts, initial=0)), dtype=np.int64)
     positions = np.empty(k, dtype=np.int64)
     in_parallel(_mark_and_list, n, ends, key, positions, grain=_SEGMENT)
     count_random(min(k, n - k), 64)

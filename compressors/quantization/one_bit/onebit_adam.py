@@ -43,13 +43,22 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, bucket_state
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import (
+    HEADER_BYTES,
+    Codec,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    together,
+)
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import only_frame, split_body
+from gcsim.compressors.coding.one_bit.parts import add_chunk, put_chunks
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_signs,
@@ -58,6 +67,7 @@ from gcsim.compressors.coding.one_bit.signs import (
     write_signs,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once
@@ -178,6 +188,11 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
             bucket.gradient, average, coded, before, decay=p.beta1, norm=p.scale
         )
         size = chunk // 8
+        if together(coded):
+            messages = np.zeros((self.worker.count, HEADER_BYTES + 4 + size), dtype=np.uint8)
+            scale = array(self._scale[index])
+            put_chunks(messages, array(bits), scale, chunk, int(Codec.SIGN_BLOCK))
+            return list(torch.from_numpy(messages))
         return [
             chunk_frame(bits[rank * size : (rank + 1) * size], self._scale[index], chunk)
             for rank in range(self.worker.count)
@@ -222,6 +237,10 @@ def put_chunk(
     With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not one
     chunk of `chunk` elements, or is damaged.
     """
+    if together(out):
+        given = chunk, np.float32(weight), not overwrite, int(Codec.SIGN_BLOCK)
+        if add_chunk(array(message), array(out), *given):
+            return
     frame = only_frame(message, Codec.SIGN_BLOCK, chunk)
     head, bits = split_body(frame, 4, packed_bytes(chunk, 1))
     n = out.numel()

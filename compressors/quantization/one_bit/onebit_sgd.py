@@ -31,13 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, together
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.one_bit.columns import (
@@ -46,6 +48,13 @@ from gcsim.compressors.coding.one_bit.columns import (
     column_bits,
     column_sums,
     matrix_shape,
+    summed,
+)
+from gcsim.compressors.coding.one_bit.parts import (
+    add_stripes,
+    frame_bytes,
+    put_levels,
+    put_stripes,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -57,6 +66,7 @@ from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 Threshold = Literal["zero", "mean"]
+_NONE = np.zeros(0, dtype=np.float32)
 
 
 class OneBitSgdParameters(CompressorParameters):
@@ -150,7 +160,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
                 there.add_(stripe.part(owned)[:, : there.shape[1]], alpha=float(count))
         return held
 
-    def _matrices(self, layout: BucketLayout) -> list[Matrix]:
+    def _matrices(self, layout: BucketLayout) -> Matrices:
         matrices = []
         for piece in batched(layout.slices):
             rows, columns = matrix_shape(piece)
@@ -159,9 +169,9 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             matrices.append(
                 Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
             )
-        return matrices
+        return Matrices(matrices)
 
-    def _owned(self, layout: BucketLayout, stripes: list[Matrix], like: Tensor) -> Tensor:
+    def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
         """What the owned stripes are added to: their errors, or zeros."""
         numel = sum(stripe.rows * stripe.columns for stripe in stripes)
         if not self.parameters.error_feedback:
@@ -171,21 +181,19 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return self._owned_error[layout.index]
 
     def _encode(
-        self, values: Tensor, matrices: list[Matrix], count: int, added: Tensor | None = None
+        self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None = None
     ) -> list[Tensor]:
         """One message for each of `count` stripes, of `values`, or of values + `added`.
 
         Both are flat float32 vectors that the matrices lie in. With error feedback `values`
         become what the messages do not say.
         """
+        if together(values):
+            return self._encode_together(values, matrices, count, added)
         frames: list[list[Tensor]] = [[] for _ in range(count)]
         for matrix in matrices:
             part, width = matrix.part(values).view(-1), matrix.cut(count)  # [rows * columns]
-            lines = values.new_zeros(3, width * count)  # thresholds, lower, upper levels
-            if part.numel():
-                more = None if added is None else matrix.part(added).view(-1)
-                found = column_levels(part, matrix.columns, self.parameters.threshold, more)
-                lines[:, : matrix.columns] = torch.stack(found)
+            lines = self._lines(part, matrix, count, added)
             for owner in range(count):
                 stripe = owner * width, width
                 own = lines[:, stripe[0] : stripe[0] + width].contiguous()
@@ -197,6 +205,39 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
                 n, sent = matrix.tensor_numel, matrix.rows * width
                 frames[owner].append(pack_frame(Codec.BINARY, body, numel=n, nonzero=sent))
         return [torch.cat(some) for some in frames]
+
+    def _encode_together(
+        self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None
+    ) -> list[Tensor]:
+        """`_encode` in one loop a matrix."""
+        sizes = [frame_bytes(m.rows, m.cut(count)) for m in matrices]
+        messages, at = np.empty((count, sum(sizes)), dtype=np.uint8), 0
+        for matrix, size in zip(matrices, sizes, strict=True):
+            place = slice(matrix.offset, matrix.offset + matrix.rows * matrix.columns)
+            part, width = array(values)[place], matrix.cut(count)
+            if self.parameters.threshold == "zero":
+                lines = np.zeros((3, width * count), dtype=np.float32)
+                if part.size:
+                    more = _NONE if added is None else array(added)[place]
+                    sums = summed(part, more, lines[0, : matrix.columns], matrix.columns)
+                    put_levels(sums, matrix.rows, lines)
+            else:
+                lines = array(self._lines(values[place], matrix, count, added))
+            put_stripes(
+                messages[:, at : at + size], part, matrix.columns, width, lines,
+                self.parameters.error_feedback, int(Codec.BINARY), matrix.tensor_numel,
+            )  # fmt: skip
+            at += size
+        return list(torch.from_numpy(messages))
+
+    def _lines(self, part: Tensor, matrix: Matrix, count: int, added: Tensor | None) -> Tensor:
+        """Thresholds, lower and upper levels of the columns of `count` stripes: `[3, columns]`."""
+        lines = part.new_zeros(3, matrix.cut(count) * count)
+        if part.numel():
+            more = None if added is None else matrix.part(added).view(-1)
+            found = column_levels(part, matrix.columns, self.parameters.threshold, more)
+            lines[:, : matrix.columns] = torch.stack(found)
+        return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,14 +260,26 @@ class Matrix:
         return -(-self.columns // count)
 
 
-def stripes_of(matrices: list[Matrix], count: int) -> list[Matrix]:
+class Matrices(tuple[Matrix, ...]):
+    """Those of a bucket."""
+
+    def table(self, count: int) -> NDArray[np.int64]:
+        """What `add_stripes` asks for, of `count` stripes of each."""
+        known: dict[Any, NDArray[np.int64]] = vars(self)
+        if count not in known:
+            rows = [(m.rows, m.columns, m.offset, m.cut(count), m.tensor_numel) for m in self]
+            known[count] = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        return known[count]
+
+
+def stripes_of(matrices: Matrices, count: int) -> Matrices:
     """One stripe of each matrix, all stripes in one flat vector."""
     stripes, at = [], 0
     for matrix in matrices:
         width = matrix.cut(count)
         stripes.append(replace(matrix, columns=width, offset=at))
         at += matrix.rows * width
-    return stripes
+    return Matrices(stripes)
 
 
 def column_levels(
@@ -255,7 +308,7 @@ def column_levels(
 
 def add_stripe(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *,
-    matrices: list[Matrix], stripe: tuple[int, int],
+    matrices: Matrices, stripe: tuple[int, int],
 ) -> None:  # fmt: skip
     """out += weight * decoded message, in place.
 
@@ -269,6 +322,10 @@ def add_stripe(
     Raises `InputError` when the message is damaged or of another layout.
     """
     number, count = stripe
+    if together(out):
+        given = matrices.table(count), number, array(out), np.float32(weight), int(Codec.BINARY)
+        if add_stripes(array(message), *given):
+            return  # else it is damaged, and what follows says where
     frames = frames_of(message, layout, Codec.BINARY)
     for (piece, frame), matrix in zip(frames, matrices, strict=True):
         width = matrix.cut(count)
@@ -287,7 +344,7 @@ def add_stripe(
 
 
 def _add_stripes(
-    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: list[Matrix], count: int
+    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices, count: int
 ) -> None:
     """Those of all owners, in order."""
     for owner, answer in enumerate(answers):

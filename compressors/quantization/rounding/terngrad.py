@@ -37,7 +37,14 @@ from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.rounding.levels import add_packed_levels, encode_levels
 from gcsim.compressors.coding.scans import greatest_magnitude, moments
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums
+from gcsim.compressors.loops import (
+    SUM_BLOCK,
+    array,
+    in_parallel,
+    loop,
+    partial_sums,
+    total_of,
+)
 from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
@@ -191,8 +198,8 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     sums, squares = partial_sums(data.size), partial_sums(data.size)
     # About the first element, not about zero: nothing is lost when all are nearly equal.
     in_parallel(_moments, data.size, data, np.float64(data[0]), largest, sums, squares)
-    mean = float(sums.sum()) / data.size
-    variance = float(squares.sum()) / data.size - mean**2
+    mean = float(total_of(sums)) / data.size
+    variance = float(total_of(squares)) / data.size - mean**2
     return float(largest.max().view(np.float32)), math.sqrt(max(variance, 0.0))
 
 

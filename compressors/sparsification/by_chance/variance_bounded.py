@@ -22,6 +22,7 @@ Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -30,10 +31,22 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frame import (
+    HEADER_BYTES,
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    read_frame,
+    together,
+)
 from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
     IndexCoding,
+    ascends_below,
     choose_coder,
     decode_indices,
     encode_indices,
@@ -42,7 +55,9 @@ from gcsim.compressors.coding.integers.packing import (
     damaged,
     pack_signs,
     packed_bytes,
+    unpack_narrow,
     unpack_signs,
+    unpack_wide,
 )
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.selecting.sampling import Weights, draw
@@ -60,6 +75,7 @@ from gcsim.compressors.sparsification.by_chance.normalisation import (
 
 _HEAD = struct.Struct("<fII")
 """1/lambda, |A|, bytes of A's index code."""
+_HEAD_BYTES = _HEAD.size
 
 
 class VarianceBoundedParameters(CompressorParameters):
@@ -166,8 +182,91 @@ def _split(values: Any, positions: Any, scale: float, order: Any, picked: Any) -
     return front
 
 
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * decoded message, in place; see `decoder`."""
+    if together(out):
+        given = array(message), layout.table, array(out), np.float32(weight)
+        if _add_message(*given, int(Codec.VARIANCE_BOUNDED), int(Coder.PACKED)):
+            return  # else other index coders were chosen, or it is damaged
+    _add_frames(message, layout, out, weight)
+
+
+@loop
+def _add_message(
+    data: Any, table: Any, out: Any, weight: np.float32, codec: int, coder: int
+) -> bool:
+    """`_add_frames` of short tensors with indices by `coder`; False if it cannot.
+
+    All frames are looked at before anything is added; their indices are then what may be wrong.
+    """
+    for adding in range(2):
+        at = 0
+        for t in range(table.shape[0]):
+            if data.size - at < HEADER_BYTES + _HEAD_BYTES:
+                return False
+            offset, n = table[t]
+            kind, flags, params, numel, nonzero, length, intact = read_frame(data, at)
+            body = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
+            if kind != codec or flags != coder * 17 or params or numel != n or not intact:
+                return False
+            if length < _HEAD_BYTES:
+                return False
+            if not _add_body(body, n, nonzero, out[offset : offset + n], weight, adding == 1):
+                return False
+            at += HEADER_BYTES + length
+        if at != data.size:
+            return False
+    return True
+
+
+@loop
+def _add_body(body: Any, n: int, nonzero: int, out: Any, weight: np.float32, adding: bool) -> Any:
+    """One frame's elements, or whether they can be read."""
+    head = np.empty(3, dtype=np.uint32)
+    for i in range(3):
+        head[i] = number_at(body, 4 * i, 4)
+    magnitude = head.view(np.float32)[0]
+    a, index_bytes = np.int64(head[1]), np.int64(head[2])
+    b = nonzero - a
+    width = 0
+    while (1 << width) < n:
+        width += 1
+    signs = _HEAD_BYTES + 4 * a
+    first = signs + (b + 7) // 8
+    whole = (a * width + 7) // 8 == index_bytes
+    whole &= first + index_bytes + (b * width + 7) // 8 == body.size
+    if b < 0 or not whole or not (magnitude >= 0 and magnitude < np.float32(np.inf)):
+        return False
+    if b % 8 and body[first - 1] >> np.uint8(b % 8):
+        return False
+    right_a, places_a = _places(body[first : first + index_bytes], a, width, n)
+    right_b, places_b = _places(body[first + index_bytes :], b, width, n)
+    if not adding:
+        return right_a and right_b
+    word = np.empty(1, dtype=np.uint32)
+    for i in range(a):
+        word[0] = number_at(body, _HEAD_BYTES + 4 * i, 4)
+        out[places_a[i]] += word.view(np.float32)[0] * weight
+    for i in range(b):
+        negative = (body[signs + i // 8] >> np.uint8(i % 8)) & np.uint8(1)
+        out[places_b[i]] += (-magnitude if negative else magnitude) * weight
+    return True
+
+
+@loop
+def _places(packed: Any, count: Any, width: int, n: int) -> Any:
+    """(whether they can have been packed, positions int64 `[count]`)."""
+    places = np.zeros(count, dtype=np.int64)
+    if width <= 8:
+        unpack_narrow(0, count, packed, places, width)
+    else:
+        unpack_wide(0, count, packed, places, width)
+    used = count * width % 8
+    return (used == 0 or packed[-1] >> np.uint8(used) == 0) and ascends_below(places, n), places
+
+
 @decoder(Codec.VARIANCE_BOUNDED)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
+def _add_frames(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the elements of A and of B."""
     for positions, values in _read(frame):
         scatter_add(part, positions, values * weight)
@@ -181,7 +280,7 @@ def _read(frame: Frame) -> Iterator[tuple[Tensor, Tensor]]:
     b = frame.nonzero - a
     if b < 0 or not 0.0 <= magnitude < float("inf"):
         raise damaged(f"{a} certain elements of {frame.nonzero}, others of size {magnitude}")
-    cuts = np.cumsum([_HEAD.size, 4 * a, packed_bytes(b, 1), index_bytes]).tolist()
+    cuts = list(itertools.accumulate((_HEAD.size, 4 * a, packed_bytes(b, 1), index_bytes)))
     if cuts[-1] > frame.body.numel():
         raise damaged(f"a body of {frame.body.numel()} bytes, not of {cuts[-1]} or more")
     values, signs, index_a, index_b = torch.tensor_split(frame.body, cuts)[1:]

@@ -208,7 +208,9 @@ class _Coding:
             return positives[:k]
         generator = stream(self.seed, step, piece.index, "policy")
         dropped = distinct_positions(generator, positives.numel(), positives.numel() - k)
-        return tensor(np.delete(array(positives), array(dropped)), positives)
+        kept = np.ones(positives.numel(), dtype=np.bool_)
+        kept[array(dropped)] = False
+        return tensor(array(positives)[kept], positives)
 
     def decode(self, piece: TensorSlice, frame: Frame, step: int) -> tuple[Tensor, Tensor]:
         """(indices int64 `[k]`, values float32 `[k]`) of one frame; `InputError` when damaged."""

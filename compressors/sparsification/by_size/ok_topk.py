@@ -29,23 +29,33 @@ authors' code (github.com/Shigangli/Ok-Topk).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import (
+    HEADER_BYTES,
+    Codec,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    together,
+)
 from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.indices.pairs import merged_pairs
+from gcsim.compressors.coding.indices.pairs import merged_pairs, put_pairs, sum_of_pairs
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.marks import at_least
 from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.coding.sparse import lost_by_selection, pack_sparse, unpack_sparse
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllReduce,
@@ -57,6 +67,7 @@ from gcsim.compressors.requests import (
 from gcsim.compressors.sharing import is_shared, once
 from gcsim.errors import InputError
 
+_CODED = int(Codec.SPARSE), int(Coder.RAW)
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
 _GLOBAL_FACTOR, _GLOBAL_MOST = 1.008, 4 / 3
 _LEAST = 2 / 3
@@ -187,14 +198,24 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         n = layout.numel
         cuts = torch.searchsorted(chosen.cpu(), schedule.bounds).tolist()
         starts = [0, *cuts[:-1]]
-        parts = [
-            pack_sparse(values[a:b], chosen[a:b], n, Coder.RAW)
-            for a, b in zip(starts, cuts, strict=True)
-        ]
+        short = together(values)
+        if short:
+            parts = _parts(values, chosen, cuts, n)
+        else:
+            parts = [
+                pack_sparse(values[a:b], chosen[a:b], n, Coder.RAW)
+                for a, b in zip(starts, cuts, strict=True)
+            ]
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
         low = int(schedule.bounds[self.worker.rank - 1]) if self.worker.rank else 0
         high = int(schedule.bounds[self.worker.rank])
         indices, sums = chosen[:0], values[:0]
+        if short:
+            sizes = np.array([payload.numel() for payload in received])
+            data = array(torch.cat(received))
+            intact, *found = sum_of_pairs(data, sizes, low, high, n, *_CODED)
+            if intact:
+                return torch.from_numpy(found[0]), torch.from_numpy(found[1])
         for payload in received:
             (_, frame), *_ = frames_of(payload, layout, Codec.SPARSE)
             theirs, added = unpack_sparse(frame)
@@ -225,6 +246,14 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         elif count < _LEAST * k:
             schedule.total /= _GLOBAL_FACTOR
         return kept
+
+
+def _parts(values: Tensor, indices: Tensor, ends: list[int], n: int) -> list[Tensor]:
+    """The frames of `pack_sparse` for each part that ends there, in one loop."""
+    sizes = [HEADER_BYTES + 8 * (b - a) for a, b in itertools.pairwise([0, *ends])]
+    message = np.empty(sum(sizes), dtype=np.uint8)
+    put_pairs(message, array(values), array(indices), np.array(ends), n, *_CODED)
+    return list(torch.split(torch.from_numpy(message), sizes))
 
 
 def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:

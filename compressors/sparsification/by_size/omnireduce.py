@@ -217,8 +217,10 @@ def block_norms(values: Tensor, size: int) -> Tensor:
 def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = False) -> Tensor:
     """The elements of the blocks, one after the other, float32; set to zero with `clear`."""
     numbers = array(blocks)
-    ends = np.minimum((numbers + 1) * size, values.numel())
-    out = np.empty(int((ends - numbers * size).sum()), dtype=np.float32)
+    blocks_of_all = block_count(values.numel(), size)
+    missing = blocks_of_all * size - values.numel()  # of the last one
+    short = missing if numbers.size and numbers[-1] == blocks_of_all - 1 else 0
+    out = np.empty(numbers.size * size - short, dtype=np.float32)
     with written_back(values) as source:
         _gather(source, numbers, size, out, clear)
     return tensor(out, values)

@@ -42,6 +42,7 @@ from gcsim.compressors.coding.selecting.selection import (
     WORTH_A_SAMPLE,
     count_kept,
     kth_magnitude,
+    kth_of_few,
     safe_rank,
     strided_sample,
 )
@@ -120,7 +121,7 @@ def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple
 
 @kernel("reduction")
 def _enough(values: Tensor, wanted: list[int]) -> bool:
-    positive = int((array(values) > 0).sum())
+    positive = int(np.count_nonzero(array(values) > 0))
     return positive >= wanted[0] and values.numel() - positive >= wanted[1]
 
 
@@ -144,8 +145,8 @@ def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
     """The k-th largest, and how many of those that equal it are among the first k."""
     if k == 0:
         return np.float32(0), 0
-    limit = np.float32(kth_magnitude(torch.from_numpy(magnitudes), k))
-    return limit, k - int((magnitudes > limit).sum())
+    bits, ties = kth_of_few(magnitudes.view(np.uint32), k)
+    return np.uint32(bits).view(np.float32), ties
 
 
 @kernel("reduction")

@@ -20,6 +20,7 @@ from gcsim.compressors.loops import (
     loop,
     partial_sums,
     summing_loop,
+    total_of,
     written_back,
 )
 from gcsim.compressors.meter import kernel, unpriced
@@ -109,7 +110,7 @@ def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
     totals, squares = partial_sums(memory.numel()), partial_sums(memory.numel())
     with written_back(memory) as sums:
         in_parallel(_add, sums.size, sums, array(added), totals, squares)
-    return float(memory.numel()), float(totals.sum()), float(squares.sum())
+    return float(memory.numel()), float(total_of(totals)), float(total_of(squares))
 
 
 @kernel("reduction")
@@ -119,7 +120,7 @@ def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
     in_parallel(
         _sum_excess, values.numel(), array(values), np.float32(threshold), counts, totals, squares
     )
-    return float(counts.sum()), float(totals.sum()), float(squares.sum())
+    return float(total_of(counts)), float(total_of(totals)), float(total_of(squares))
 
 
 @kernel("reduction")
@@ -127,7 +128,7 @@ def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
     """(number of zeros, sum of ln |value| over the others)."""
     zeros, totals = partial_sums(values.numel()), partial_sums(values.numel())
     in_parallel(_sum_logarithms, values.numel(), array(values), zeros, totals)
-    return float(zeros.sum()), float(totals.sum())
+    return float(total_of(zeros)), float(total_of(totals))
 
 
 @summing_loop

@@ -11,6 +11,7 @@ See `variance.py` for the method and its source.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,14 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.frame import Codec, Frame, from_bytes
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, written_back
+from gcsim.compressors.loops import (
+    array,
+    in_parallel,
+    inlined,
+    loop,
+    total_of,
+    written_back,
+)
 from gcsim.compressors.meter import kernel, unpriced
 from gcsim.errors import InputError
 
@@ -100,18 +108,18 @@ def _take_words(
 
 def joined(words: NDArray[np.int32], counts: NDArray[np.int64], like: Tensor) -> Tensor:
     """Each block's first `counts[block]` words, without the gaps: int32."""
-    starts = np.cumsum(counts) - counts
-    out = torch.empty(int(counts.sum()), dtype=torch.int32)
-    in_parallel(_join, words.size, words, counts, starts, array(out), grain=BLOCK)
+    out = torch.empty(int(total_of(counts)), dtype=torch.int32)
+    in_parallel(_join, words.size, words, counts, array(out), grain=BLOCK)
     return out.to(like.device)
 
 
 @loop
-def _join(start: int, stop: int, words: Any, counts: Any, starts: Any, out: Any) -> None:
+def _join(start: int, stop: int, words: Any, counts: Any, out: Any) -> None:
+    at = counts[: start // BLOCK].sum()
     for first in range(start, stop, BLOCK):
-        block = first // BLOCK
-        source = words[first : first + counts[block]]
-        target = out[starts[block] : starts[block] + counts[block]]
+        source = words[first : first + counts[first // BLOCK]]
+        target = out[at : at + source.size]
+        at += source.size
         for i in range(source.size):
             target[i] = source[i]
 
@@ -137,7 +145,7 @@ def _check_words(words: Tensor, exponent: int, n: int) -> None:
         return
     if not ascending(data, np.int32(_INDEX), n):
         raise InputError(f"damaged payload: indices do not ascend below {n}")
-    deepest = int((data >> _DEPTH_BITS & _DEEPEST).max())
+    deepest = int(_depth(data))
     if exponent - deepest + BIAS < 1:
         raise InputError(f"damaged payload: 2^({exponent} - {deepest}) is no normal float32")
 
@@ -156,6 +164,15 @@ def _ascends(words: Any, mask: Any) -> bool:
     return wrong == 0
 
 
+@loop
+def _depth(words: Any) -> Any:
+    """The largest of the words' depths."""
+    deepest = np.int32(0)
+    for i in range(words.size):
+        deepest = max(deepest, (words[i] >> np.int32(_DEPTH_BITS)) & _DEEPEST)
+    return deepest
+
+
 @kernel("gather_scatter", name="variance_words._add_words")
 def _add_words(words: Tensor, exponent: int, out: NDArray[np.float32], weight: float) -> None:
     """out += weight * decoded words; the meter counts what is touched, not all of `out`."""
@@ -171,6 +188,7 @@ def _scatter_words(start: int, stop: int, words: Any, levels: Any, out: Any) -> 
         out[words[i] & _INDEX] += levels[(words[i] >> np.int32(_DEPTH_BITS)) & np.int32(15)]
 
 
+@functools.lru_cache
 def _levels(exponent: int) -> NDArray[np.float32]:
     """The values of a word's highest four bits: 2^e, 2^(e - 1), ... 2^(e - 7), then minus these."""
     powers = np.ldexp(np.float32(1), exponent - np.arange(_DEEPEST + 1))

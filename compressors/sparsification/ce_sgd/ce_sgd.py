@@ -225,7 +225,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
             improved,
             speculative_count(piece.numel, p.speculative),
             random_key(*place, "ce_sgd selection", rank),
-            stream(*place, "ce_sgd speculative", rank),
+            lambda: stream(*place, "ce_sgd speculative", rank),
         )
         parts = Parts(
             chosen=state.chosen,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.bitmap import add_at_bits, at_bits, bit_starts
+from gcsim.compressors.coding.indices.index_coding import ascends_below
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import add_packed_levels, bucket_norms, encode_levels
@@ -129,9 +130,8 @@ def _rounded(body: Tensor, count: int, levels: int) -> Tensor:
 
 @unpriced
 def _check_indices(indices: Tensor, n: int) -> None:
-    if indices.numel() and (
-        int(indices[0]) < 0 or int(indices[-1]) >= n or bool((indices.diff() <= 0).any())
-    ):
+    data = array(indices)
+    if data.size and not ascends_below(data, n):
         raise InputError("damaged payload: indices do not ascend below n")
 
 

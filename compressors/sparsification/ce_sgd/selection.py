@@ -12,6 +12,7 @@ See `ce_sgd.py` for the method and its source.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
 from gcsim.compressors.coding.indices.bitmap import BLOCK
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, written_back
+from gcsim.compressors.loops import array, in_parallel, loop, total_of, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.random import bits64
 from gcsim.compressors.sparsification.ce_sgd.speculation import (
@@ -75,13 +76,13 @@ class Selection:
 
     def renew(
         self, values: Tensor, improved: bool | None, wanted: int, key: np.uint64,
-        draws: np.random.Generator,
+        draws: Callable[[], np.random.Generator],
     ) -> tuple[bool, Tensor]:  # fmt: skip
         """Reward V when the last step improved, else draw another by `values`; V stays for None.
 
-        `values` are what V selects from, float32 `[n]`. Returns (whether V differs from the last
-        one, or is the first, speculative indices: int32 ascending, as many as wanted or as are
-        outside of V).
+        `values` are what V selects from, float32 `[n]`; `draws` makes a generator where one is
+        needed. Returns (whether V differs from the last one, or is the first, speculative indices:
+        int32 ascending, as many as wanted or as are outside of V).
         """
         first, self._begun = not self._begun, True
         mode = _DRAW if first or improved is False else _REWARD if improved else _KEEP
@@ -91,31 +92,33 @@ class Selection:
         found = _Found(
             chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3], changed=counts[4]
         )
-        self.starts[1:] = np.cumsum(found.chosen)
+        self.starts[1:] = found.chosen.cumsum()
         plan = self._plan(found, wanted, draws)
         return first or bool(found.changed.any()), self._speculate(plan, key)
 
-    def _plan(self, found: _Found, wanted: int, draws: np.random.Generator) -> Plan:
-        wanted = min(wanted, self.age.numel() - int(found.chosen.sum()))
-        lowest = int(found.lowest.min(initial=int(NEVER)))
+    def _plan(self, found: _Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
+        wanted = min(wanted, self.age.numel() - int(self.starts[-1]))
+        lowest = min(found.lowest.tolist(), default=int(NEVER))
         at_lowest = np.where(found.lowest == lowest, found.ties, 0)
-        aged = int(found.aged.sum())
+        aged = int(total_of(found.aged))
         if aged >= wanted:
             level, below, ties = AGED, np.zeros_like(found.aged), found.aged
-        elif aged + int(at_lowest.sum()) >= wanted:
+        elif aged + int(total_of(at_lowest)) >= wanted:
             level, below, ties = lowest, found.aged, at_lowest
         else:
             level, below, ties = level_of(self.rewards, self.age, self.unsent_limit, wanted)
         marked = ties is at_lowest
-        missing = wanted - int(below.sum())
+        missing = wanted - int(total_of(below))
         drawn = np.zeros_like(below)
-        if missing:
-            drawn = draws.multivariate_hypergeometric(ties, missing, method="marginals")
+        if ties.size == 1:
+            drawn[0] = missing
+        elif missing:
+            drawn = draws().multivariate_hypergeometric(ties, missing, method="marginals")
         return Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
 
     def _speculate(self, plan: Plan, key: np.uint64) -> Tensor:
         sizes = plan.below + plan.drawn
-        indices = torch.empty(int(sizes.sum()), dtype=torch.int32)
+        indices = torch.empty(int(total_of(sizes)), dtype=torch.int32)
         if not indices.numel():
             return indices
         with written_back(self.age) as age:

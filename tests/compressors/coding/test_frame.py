@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from typing import Any
 
 import pytest
@@ -49,6 +51,18 @@ def test_any_changed_bit_is_noticed(length: int) -> None:
             damaged[place] ^= 1 << bit
             with pytest.raises(InputError):
                 list(read_frames(damaged))
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 1003])
+def test_the_checksum_is_blake2b_of_header_rest_and_sum(length: int) -> None:
+    # hashlib's BLAKE2b, and the sum of the words in Python's whole numbers
+    frame = pack_frame(3, torch.arange(length).mul(37).byte(), numel=length, params=500).numpy()
+    body = frame[HEADER_BYTES:].tobytes()
+    words = struct.unpack(f"<{length // 8}Q", body[: length // 8 * 8])
+    total = sum(word * (2 * i + 1) for i, word in enumerate(words)) % 2**64
+    hashed = frame[:16].tobytes() + body[length // 8 * 8 :].ljust(8, b"\0")
+    expected = hashlib.blake2b(hashed + total.to_bytes(8, "little"), digest_size=4)
+    assert frame[16:HEADER_BYTES].tobytes() == expected.digest()
 
 
 def test_words_that_change_places_are_noticed() -> None:

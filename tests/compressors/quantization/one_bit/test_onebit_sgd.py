@@ -16,6 +16,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.quantization.one_bit.onebit_sgd import (
+    Matrices,
     Matrix,
     OneBitSgd,
     add_stripe,
@@ -229,7 +230,7 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
     crew = team("onebit_sgd", [(5, 4)], workers=1, aggregation="all_gather")
     crew.step([normal(20)])
     ((payload,),) = crew.listener.received
-    matrices = [Matrix(rows=5, columns=4, offset=0, tensor_numel=20)]
+    matrices = Matrices([Matrix(rows=5, columns=4, offset=0, tensor_numel=20)])
 
     def decode(message: Tensor, stripe: tuple[int, int] = (0, 1)) -> None:
         add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
     g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
     state = Selection(g, 100)
     state._begun = True
-    new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng(0))
+    new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng)
     assert new
     flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
     counts = flags.reshape(-1, 5).sum(0).tolist()
@@ -204,7 +205,7 @@ def test_every_set_of_equals_is_as_likely() -> None:
     for seed in range(50):
         state = Selection(torch.zeros(n), 100)
         state._begun = True
-        draws = np.random.default_rng(seed)
+        draws = functools.partial(np.random.default_rng, seed)
         _, indices = state.renew(
             state.rewards.float(), None, 4000, random_key(seed, 0, 0, "test"), draws
         )
@@ -226,7 +227,7 @@ def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> Non
     state = Selection(torch.zeros(n), 200)
     state._begun = True
     state.rewards.copy_(torch.arange(n) % 20)
-    draws = np.random.default_rng(1)
+    draws = functools.partial(np.random.default_rng, 1)
     _, indices = state.renew(
         state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
     )
@@ -246,7 +247,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
         state._begun = True
         state.rewards[late] = 7
         state.age[late] = steps
-        draws = np.random.default_rng(2)
+        draws = functools.partial(np.random.default_rng, 2)
         _, indices = state.renew(
             state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
         )
@@ -259,7 +260,7 @@ def test_ages_stop_at_what_a_byte_holds() -> None:
     state._begun = True
     for _ in range(300):
         state.renew(
-            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng(2)
+            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng
         )
     assert bool((state.age == 255).all())
 
