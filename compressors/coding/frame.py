@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import unpriced
+from gcsim.compressors.on_device import handled, twin
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
@@ -100,7 +101,7 @@ def pack_frame(
         fields = _FIELDS.pack(codec, flags, params, numel, travelling, body.numel())
     except struct.error as error:
         raise InternalError(f"frame header of codec {codec}: {error}") from error
-    header = fields + _checksum(fields, array(body))
+    header = fields + _checksum(fields, body if handled(body) else array(body))
     head = torch.frombuffer(bytearray(header), dtype=torch.uint8)
     return torch.cat((head if body.is_cpu else head.to(body.device), body))
 
@@ -116,8 +117,9 @@ def read_frames(
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
     allowed = (expected,) if isinstance(expected, int) else expected
-    data = array(message)
-    total = data.size
+    # on a GPU headers alone are read: a copy of each, of the body what its checksum needs
+    data = message if handled(message) else array(message)
+    total = len(data)
     at = 0
     number = 0
     while at < total:
@@ -125,7 +127,7 @@ def read_frames(
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
-        header = data[at : at + HEADER_BYTES].tobytes()
+        header = _bytes(data[at : at + HEADER_BYTES])
         fields = header[: _FIELDS.size]
         codec, flags, params, numel, nonzero, length = _FIELDS.unpack(fields)
         at += HEADER_BYTES
@@ -151,9 +153,23 @@ def read_frames(
         number += 1
 
 
+def _bytes(data: NDArray[np.uint8] | Tensor) -> bytes:
+    return (data if isinstance(data, np.ndarray) else array(data)).tobytes()
+
+
 @unpriced
-def _checksum(fields: bytes, data: NDArray[np.uint8]) -> bytes:
+def _checksum(fields: bytes, data: NDArray[np.uint8] | Tensor) -> bytes:
     """32 bits, little endian, that change when any byte does (but for one case in 2^32)."""
+    if isinstance(data, np.ndarray):
+        total, rest = words_and_rest(data)
+    else:
+        total, rest = twin("reductions", "words_and_rest")(data)
+    rest = fields + rest.ljust(8, b"\0")
+    return hashlib.blake2b(rest + total.to_bytes(8, "little"), digest_size=4).digest()
+
+
+def words_and_rest(data: NDArray[np.uint8]) -> tuple[int, bytes]:
+    """(the weighted sum of the words of eight bytes, see `_sum_of_words`; the bytes behind)."""
     whole = data.size // 8 * 8
     words = data[:whole].view(np.uint64)
     if not words.flags.aligned:
@@ -165,8 +181,7 @@ def _checksum(fields: bytes, data: NDArray[np.uint8]) -> bytes:
         sums = np.zeros(-(-whole // (8 * _BLOCK)), dtype=np.uint64)
         in_parallel(_add_words, words.size, words, sums, grain=_BLOCK)
         total = int(sums.sum(dtype=np.uint64))
-    rest = fields + data[whole:].tobytes().ljust(8, b"\0")
-    return hashlib.blake2b(rest + total.to_bytes(8, "little"), digest_size=4).digest()
+    return int(total), data[whole:].tobytes()
 
 
 @loop

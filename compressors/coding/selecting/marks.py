@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError, InternalError
 
 BLOCK = 4096
@@ -35,8 +36,8 @@ class Marks:
 
     down: np.float32
     up: np.float32
-    counts: NDArray[np.int64]
-    """By block of `BLOCK` elements."""
+    counts: Any
+    """int64, by block of `BLOCK` elements: an array, or a tensor where the elements lie on a GPU."""
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
 
@@ -58,6 +59,7 @@ def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = 
 
 
 @kernel("streaming")
+@on_device("selecting")
 def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
     """Mark what is >= `up` or <= `down` (-up unless given); `values` is float32 `[n]`."""
     marks = new_marks(values.numel(), up, down)
@@ -68,6 +70,7 @@ def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None
 
 
 @kernel("streaming", updates=("memory",))
+@on_device("selecting")
 def add_and_mark(
     memory: Tensor, gradient: Tensor, up: float | np.float32, down: float | np.float32 | None = None
 ) -> Marks:
@@ -82,6 +85,7 @@ def add_and_mark(
 
 
 @kernel("gather_scatter", variants=("clear",), by_results=True)
+@on_device("selecting")
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
     """(indices int64 `[m]`, ascending; their values float32 `[m]`) of the marked elements.
 
