@@ -6,8 +6,6 @@ numbers' bits, as there.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -83,9 +81,9 @@ def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> Non
 
 @triton.jit(do_not_specialize=["key"])
 def _to_powers(
-    values: Any, out: Any, signs: Any, key: tl.uint64, n: Any, nbytes: Any, BITS: tl.constexpr,
+    values, out, signs, key: tl.uint64, n, nbytes, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     word = tl.load(values + at, mask=at < n, other=0.0).to(tl.uint32, bitcast=True)
     magnitude = word & 0x7FFFFFFF
@@ -104,9 +102,9 @@ def _to_powers(
 
 @triton.jit
 def _add_powers(
-    out: Any, exponents: Any, signs: Any, n: Any, nbytes: Any, weight: Any, BITS: tl.constexpr,
+    out, exponents, signs, n, nbytes, weight, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     code = tl.load(exponents + at, mask=at < n, other=0).to(tl.uint32)
     if BITS == 9:
@@ -122,10 +120,10 @@ def _add_powers(
 
 @triton.jit
 def _narrow(
-    values: Any, codes: Any, n: Any, factor: Any, magic: Any, MANTISSA: tl.constexpr,
+    values, codes, n, factor, magic, MANTISSA: tl.constexpr,
     BIAS: tl.constexpr, BITS: tl.constexpr, OVERFLOW: tl.constexpr, NAN: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     scaled = tl.load(values + at, mask=at < n, other=0.0) * factor
     word = scaled.to(tl.int32, bitcast=True)

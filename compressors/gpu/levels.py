@@ -5,8 +5,6 @@ Values, norms and random bits become packed codes in one kernel, as in the loop'
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -87,14 +85,17 @@ def add_packed_levels(
 
 @triton.jit(do_not_specialize=["key"])
 def _encode(
-    values: Any, norms: Any, out: Any, key: tl.uint64, n: Any, nbytes: Any, size: Any, steps: Any,
-    bound: Any, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+    values, norms, out, key: tl.uint64, n, nbytes, size, steps,
+    bound, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     v = tl.load(values + at, mask=at < n, other=0.0)
     norm = tl.load(norms + at // size, mask=at < n, other=1.0)
     norm = tl.where(norm == 0.0, 1.0, norm)
-    share = tl.div_rn(tl.minimum(tl.maximum(v, -bound), bound), norm)
+    # `div_rn` takes subnormal operands for zero (div.rn.ftz): both are first made larger, exactly.
+    # An element so small beside a larger norm could not move a fraction of at least 2^-17.
+    factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
+    share = tl.div_rn(tl.minimum(tl.maximum(v, -bound), bound) * factor, norm * factor)
     level = tl.minimum(tl.maximum(share, -1.0), 1.0) * steps  # -s … s
     # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
     fraction = random16(key, group, GROUPS).to(tl.float32) * 2.0**-16 + 2.0**-17
@@ -104,9 +105,9 @@ def _encode(
 
 @triton.jit
 def _add(
-    out: Any, packed: Any, norms: Any, highest: Any, n: Any, nbytes: Any, size: Any, steps: Any,
-    weight: Any, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+    out, packed, norms, highest, n, nbytes, size, steps,
+    weight, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     code = load_codes(packed, group, nbytes, BITS)
     tl.store(highest + tl.program_id(0), tl.max(tl.max(code, axis=1), axis=0))

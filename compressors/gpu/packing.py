@@ -6,8 +6,6 @@ bits of two codes at most, and a code of up to 32 bits lies in five bytes at mos
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -147,9 +145,7 @@ def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
 
 
 @triton.jit
-def _pack_signs(
-    values: Any, out: Any, n: Any, nbytes: Any, GROUPS: tl.constexpr, INDEX: tl.constexpr
-) -> None:
+def _pack_signs(values, out, n, nbytes, GROUPS: tl.constexpr, INDEX: tl.constexpr):
     group, at = places(GROUPS, INDEX)
     negative = tl.load(values + at, mask=at < n, other=0) < 0
     store_codes(out, group, negative, nbytes, 1)
@@ -157,9 +153,9 @@ def _pack_signs(
 
 @triton.jit
 def _pack_narrow(
-    codes: Any, out: Any, wrong: Any, n: Any, nbytes: Any,
+    codes, out, wrong, n, nbytes,
     BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     code = tl.load(codes + at, mask=at < n, other=0).to(tl.int64)
     beyond = ((code >> BITS) != 0).to(tl.int32)  # -1 where negative
@@ -169,9 +165,9 @@ def _pack_narrow(
 
 @triton.jit
 def _unpack_narrow(
-    packed: Any, out: Any, n: Any, nbytes: Any,
+    packed, out, n, nbytes,
     BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     code = load_codes(packed, group, nbytes, BITS)
     tl.store(out + at, code.to(out.dtype.element_ty), mask=at < n)
@@ -179,9 +175,9 @@ def _unpack_narrow(
 
 @triton.jit
 def _pack_wide(
-    codes: Any, out: Any, wrong: Any, n: Any, nbytes: Any,
+    codes, out, wrong, n, nbytes,
     BITS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     first = byte * 8 // BITS  # the code in which the byte begins
     begin = byte * 8 - first * BITS
@@ -193,9 +189,7 @@ def _pack_wide(
 
 
 @triton.jit
-def _unpack_wide(
-    packed: Any, out: Any, n: Any, nbytes: Any, BITS: tl.constexpr, BLOCK: tl.constexpr
-) -> None:
+def _unpack_wide(packed, out, n, nbytes, BITS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     begin = at * BITS // 8
     word = tl.zeros([BLOCK], dtype=tl.int64)
@@ -208,9 +202,9 @@ def _unpack_wide(
 
 @triton.jit
 def _combine(
-    digits: Any, groups: Any, highest: Any, n: Any, plane: Any,
+    digits, groups, highest, n, plane,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     plane = tl.cast(plane, tl.int64)
     group = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], dtype=tl.int32)
@@ -226,9 +220,9 @@ def _combine(
 
 @triton.jit
 def _separate(
-    groups: Any, out: Any, found: Any, n: Any, plane: Any,
+    groups, out, found, n, plane,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     plane = tl.cast(plane, tl.int64)
     group = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rest = tl.load(groups + group, mask=group < plane, other=0).to(tl.int32)

@@ -11,7 +11,6 @@ m 2^28 / n is exact in any order.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -91,9 +90,9 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
 
 @triton.jit
 def _reduce(
-    values: Any, found: Any, n: Any, size: Any, buckets: Any, pieces: Any,
+    values, found, n, size, buckets, pieces,
     WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     program = tl.program_id(0)
     row = (program // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = (program % pieces) * WIDTH + tl.arange(0, WIDTH)
@@ -112,7 +111,7 @@ def _reduce(
 
 
 @triton.jit
-def _weigh(bits: Any, sums: Any, n: Any, BLOCK: tl.constexpr) -> None:
+def _weigh(bits, sums, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     word = tl.load(bits + at, mask=at < n, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
     total = tl.sum(word * (at.to(tl.uint64) * 2 + 1), axis=0)
@@ -120,7 +119,7 @@ def _weigh(bits: Any, sums: Any, n: Any, BLOCK: tl.constexpr) -> None:
 
 
 @triton.jit
-def _weigh_words(body: Any, sums: Any, words: Any, GROUPS: tl.constexpr) -> None:
+def _weigh_words(body, sums, words, GROUPS: tl.constexpr):
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     word = load_words(body, group, tl.cast(words, tl.int64) * 8, 8)
     total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
@@ -128,7 +127,7 @@ def _weigh_words(body: Any, sums: Any, words: Any, GROUPS: tl.constexpr) -> None
 
 
 @triton.jit
-def _moments(values: Any, sums: Any, n: Any, programs: Any, BLOCK: tl.constexpr) -> None:
+def _moments(values, sums, n, programs, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + at, mask=at < n, other=0.0)

@@ -11,8 +11,6 @@ the number of marked elements, which is the length of the message.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -145,9 +143,9 @@ def _kth(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _mark(
-    values: Any, added: Any, counts: Any, n: Any, up: Any, down: Any,
+    values, added, counts, n, up, down,
     ADD: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + at, mask=at < n, other=0.0)
     if ADD:
@@ -160,9 +158,9 @@ def _mark(
 
 @triton.jit
 def _take(
-    values: Any, offsets: Any, indices: Any, taken: Any, n: Any, up: Any, down: Any,
+    values, offsets, indices, taken, n, up, down,
     CLEAR: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + at, mask=at < n, other=0.0)
     inside = (v < up) & (v > down)
@@ -176,9 +174,9 @@ def _take(
 
 @triton.jit
 def _histogram(
-    values: Any, prefix: Any, counts: Any, n: Any, ABOVE: tl.constexpr, SHIFT: tl.constexpr,
+    values, prefix, counts, n, ABOVE: tl.constexpr, SHIFT: tl.constexpr,
     BINS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Count the magnitudes that begin with `prefix` by their next bits."""
     begun = tl.load(prefix)
     total = tl.zeros([BINS], dtype=tl.int32)
@@ -193,9 +191,7 @@ def _histogram(
 
 
 @triton.jit
-def _count_ranked(
-    values: Any, limit: Any, counts: Any, n: Any, programs: Any, BLOCK: tl.constexpr
-) -> None:
+def _count_ranked(values, limit, counts, n, programs, BLOCK: tl.constexpr):
     """By block: magnitudes above the limit, equal to it, and not-a-number."""
     program = tl.program_id(0)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -212,9 +208,9 @@ def _count_ranked(
 
 @triton.jit
 def _take_ranked(
-    values: Any, limit: Any, wanted: Any, before: Any, offsets: Any, indices: Any, taken: Any,
-    n: Any, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    values, limit, wanted, before, offsets, indices, taken,
+    n, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + at, mask=at < n, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF

@@ -6,8 +6,6 @@ the scales: those are sums in float64, whose last bit may differ as `reductions.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -151,10 +149,10 @@ def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
 
 @triton.jit
 def _fold(
-    values: Any, mixed: Any, coded: Any, scales: Any, bits: Any, n: Any, nbytes: Any, length: Any,
-    m: Any, c: Any, a: Any, b: Any, MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
+    values, mixed, coded, scales, bits, n, nbytes, length,
+    m, c, a, b, MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits."""
     group, at = places(GROUPS, INDEX)
     here = at < n
@@ -174,9 +172,9 @@ def _fold(
 
 @triton.jit
 def _write(
-    out: Any, bits: Any, scales: Any, n: Any, nbytes: Any, length: Any, weight: Any,
+    out, bits, scales, n, nbytes, length, weight,
     ADD: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     group, at = places(GROUPS, INDEX)
     here = at < n
     factor = tl.load(scales + at // length, mask=here, other=0.0) * weight
@@ -187,7 +185,7 @@ def _write(
 
 
 @triton.jit
-def _vote(counts: Any, bits: Any, size: Any, PLANES: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _vote(counts, bits, size, PLANES: tl.constexpr, BLOCK: tl.constexpr):
     size = tl.cast(size, tl.int64)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     carry = tl.load(bits + at, mask=at < size, other=0)
@@ -198,9 +196,7 @@ def _vote(counts: Any, bits: Any, size: Any, PLANES: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _compare(
-    counts: Any, bits: Any, size: Any, threshold: Any, PLANES: tl.constexpr, BLOCK: tl.constexpr
-) -> None:
+def _compare(counts, bits, size, threshold, PLANES: tl.constexpr, BLOCK: tl.constexpr):
     size = tl.cast(size, tl.int64)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     equal = tl.full([BLOCK], 255, dtype=tl.uint8)

@@ -6,8 +6,6 @@ gamma and varint have none yet: they take the host's way.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -141,9 +139,9 @@ def _ascending(positions: Tensor, n: int) -> bool:
 
 @triton.jit
 def _add(
-    out: Any, positions: Any, values: Any, wrong: Any, k: Any, n: Any, weight: Any,
+    out, positions, values, wrong, k, n, weight,
     BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(positions + i, mask=i < k, other=0)
     before = tl.load(positions + i - 1, mask=(i > 0) & (i < k), other=-1)

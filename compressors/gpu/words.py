@@ -45,14 +45,14 @@ def index_type(n: int) -> Any:
 
 
 @triton.jit
-def places(count: Any, INDEX: tl.constexpr) -> Any:
+def places(count, INDEX: tl.constexpr):
     """(groups `[count]`, elements `[count, 8]`) of this program."""
     group = tl.program_id(0).to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 
 
 @triton.jit
-def bits64(key: Any, index: Any) -> Any:
+def bits64(key, index):
     """`random.bits64` of each index: uint64."""
     z = key + (index.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
@@ -61,7 +61,7 @@ def bits64(key: Any, index: Any) -> Any:
 
 
 @triton.jit
-def random16(key: Any, group: Any, count: tl.constexpr) -> Any:
+def random16(key, group, count: tl.constexpr):
     """16 random bits for each of eight elements a group: int32 `[count, 8]`."""
     word = bits64(tl.cast(key, tl.uint64), group[:, None] * 2 + tl.arange(0, 2)[None, :])
     lane = (tl.arange(0, 4) * 16).to(tl.uint64)[None, None, :]
@@ -70,7 +70,7 @@ def random16(key: Any, group: Any, count: tl.constexpr) -> Any:
 
 
 @triton.jit
-def store_codes(out: Any, group: Any, codes: Any, nbytes: Any, BITS: tl.constexpr) -> None:
+def store_codes(out, group, codes, nbytes, BITS: tl.constexpr):
     """Pack codes `[groups, 8]`, zeros behind the last, as `packing.pack_bits` does."""
     lane = tl.arange(0, 8)[None, :]
     word = tl.sum(codes.to(tl.uint64) << (lane * BITS).to(tl.uint64), axis=1)
@@ -80,7 +80,7 @@ def store_codes(out: Any, group: Any, codes: Any, nbytes: Any, BITS: tl.constexp
 
 
 @triton.jit
-def load_words(packed: Any, group: Any, nbytes: Any, BYTES: tl.constexpr) -> Any:
+def load_words(packed, group, nbytes, BYTES: tl.constexpr):
     """The next `BYTES` bytes of each group as uint64 `[groups]`, zeros behind the last."""
     lane = tl.arange(0, 8)[None, :]
     at = group[:, None] * BYTES + lane
@@ -89,7 +89,7 @@ def load_words(packed: Any, group: Any, nbytes: Any, BYTES: tl.constexpr) -> Any
 
 
 @triton.jit
-def load_codes(packed: Any, group: Any, nbytes: Any, BITS: tl.constexpr) -> Any:
+def load_codes(packed, group, nbytes, BITS: tl.constexpr):
     """Undo `store_codes`: int32 `[groups, 8]`."""
     word = load_words(packed, group, nbytes, BITS)
     lane = (tl.arange(0, 8) * BITS).to(tl.uint64)[None, :]

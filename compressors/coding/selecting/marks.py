@@ -37,7 +37,7 @@ class Marks:
     down: np.float32
     up: np.float32
     counts: Any
-    """int64, by block of `BLOCK` elements: an array, or a tensor where the elements lie on a GPU."""
+    """int64, by block of `BLOCK` elements: an array, or on a GPU a tensor."""
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
 
