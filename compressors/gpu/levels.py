@@ -93,7 +93,8 @@ def _encode(
     norm = tl.load(norms + at // size, mask=at < n, other=1.0)
     norm = tl.where(norm == 0.0, 1.0, norm)
     # `div_rn` takes subnormal operands for zero (div.rn.ftz): both are first made larger, exactly.
-    # An element so small beside a larger norm could not move a fraction of at least 2^-17.
+    # An element so small beside a larger norm could not move a fraction of at least 2^-17. `floor`
+    # flushes too, but a sum with such a fraction is zero or far from subnormal.
     factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
     share = tl.div_rn(tl.minimum(tl.maximum(v, -bound), bound) * factor, norm * factor)
     level = tl.minimum(tl.maximum(share, -1.0), 1.0) * steps  # -s … s

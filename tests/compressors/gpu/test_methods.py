@@ -6,12 +6,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors import check
+from gcsim.compressors import check, on_device
 from gcsim.compressors.conformance import CHECKS
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
 
@@ -74,7 +73,20 @@ def test_a_method_without_kernels_is_noticed(team: Callable[..., Any]) -> None:
     workers = team("adacomp", SHAPES, workers=2)
     with kernels(), host_copies() as seen:
         workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
-    assert max(seen) > 4 * np.prod(SHAPES[0])
+    assert max(seen) > ON_HOST
+
+
+def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
+    team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked() -> bool:
+        raise AssertionError("Triton was asked for")
+
+    monkeypatch.setattr(on_device, "_has_triton", asked)
+    workers = team("topk", SHAPES, workers=2)
+    workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
+    with kernels(), pytest.raises(AssertionError, match="asked for"):
+        workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 
 LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
 few = settings(
-    max_examples=settings.default.max_examples // 6,
+    max_examples=settings().max_examples // 6,
     phases=(Phase.explicit, Phase.generate),  # an interpreter is too slow to look for the least
 )
 SEEDS = st.integers(0, 2**32 - 1)
@@ -47,6 +47,7 @@ KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
 def vector(n: int, kind: str, seed: int) -> Tensor:
     """Finite float32 `[n]` of a kind."""
     rng = np.random.default_rng(seed)
+    values: Any
     if kind == "normal":
         values = rng.standard_normal(n)
     elif kind == "ties":  # few magnitudes, zeros of both signs among them
@@ -203,9 +204,14 @@ def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
     demand_same(signs.write_signs, vector(n, "normal", seed), bits, scales, length, 1 / 3)
     n = values.numel()
     memory, scales = vector(n, "normal", seed), torch.rand(blocks_of(n, length))
-    for folding, more in ((signs.fold, ()), (signs.fold_nesterov, (vector(n, "ties", seed),))):
-        options: dict[str, Any] = {"decay": 0.9} if more else {}
-        given_tensors = (values, *more, memory, scales, length)
+    other = vector(n, "ties", seed)
+    average = values, other, memory, scales[:1]
+    ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (signs.fold, (values, memory, scales, length), {}),
+        (signs.fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
+        (signs.fold_average, average, {"decay": 0.9, "norm": "rms"}),
+    ]
+    for folding, given_tensors, options in ways:
         loop, changed = outcome(folding, *given_tensors, **options)
         with kernels():
             twin, also = outcome(folding, *given_tensors, **options)
