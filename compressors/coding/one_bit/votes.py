@@ -13,10 +13,11 @@ import numpy as np
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.on_device import on_device
 
 
+@unpriced  # a kernel that is fused over all votes begins with zeros in registers
 def no_votes(n: int, voters: int, like: Tensor) -> Tensor:
     """Counts of zero: uint8 `[planes, ceil(n / 8)]` that hold up to `voters` votes an element."""
     planes = voters.bit_length()
