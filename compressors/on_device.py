@@ -34,7 +34,7 @@ def handled(values: Tensor) -> bool:
 
 
 def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hand calls with tensors on a GPU over to the function's twin in `gpu/FILE.py`."""
+    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
