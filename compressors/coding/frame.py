@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.checksum import checksum, number_at, put_number
+from gcsim.compressors.coding.checksum import checksum, checksum_of, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SHORT, array, loop, written_back
+from gcsim.compressors.loops import SHORT, array, loop
 from gcsim.compressors.meter import counting, unpriced
+from gcsim.compressors.on_device import handled, twin
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
@@ -94,9 +95,14 @@ def pack_frame(
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travelling = numel if nonzero is None else nonzero
-    message = torch.cat((_room(body.device), body))
-    with written_back(message) as data:
-        fits = write_frame(data, int(codec), flags, params, numel, travelling)
+    if handled(body):
+        head = np.zeros(HEADER_BYTES, dtype=np.uint8)
+        fits = write_header(head, int(codec), flags, params, numel, travelling, body.numel())
+        put_number(head, HEADER_BYTES - 4, 4, _checksum_on_device(head, body))
+        message = torch.cat((torch.from_numpy(head).to(body.device), body))
+    else:
+        message = torch.cat((_room(body.device), body))
+        fits = write_frame(array(message), int(codec), flags, params, numel, travelling)
     if not fits:
         fields = f"flags {flags}, params {params}, {travelling} of {numel} elements"
         raise InternalError(f"no frame header holds codec {codec}, {fields}, {len(body)} bytes")
@@ -121,8 +127,8 @@ def read_frames(
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
     allowed = (expected,) if isinstance(expected, int) else expected
-    data = array(message)
-    total = data.size
+    data = None if handled(message) else array(message)
+    total = message.numel()
     at = 0
     number = 0
     while at < total:
@@ -130,7 +136,9 @@ def read_frames(
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
-        codec, flags, params, numel, nonzero, length, intact = read_frame(data, at)
+        codec, flags, params, numel, nonzero, length, intact = (
+            _read_on_device(message, at) if data is None else read_frame(data, at)
+        )
         at += HEADER_BYTES
         fault = ""
         if allowed is not None and codec not in allowed:
@@ -152,6 +160,21 @@ def read_frames(
         )
         at += length
         number += 1
+
+
+def _read_on_device(message: Tensor, start: int) -> Any:
+    """`read_frame`, where the header alone comes to the host."""
+    head = array(message[start : start + HEADER_BYTES])
+    fields = read_header(head)
+    body = message[start + HEADER_BYTES :][: fields[-1]]
+    whole = body.numel() == fields[-1]
+    return *fields, whole and number_at(head, 16, 4) == _checksum_on_device(head, body)
+
+
+@unpriced
+def _checksum_on_device(head: Any, body: Tensor) -> Any:
+    total, rest = twin("reductions", "words_and_rest")(body)
+    return checksum_of(head, np.frombuffer(rest, dtype=np.uint8), np.uint64(total))
 
 
 def as_bytes(values: Tensor) -> Tensor:
@@ -191,14 +214,23 @@ def write_frame(
     message: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
 ) -> bool:
     """Fill the header before a body; False when a number does not fit its field."""
-    fits = True
     body = message[HEADER_BYTES:]
+    fits = write_header(message, codec, flags, params, numel, nonzero, body.size)
+    put_number(message, HEADER_BYTES - 4, 4, checksum(message, body))
+    return fits
+
+
+@loop
+def write_header(
+    head: Any, codec: int, flags: int, params: int, numel: int, nonzero: int, length: int
+) -> bool:
+    """`write_frame` up to the checksum."""
+    fits = True
     at = 0
-    for size, field in zip(_SIZES, (codec, flags, params, numel, nonzero, body.size)):  # noqa: B905
+    for size, field in zip(_SIZES, (codec, flags, params, numel, nonzero, length)):  # noqa: B905
         fits &= (field >> (8 * size)) == 0  # nor negative
-        put_number(message, at, size, np.uint64(field))
+        put_number(head, at, size, np.uint64(field))
         at += size
-    put_number(message, at, 4, checksum(message, body))
     return fits
 
 
@@ -214,7 +246,15 @@ def read_frame(data: Any, start: int) -> Any:
     if intact:
         body = frame[HEADER_BYTES : HEADER_BYTES + length]
         intact = number_at(frame, 16, 4) == checksum(frame, body)
+    codec, flags, params, numel, nonzero, _ = read_header(frame)
+    return codec, flags, params, numel, nonzero, length, intact
+
+
+@loop
+def read_header(head: Any) -> Any:
+    """Codec, flags, params, elements, those that travel, bytes of the body."""
     return (
-        np.int64(frame[0]), np.int64(frame[1]), np.int64(number_at(frame, 2, 2)),
-        np.int64(number_at(frame, 4, 4)), np.int64(number_at(frame, 8, 4)), length, intact,
+        np.int64(head[0]), np.int64(head[1]), np.int64(number_at(head, 2, 2)),
+        np.int64(number_at(head, 4, 4)), np.int64(number_at(head, 8, 4)),
+        np.int64(number_at(head, 12, 4)),
     )  # fmt: skip

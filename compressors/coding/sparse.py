@@ -31,6 +31,7 @@ from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
@@ -122,25 +123,26 @@ def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> No
 
     `positions` is int64 `[k]`, or int32 with the bits of unsigned numbers.
     """
+    _demand_ascending(add_checked(out[: values.numel()], positions, values, weight, out))
+
+
+@kernel("gather_scatter", updates=("touched",), resident=("out",))
+@on_device("sparse")
+def add_checked(
+    touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
+) -> bool:
+    """`out[positions] += weight * values`; whether the positions ascend below its length.
+
+    `touched` are as many elements as are read and written, for the meter.
+    """
     bad = np.zeros(1, dtype=np.uint8)
-    with written_back(out) as target:
-        _add_checked(target, positions, values, weight, bad, out[: values.numel()])
-    _demand_ascending(bad)
-
-
-@kernel("gather_scatter", updates=("touched",))
-def _add_checked(
-    out: NDArray[np.float32],
-    positions: Tensor,
-    values: Tensor,
-    weight: float,
-    bad: NDArray[np.uint8],
-    touched: Tensor,  # as many elements as are read and written, for the meter
-) -> None:
     places = array(positions)
     if places.dtype == np.int32:
         places = places.view(np.uint32)
-    in_parallel(_add_places, places.size, places, array(values), np.float32(weight), out, bad)
+    with written_back(out) as target:
+        factor = np.float32(weight)
+        in_parallel(_add_places, places.size, places, array(values), factor, target, bad)
+    return not bad[0]
 
 
 def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None:
@@ -148,21 +150,17 @@ def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None
     n, k = out.numel(), values.numel()
     if bits.numel() != packed_bytes(n, 1):
         raise damaged(f"{bits.numel()} bytes for a bitmap of {n} bits")
-    with written_back(out) as target:
-        found = _add_set(target, bits, values, weight, out[:k])
-    if found != k:
+    if add_set(out[:k], bits, values, weight, out) != k:
         raise damaged(f"a bitmap of {n} bits does not have {k} set")
 
 
-@kernel("gather_scatter", updates=("touched",))
-def _add_set(
-    out: NDArray[np.float32],
-    bits: Tensor,
-    values: Tensor,
-    weight: float,
-    touched: Tensor,  # see `_add_checked`
-) -> int:
-    return int(_add_bits(array(bits), array(values), np.float32(weight), out))
+@kernel("gather_scatter", updates=("touched",), resident=("out",))
+@on_device("sparse")
+def add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
+    """Add values to `out` at the bits that are set; how many those are, another number than that
+    of the values when one is stray. `touched`: see `add_checked`."""
+    with written_back(out) as target:
+        return int(_add_bits(array(bits), array(values), np.float32(weight), target))
 
 
 # --- indices with signs -----------------------------------------------------------------------
@@ -229,7 +227,7 @@ def add_signed(
     with written_back(part) as target:
         weighted = weight * positive, weight * negative
         _add_signs(target, words, weighted, bad, part[: words.numel()])
-    _demand_ascending(bad)
+    _demand_ascending(not bad[0])
 
 
 @kernel("gather_scatter", updates=("touched",))
@@ -238,15 +236,15 @@ def _add_signs(
     words: Tensor,
     levels: tuple[float, float],
     bad: NDArray[np.uint8],
-    touched: Tensor,  # see `_add_checked`
+    touched: Tensor,  # see `add_checked`
 ) -> None:
     data = array(words).view(np.uint32)
     positive, negative = (np.float32(level) for level in levels)
     in_parallel(_add_signed, data.size, data, positive, negative, out, bad)
 
 
-def _demand_ascending(bad: NDArray[np.uint8]) -> None:
-    if bad[0]:
+def _demand_ascending(ascending: bool) -> None:
+    if not ascending:
         raise InputError("damaged indices: positions do not ascend below the tensor's length")
 
 

@@ -55,6 +55,7 @@ from gcsim.compressors.coding.integers.packing import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import loop
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InternalError
 
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "gamma", "varint", "auto"]
@@ -134,6 +135,7 @@ def rice_parameter(n: int, k: int) -> int:
 
 
 @kernel("streaming", variants=("coder",))
+@on_device("sparse")
 def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
     """Strictly ascending int64 `[k]` in 0 … n-1 as bytes, uint8 `[m]`, on the same device.
 
@@ -168,6 +170,7 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
 
 
 @kernel("streaming", variants=("coder",))
+@on_device("sparse")
 def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     """The positions that `encode_indices` coded, int64 `[k]`.
 
@@ -178,27 +181,27 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     if not 0 <= k <= n:
         raise damaged(f"{k} positions below {n}")
     if coder == Coder.RAW:
-        _demand(packed.size == 4 * k, f"{packed.size} bytes for {k} indices of 32 bits")
+        demand(packed.size == 4 * k, f"{packed.size} bytes for {k} indices of 32 bits")
         positions = np.frombuffer(packed.tobytes(), dtype="<u4").astype(np.int64)
     elif coder == Coder.PACKED:
         positions = unpack_fixed(packed, k, index_width(n))
     elif coder == Coder.RICE:
         positions = _decode_rice(packed, n, k)
     elif coder == Coder.BITMAP:
-        _demand(packed.size == packed_bytes(n, 1), f"{packed.size} bytes for a bitmap of {n} bits")
+        demand(packed.size == packed_bytes(n, 1), f"{packed.size} bytes for a bitmap of {n} bits")
         positions = set_places(packed, k)
     elif coder == Coder.VARINT:
-        _demand(k <= packed.size, f"{packed.size} bytes for {k} gaps")
+        demand(k <= packed.size, f"{packed.size} bytes for {k} gaps")
         positions = np.empty(k, dtype=np.int64)
         used = int(_read_varint(packed, n, positions))
-        _demand(used == packed.size, f"{packed.size} bytes are not {k} gaps that end below {n}")
+        demand(used == packed.size, f"{packed.size} bytes are not {k} gaps that end below {n}")
     elif coder in (Coder.OMEGA, Coder.GAMMA):
         decode = decode_omega if coder == Coder.OMEGA else decode_gamma
         positions = np.cumsum(decode(body, k).numpy(force=True)) - 1
     else:
         raise damaged(f"unknown index coder {coder}")
     if not ascends_below(positions, n):
-        _demand(bool((np.diff(positions) > 0).all()), "positions do not ascend")
+        demand(bool((np.diff(positions) > 0).all()), "positions do not ascend")
         raise damaged(f"position {positions[-1]} out of {n}")
     return torch.from_numpy(positions).to(body.device)
 
@@ -207,26 +210,27 @@ def set_places(bits: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
     """The places of the `count` bits that are set, ascending; bit 0 is the lowest of byte 0."""
     places = np.empty(count, dtype=np.int64)
     found = int(_find_bits(bits, places))
-    _demand(found == count, f"{found} bits are set, {count} announced")
+    demand(found == count, f"{found} bits are set, {count} announced")
     return places
 
 
 def _decode_rice(packed: NDArray[np.uint8], n: int, k: int) -> NDArray[np.int64]:
     b = rice_parameter(n, k)
     cut = packed_bytes(k, b)
-    _demand(packed.size >= cut, f"{packed.size} bytes where the low bits alone take {cut}")
+    demand(packed.size >= cut, f"{packed.size} bytes where the low bits alone take {cut}")
     positions = unpack_fixed(packed[:cut], k, b)
     high = packed[cut:]
     longest = packed_bytes(k + (n >> b), 1)
-    _demand(high.size <= longest, f"{high.size} bytes of high parts are too many")
+    demand(high.size <= longest, f"{high.size} bytes of high parts are too many")
     ends = set_places(high, k)
     needed = packed_bytes(int(ends[-1]) + 1, 1) if k else 0
-    _demand(high.size == needed, "bytes follow the last high part")
+    demand(high.size == needed, "bytes follow the last high part")
     _join_rice(ends, b, positions)
     return positions
 
 
-def _demand(holds: bool, otherwise: str) -> None:
+def demand(holds: bool, otherwise: str) -> None:
+    """`InputError` that the payload is damaged, and how, unless something holds."""
     if not holds:
         raise damaged(otherwise)
 

@@ -27,6 +27,7 @@ from gcsim.compressors.coding.integers.packing import damaged, pack_bits, packed
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
@@ -55,6 +56,7 @@ def digit_bytes(count: int, base: int) -> int:
 
 
 @kernel("streaming", variants=("base",))
+@on_device("packing")
 def pack_digits(digits: Tensor, base: int) -> Tensor:
     """Pack digits: uint8 `[n]`, each below `base`, as uint8 `[digit_bytes(n, base)]`.
 
@@ -63,13 +65,13 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
     size, bits = group_of(base)
     data = np.ascontiguousarray(array(digits))
     if size == 1:
-        _demand_below(base, int(data.max()) if data.size else 0)
+        demand_below(base, int(data.max()) if data.size else 0)
         return pack_bits(digits, bits)
     plane = -(-data.size // size)
     groups = np.empty(plane, dtype=np.uint8 if bits <= 8 else np.uint16)
     highest = np.zeros(-(-plane // GROUPS), dtype=np.int64)
     in_parallel(_combine, plane, data, groups, base, size, highest, grain=GROUPS)
-    _demand_below(base, max(highest.tolist(), default=0))
+    demand_below(base, max(highest.tolist(), default=0))
     if bits == 16:
         return tensor(groups.astype("<u2", copy=False).view(np.uint8), digits)
     if bits == 8:
@@ -78,6 +80,7 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
 
 
 @kernel("streaming", variants=("base",))
+@on_device("packing")
 def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
     """Undo `pack_digits`: uint8 `[count]`.
 
@@ -108,7 +111,8 @@ def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
     return torch.from_numpy(out[:count]).to(buffer.device)
 
 
-def _demand_below(base: int, digit: int) -> None:
+def demand_below(base: int, digit: int) -> None:
+    """`InputError` for a digit that the base has not."""
     if digit >= base:
         raise InputError(f"cannot pack a digit above {base - 1} in base {base}")
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError, InternalError, Problem
 
 MAX_BITS = 16
@@ -40,6 +41,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 
 @kernel("streaming")
+@on_device("packing")
 def pack_bits(values: Tensor, bits: int) -> Tensor:
     """Pack codes of `bits` bits, the first in the lowest bits of the first byte.
 
@@ -57,7 +59,7 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     InputError
         When a value does not fit, or `bits` is out of range.
     """
-    _check_bits(bits)
+    check_bits(bits)
     codes = np.ascontiguousarray(array(values))
     packed, seen = _packed(codes, bits)
     if seen >> bits:
@@ -66,13 +68,14 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("packing")
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     """Undo `pack_bits`.
 
     Returns a tensor `[count]`: uint8 up to 8 bits, else int32. Raises `InputError` when the
     buffer's length is not that of `count` codes, or its padding is not zero.
     """
-    _check_bits(bits)
+    check_bits(bits)
     data = np.ascontiguousarray(array(buffer))
     check_packed(data, count, bits)
     out = np.empty(count, dtype=np.uint8 if bits <= 8 else np.int32)
@@ -81,6 +84,7 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("packing")
 def pack_signs(values: Tensor) -> Tensor:
     """One bit an element, 1 = negative; zero of either sign counts as positive.
 
@@ -93,6 +97,7 @@ def pack_signs(values: Tensor) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("packing")
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
     data = np.ascontiguousarray(array(buffer))
@@ -120,11 +125,11 @@ def unpack_fixed(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[n
     return out
 
 
-def check_packed(packed: NDArray[np.uint8], count: int, bits: int) -> None:
+def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> None:
     """`InputError` unless the buffer is as long as `count` codes, and padded with zeros."""
     expected = packed_bytes(count, bits)
-    if packed.size != expected:
-        raise damaged(f"{packed.size} bytes for {count} codes of {bits} bits, not {expected}")
+    if len(packed) != expected:
+        raise damaged(f"{len(packed)} bytes for {count} codes of {bits} bits, not {expected}")
     used = count * bits % 8
     if used and int(packed[-1]) >> used:
         raise damaged("padding after the last code is not zero")
@@ -309,6 +314,7 @@ def _unpack_signs(start: int, stop: int, data: Any, out: Any) -> None:
             eight[j] = np.float32(1 - (((byte >> j) & 1) << 1))
 
 
-def _check_bits(bits: int) -> None:
+def check_bits(bits: int) -> None:
+    """`InputError` unless codes can have so many bits."""
     if not 1 <= bits <= MAX_BITS:
         raise InputError(f"cannot pack codes of {bits} bits: 1 to {MAX_BITS} are possible")

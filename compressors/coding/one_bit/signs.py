@@ -35,6 +35,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 Norm = Literal["mean_abs", "rms"]
@@ -49,6 +50,7 @@ LARGEST = np.finfo(np.float32).max
 
 
 @kernel("reduction")
+@on_device("signs")
 def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tuple[Tensor, Tensor]:
     """Of float32 `[n]`: bits, uint8 `[ceil(n / 8)]`; scales, float32 `[ceil(n / length)]`."""
     bits, scales = _code(array(values), length=length, norm=norm)
@@ -56,6 +58,7 @@ def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tu
 
 
 @kernel("reduction", updates=("coded",))
+@on_device("signs")
 def fold(
     values: Tensor, coded: Tensor, scales: Tensor, length: int, norm: Norm = "mean_abs"
 ) -> tuple[Tensor, Tensor]:
@@ -76,6 +79,7 @@ def fold(
 
 
 @kernel("reduction", updates=("momentum", "coded"))
+@on_device("signs")
 def fold_nesterov(
     values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
 ) -> tuple[Tensor, Tensor]:
@@ -90,6 +94,7 @@ def fold_nesterov(
 
 
 @kernel("reduction", updates=("coded",))
+@on_device("signs")
 def fold_average(
     values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float, norm: Norm
 ) -> tuple[Tensor, Tensor]:
@@ -204,6 +209,7 @@ def _sum_of_magnitudes(values: Any) -> float:
 
 
 @kernel("streaming", updates=("out",))
+@on_device("signs")
 def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
     """out += weight * scale * sign, in place.
 
@@ -224,6 +230,7 @@ def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: fl
 
 
 @kernel("streaming", updates=("out",))
+@on_device("signs")
 def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
     """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
     _decode(out, bits, scales, length, weight, add=False)

@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.on_device import on_device
 
 
+@unpriced  # a kernel that is fused over all votes begins with zeros in registers
 def no_votes(n: int, voters: int, like: Tensor) -> Tensor:
     """Counts of zero: uint8 `[planes, ceil(n / 8)]` that hold up to `voters` votes an element."""
     planes = voters.bit_length()
-    return tensor(np.zeros((planes, packed_bytes(n, 1)), dtype=np.uint8), like)
+    return like.new_zeros((planes, packed_bytes(n, 1)), dtype=torch.uint8)
 
 
 @kernel("streaming", resident=("counts",))
+@on_device("signs")
 def add_votes(counts: Tensor, bits: Tensor) -> None:
     """Count each bit that is set, in place. `bits` is uint8 `[ceil(n / 8)]`.
 
@@ -48,6 +51,7 @@ def _voting(start: int, stop: int, bits: Any, planes: Any) -> None:
 
 
 @kernel("streaming", resident=("counts",))
+@on_device("signs")
 def more_than(counts: Tensor, threshold: int) -> Tensor:
     """Bits of the elements with more votes than `threshold` (>= 0): uint8 `[ceil(n / 8)]`."""
     planes = array(counts)

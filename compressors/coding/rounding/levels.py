@@ -40,6 +40,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 
 Norm = Literal["max", "l2"]
@@ -79,6 +80,7 @@ def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
 
 
 @kernel("reduction")
+@on_device("levels")
 def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
     """Maximum |v| or Euclidean norm of each bucket: float32 `[ceil(n / size)]`.
 
@@ -98,6 +100,7 @@ def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("levels")
 def encode_levels(
     values: Tensor,
     norms: Tensor,
@@ -135,6 +138,7 @@ def encode_levels(
 
 
 @kernel("streaming", updates=("out",))
+@on_device("levels")
 def add_packed_levels(
     out: Tensor,
     packed: Tensor,

@@ -27,6 +27,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError, InternalError
 
 BLOCK = 4096
@@ -43,8 +44,8 @@ class Marks:
 
     down: np.float32
     up: np.float32
-    counts: NDArray[np.int64]
-    """By block of `BLOCK` elements."""
+    counts: Any
+    """int64, by block of `BLOCK` elements: an array, or on a GPU a tensor."""
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
 
@@ -66,6 +67,7 @@ def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = 
 
 
 @kernel("streaming")
+@on_device("selecting")
 def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
     """Mark what is >= `up` or <= `down` (-up unless given); `values` is float32 `[n]`."""
     marks = new_marks(values.numel(), up, down)
@@ -76,6 +78,7 @@ def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None
 
 
 @kernel("streaming", updates=("memory",))
+@on_device("selecting")
 def add_and_mark(
     memory: Tensor, gradient: Tensor, up: float | np.float32, down: float | np.float32 | None = None
 ) -> Marks:
@@ -90,6 +93,7 @@ def add_and_mark(
 
 
 @kernel("gather_scatter", variants=("clear",), by_results=True)
+@on_device("selecting")
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
     """(indices int64 `[m]`, ascending; their values float32 `[m]`) of the marked elements.
 

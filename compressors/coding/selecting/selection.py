@@ -27,6 +27,7 @@ from gcsim.compressors.coding.selecting.marks import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError, InternalError
 
 SAMPLE_STRIDE = 255
@@ -34,7 +35,7 @@ SAMPLE_STRIDE = 255
 WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are not worth a sample."""
 _MAGNITUDE = 0x7FFFFFFF
-_NO_NUMBER = "cannot select the largest magnitudes: a value is not a number"
+NO_NUMBER = "cannot select the largest magnitudes: a value is not a number"
 
 
 def count_kept(numel: int, ratio: float) -> int:
@@ -82,13 +83,14 @@ def largest(values: Tensor, k: int) -> Tensor:
     return take_largest(values, k, clear=False)[0]
 
 
+@on_device("selecting")
 def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """memory += gradient; then the k largest |memory| are taken out of it (zero remains).
 
     Both float32 `[n]`. Returns (indices int64 `[k]`, ascending; values float32 `[k]`). Raises
     `InputError` when not-a-number is among the sums.
     """
-    _check_k(memory.numel(), k)
+    check_k(memory.numel(), k)
     if memory.device.type != "cpu":
         return take_largest(memory.add_(gradient), k)
     few = memory.numel() < WORTH_A_SAMPLE
@@ -98,6 +100,7 @@ def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tens
 
 
 @kernel("selection", variants=("marks", "clear"))
+@on_device("selecting")
 def take_largest(
     values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -106,7 +109,7 @@ def take_largest(
     `marks`, when given, hold candidates: that they are enough is not assumed. With `clear` they
     are set to zero in `values`. Raises `InputError` when not-a-number is among the values.
     """
-    _check_k(values.numel(), k)
+    check_k(values.numel(), k)
     if values.device.type != "cpu":
         indices = _largest_on_device(values, k)
         taken = values[indices]
@@ -123,6 +126,7 @@ def take_largest(
 
 
 @kernel("selection")
+@on_device("selecting")
 def kth_magnitude(values: Tensor, k: int) -> float:
     """The k-th largest |value|, 1 <= k <= n, of float32 `[n]`; by radix selection.
 
@@ -133,7 +137,8 @@ def kth_magnitude(values: Tensor, k: int) -> float:
     return float(_kth(array(values), k))
 
 
-def _check_k(n: int, k: int) -> None:
+def check_k(n: int, k: int) -> None:
+    """`InternalError` unless k of n elements can be selected."""
     if not 0 <= k <= n:
         raise InternalError(f"cannot select {k} of {n} elements")
 
@@ -173,10 +178,10 @@ def _exactly(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     if values.size < WORTH_A_SAMPLE:
         places = np.empty(k, dtype=np.int64)
         if not _take_few(values.view(np.uint32), k, places):
-            raise InputError(_NO_NUMBER)
+            raise InputError(NO_NUMBER)
         return places
     if _any_nan(values):
-        raise InputError(_NO_NUMBER)
+        raise InputError(NO_NUMBER)
     if k == values.size:
         return np.arange(k)
     bits = values.view(np.int32)
@@ -231,7 +236,7 @@ def _largest_on_device(values: Tensor, k: int) -> Tensor:
     found = (magnitudes >= kth).nonzero().view(-1)
     surplus = found.numel() - k
     if surplus < 0:
-        raise InputError(_NO_NUMBER)
+        raise InputError(NO_NUMBER)
     if surplus:
         ties = (magnitudes[found] == kth).nonzero().view(-1)
         kept = torch.ones_like(found, dtype=torch.bool)

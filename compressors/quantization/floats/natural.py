@@ -43,6 +43,7 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
@@ -119,6 +120,7 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("streaming")
+@on_device("floats")
 def to_powers(values: Tensor, key: np.uint64, *, bits: int) -> Tensor:
     """Exponents and signs of float32 `[n]`, rounded with the random bits of `key`.
 
@@ -133,6 +135,7 @@ def to_powers(values: Tensor, key: np.uint64, *, bits: int) -> Tensor:
 
 
 @kernel("streaming", updates=("out",))
+@on_device("floats")
 def add_powers(out: Tensor, body: Tensor, *, bits: int, weight: float) -> None:
     """out += weight * decoded `body` of `to_powers`, in place; `out` is float32 `[n]`.
 

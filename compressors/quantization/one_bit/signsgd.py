@@ -44,6 +44,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -181,6 +182,7 @@ def negative(vector: Tensor, count: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("signs")
 def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
     """The update, float32 `[n]`, from the numbers of negative votes among `count`."""
     tie = np.float32(0.0 if ties and count % 2 == 0 else 1.0)
@@ -228,7 +230,7 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
     """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
-        check_packed(array(frame.body), piece.numel, 1)
+        check_packed(frame.body, piece.numel, 1)
         yield piece, frame.body
 
 

@@ -46,6 +46,7 @@ from gcsim.compressors.loops import (
     total_of,
 )
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
@@ -186,6 +187,7 @@ def bound_and_scalar(
 
 
 @kernel("reduction")
+@on_device("reductions")
 def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     """Largest |v| and population standard deviation of float32 `[n]`; zeros when n is 0.
 

@@ -1,0 +1,152 @@
+"""What does a message of selected elements look like, made on a GPU? Values and coded indices.
+
+Twins of `coding/indices/index_coding.py` and of what `coding/sparse.py` adds. The coders omega,
+gamma and varint have none yet: they take the host's way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
+    demand,
+    index_width,
+    rice_parameter,
+)
+from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.gpu.packing import packed_codes, unpacked
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InternalError
+
+_KNOWN = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
+
+
+def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
+    """See `index_coding.encode_indices`; `NotImplemented` for coders without a twin."""
+    if coder not in _KNOWN:
+        return NotImplemented  # type: ignore[no-any-return]
+    if coder is Coder.RAW:
+        return indices.int().view(torch.uint8)  # the low 32 bits
+    if coder is Coder.PACKED:
+        return _packed(indices, index_width(n))
+    if not _ascending(indices, n):
+        raise InternalError(f"positions to be coded do not ascend below {n}")
+    if coder is Coder.BITMAP:
+        return _bitmap(indices, n)
+    b = rice_parameter(n, indices.numel())
+    gaps = torch.diff(indices, prepend=indices.new_full((1,), -1)) - 1
+    ends = ((gaps >> b) + 1).cumsum(0) - 1  # a high part is so many zeros and a one
+    length = int(ends[-1]) + 1 if len(ends) else 0
+    return torch.cat((_packed(gaps & ((1 << b) - 1), b), _bitmap(ends, length)))
+
+
+def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
+    """See `index_coding.decode_indices`; `NotImplemented` for coders without a twin."""
+    if coder not in _KNOWN:
+        return NotImplemented  # type: ignore[no-any-return]
+    if not 0 <= k <= n:
+        raise damaged(f"{k} positions below {n}")
+    size = body.numel()
+    if coder == Coder.RAW:
+        demand(size == 4 * k, f"{size} bytes for {k} indices of 32 bits")
+        positions = from_bytes(body, torch.int32, k).long() & 0xFFFFFFFF
+    elif coder == Coder.PACKED:
+        positions = _unpacked(body, k, index_width(n))
+    elif coder == Coder.RICE:
+        positions = _decode_rice(body, n, k)
+    else:
+        demand(size == packed_bytes(n, 1), f"{size} bytes for a bitmap of {n} bits")
+        positions = _set_places(body, k)
+    if not _ascending(positions, n):
+        demand(bool((positions.diff() > 0).all()), "positions do not ascend")
+        raise damaged(f"position {int(positions[-1])} out of {n}")
+    return positions
+
+
+def add_checked(
+    touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
+) -> bool:
+    """See `sparse.add_checked`."""
+    k = positions.numel()
+    wrong = out.new_zeros(max(1, blocks(k)), dtype=torch.int32)
+    places = positions.long() & 0xFFFFFFFF if positions.dtype == torch.int32 else positions
+    launch(
+        _add, blocks(k), out, places, values.contiguous(), wrong, k, out.numel(),
+        float(np.float32(weight)), BLOCK=BLOCK,
+    )  # fmt: skip
+    return not bool(wrong.any())
+
+
+def add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
+    """See `sparse.add_set`."""
+    positions = unpacked(bits, 8 * bits.numel(), 1, torch.uint8).nonzero().view(-1)
+    found = positions.numel()
+    if found != values.numel() or add_checked(touched, positions, values, weight, out):
+        return found
+    return found + 1  # one is behind the last element
+
+
+def _packed(values: Tensor, width: int) -> Tensor:
+    packed, fits = packed_codes(values, width)
+    if not fits:
+        raise InternalError(f"cannot pack a value outside [0, {1 << width}) in {width} bits")
+    return packed
+
+
+def _unpacked(body: Tensor, k: int, width: int) -> Tensor:
+    check_packed(body, k, width)
+    return unpacked(body, k, width, torch.int64)
+
+
+def _bitmap(positions: Tensor, n: int) -> Tensor:
+    flags = positions.new_zeros(n, dtype=torch.uint8)
+    flags[positions] = 1
+    return packed_codes(flags, 1)[0]
+
+
+def _set_places(bits: Tensor, count: int) -> Tensor:
+    found = unpacked(bits, 8 * bits.numel(), 1, torch.uint8).nonzero().view(-1)
+    demand(found.numel() == count, f"{found.numel()} bits are set, {count} announced")
+    return found
+
+
+def _decode_rice(body: Tensor, n: int, k: int) -> Tensor:
+    b = rice_parameter(n, k)
+    cut = packed_bytes(k, b)
+    demand(body.numel() >= cut, f"{body.numel()} bytes where the low bits alone take {cut}")
+    low, high = _unpacked(body[:cut], k, b), body[cut:]
+    longest = packed_bytes(k + (n >> b), 1)
+    demand(high.numel() <= longest, f"{high.numel()} bytes of high parts are too many")
+    ends = _set_places(high, k)
+    needed = packed_bytes(int(ends[-1]) + 1, 1) if k else 0
+    demand(high.numel() == needed, "bytes follow the last high part")
+    zeros = torch.diff(ends, prepend=ends.new_full((1,), -1)) - 1
+    return (1 + (zeros << b) + low).cumsum(0) - 1
+
+
+def _ascending(positions: Tensor, n: int) -> bool:
+    """Whether -1 < p_0 < p_1 < … < n; one wait for the device."""
+    if not positions.numel():
+        return True
+    steps = torch.diff(positions, prepend=positions.new_full((1,), -1))
+    return bool((steps > 0).all() & (positions[-1] < n))
+
+
+@triton.jit
+def _add(
+    out, positions, values, wrong, k, n, weight,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(positions + i, mask=i < k, other=0)
+    before = tl.load(positions + i - 1, mask=(i > 0) & (i < k), other=-1)
+    good = (i < k) & (at > before) & (at < n)
+    total = tl.load(out + at, mask=good, other=0.0)
+    total = total + weight * tl.load(values + i, mask=good, other=0.0)
+    tl.store(out + at, total, mask=good)
+    tl.store(wrong + tl.program_id(0), tl.max(((i < k) & (good == 0)).to(tl.int32), axis=0))

@@ -1,0 +1,96 @@
+"""What do all kernels share? Launching, random bits, and codes of up to 8 bits as bytes.
+
+A program works on a tile of groups of eight elements, `[GROUPS, 8]`: eight codes of b bits are one
+word of 64 bits and fill b bytes, and eight elements take two random words.
+
+The kernels repeat the arithmetic of the loops operation by operation. What a compiler for GPUs does
+differently unless told otherwise is told here: products and sums are not fused (`launch`), division
+is IEEE's (`tl.div_rn`). 64-bit integers wrap, as the loops' do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+GROUPS = 256
+"""Groups of eight elements that a program works on."""
+BLOCK = 4096
+"""Elements of a program that has no groups."""
+_NARROW = 1 << 30
+"""Positions below this, and eight times their group, fit 32 bits."""
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Run `programs` programs of a kernel; none for an empty tensor."""
+    if programs:
+        kernel[(programs,)](*arguments, **constants, enable_fp_fusion=False)
+
+
+def tiles(n: int) -> int:
+    """Programs that n elements take, in tiles of groups."""
+    return -(-n // (8 * GROUPS))
+
+
+def blocks(n: int) -> int:
+    """Programs that n elements take, in blocks."""
+    return -(-n // BLOCK)
+
+
+def index_type(n: int) -> Any:
+    """Of positions below n: 32 bits where they suffice, since 64-bit divisions are slow."""
+    return tl.int32 if n < _NARROW else tl.int64
+
+
+@triton.jit
+def places(count, INDEX: tl.constexpr):
+    """(groups `[count]`, elements `[count, 8]`) of this program."""
+    group = tl.program_id(0).to(INDEX) * count + tl.arange(0, count)
+    return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+def bits64(key, index):
+    """`random.bits64` of each index: uint64."""
+    z = key + (index.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def random16(key, group, count: tl.constexpr):
+    """16 random bits for each of eight elements a group: int32 `[count, 8]`."""
+    word = bits64(tl.cast(key, tl.uint64), group[:, None] * 2 + tl.arange(0, 2)[None, :])
+    lane = (tl.arange(0, 4) * 16).to(tl.uint64)[None, None, :]
+    four = (tl.expand_dims(word, 2) >> lane) & 0xFFFF  # [count, 2, 4]
+    return tl.reshape(four, [count, 8]).to(tl.int32)
+
+
+@triton.jit
+def store_codes(out, group, codes, nbytes, BITS: tl.constexpr):
+    """Pack codes `[groups, 8]`, zeros behind the last, as `packing.pack_bits` does."""
+    lane = tl.arange(0, 8)[None, :]
+    word = tl.sum(codes.to(tl.uint64) << (lane * BITS).to(tl.uint64), axis=1)
+    byte = (word[:, None] >> (lane * 8).to(tl.uint64)) & 255
+    at = group[:, None] * BITS + lane
+    tl.store(out + at, byte.to(tl.uint8), mask=(lane < BITS) & (at < nbytes))
+
+
+@triton.jit
+def load_words(packed, group, nbytes, BYTES: tl.constexpr):
+    """The next `BYTES` bytes of each group as uint64 `[groups]`, zeros behind the last."""
+    lane = tl.arange(0, 8)[None, :]
+    at = group[:, None] * BYTES + lane
+    byte = tl.load(packed + at, mask=(lane < BYTES) & (at < nbytes), other=0).to(tl.uint64)
+    return tl.sum(byte << (lane * 8).to(tl.uint64), axis=1)
+
+
+@triton.jit
+def load_codes(packed, group, nbytes, BITS: tl.constexpr):
+    """Undo `store_codes`: int32 `[groups, 8]`."""
+    word = load_words(packed, group, nbytes, BITS)
+    lane = (tl.arange(0, 8) * BITS).to(tl.uint64)[None, :]
+    return ((word[:, None] >> lane) & ((1 << BITS) - 1)).to(tl.int32)

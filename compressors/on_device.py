@@ -1,0 +1,72 @@
+"""Which tensors are worked on where they lie? Those on a GPU, by kernels instead of loops.
+
+    @kernel("reduction")
+    @on_device("levels")
+    def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
+
+A call whose first argument lies on a GPU is handed over to the function of the same name and
+signature in `gpu/levels.py`: its twin, which has the same contract and gives the same bytes. The
+meter stands outside and counts both alike. A twin that has no kernel for its arguments returns
+`NotImplemented`; the call is then the loop's, by way of host memory, and so it is where Triton is
+not installed. Triton is imported at the first tensor on a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+interpreted = False
+"""Set by tests: tensors in host memory are handed over too, to Triton's interpreter."""
+
+
+def handled(values: Tensor) -> bool:
+    """Whether kernels work on this tensor."""
+    return (values.is_cuda or interpreted) and _has_triton()
+
+
+def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+            first: Any = args[0] if args else next(iter(kwargs.values()))
+            if handled(first):
+                # kernels are launched on the current device
+                with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
+                    result = twin(file, function.__name__)(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result  # type: ignore[no-any-return]  # as the contract of twins says
+            return function(*args, **kwargs)
+
+        twins[f"{function.__module__}.{function.__name__}"] = file
+        return chosen
+
+    return decorate
+
+
+twins: dict[str, str] = {}
+"""By function, with its module: the file of its twin."""
+
+
+@functools.cache
+def twin(file: str, name: str) -> Callable[..., Any]:
+    """The function of that name in a file of `gpu/`."""
+    found: Callable[..., Any] = getattr(
+        importlib.import_module(f"gcsim.compressors.gpu.{file}"), name
+    )
+    return found
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

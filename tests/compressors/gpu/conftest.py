@@ -1,0 +1,90 @@
+"""How do tests run kernels without a GPU? Triton's interpreter runs them on tensors of the host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors import on_device
+from gcsim.compressors.coding.frame import as_bytes
+
+pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
+
+ON_HOST = 40
+"""Bytes of the longest thing that may come to the host: a frame's header, a row of flags."""
+Outcome = tuple[object, list[Tensor]]
+
+
+@contextmanager
+def kernels() -> Iterator[None]:
+    """Inside, calls with tensors in host memory are handed over to kernels."""
+    on_device.interpreted = True
+    try:
+        with np.errstate(all="ignore"):  # the interpreter's numpy; overflow is no error on a device
+            yield
+    finally:
+        on_device.interpreted = False
+
+
+@contextmanager
+def host_copies() -> Iterator[list[int]]:
+    """Inside, the bytes of each tensor that Python reads are noted: on a GPU, a copy and a wait."""
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("numpy", "tolist", "item", "__int__", "__float__", "__bool__"):
+            patch.setattr(Tensor, name, _noting(getattr(Tensor, name), seen))
+        yield seen
+
+
+def _noting(read: Callable[..., Any], seen: list[int]) -> Callable[..., Any]:
+    def reading(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self.nbytes)
+        return read(self, *args, **kwargs)
+
+    return reading
+
+
+def outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
+    """(what comes out, or the error; the arguments' tensors afterwards), of copies of them."""
+    given = copy.deepcopy((args, kwargs))
+    result: object
+    try:
+        result = function(*given[0], **given[1])
+    except Exception as error:  # to be compared
+        result = type(error), str(error)
+    return result, [each for each in given[0] if isinstance(each, Tensor)]
+
+
+def equal(first: object, second: object) -> bool:
+    """Whether two outcomes are the same to the bit."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return alike and torch.equal(bits_of(first), bits_of(second))
+    if isinstance(first, (tuple, list)) and isinstance(second, (tuple, list)):
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(equal(one, two) for one, two in pairs)
+    if isinstance(first, float) and isinstance(second, float):
+        return np.float64(first).tobytes() == np.float64(second).tobytes()
+    return first == second
+
+
+def bits_of(values: Tensor) -> Tensor:
+    """The bytes of a tensor: -0 is not 0, and a NaN is itself."""
+    return as_bytes(values.contiguous().view(-1))
+
+
+def demand_same(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the loop gives, after a check that the kernels give it too, and copy nothing long."""
+    expected = outcome(function, *args, **kwargs)
+    with kernels(), host_copies() as seen:
+        found = outcome(function, *args, **kwargs)
+    assert equal(found, expected), f"kernels: {found}\nloop: {expected}"
+    assert max(seen, default=0) <= ON_HOST
+    return expected[0]

@@ -1,0 +1,91 @@
+"""Every kernel that a method launches compiles for GPUs, to the arithmetic of the loops."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors import gpu
+from tests.compressors.gpu.conftest import kernels
+from tests.compressors.gpu.test_methods import MORE, QUICK
+
+TYPES = {
+    torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
+    torch.int16: "*i16", torch.uint8: "*u8",
+}  # fmt: skip
+
+FLUSHING = {"div.rn.ftz.f32", "cvt.rmi.ftz.f32.f32"}
+"""Division and floor, which take subnormals for zero: to `levels._encode` none matters."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernels_compile_and_neither_fuse_nor_approximate(
+    capability: int, tmp_path: Path, team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
+    `FLUSHING`. Atomic operations are those of histograms: on integers."""
+    launches: set[str] = set()
+    for module in pkgutil.iter_modules(gpu.__path__, f"{gpu.__name__}."):
+        loaded = importlib.import_module(module.name)
+        if hasattr(loaded, "launch"):
+            monkeypatch.setattr(loaded, "launch", _noting(loaded.launch, launches))
+    with kernels():
+        for name, parameters in [*QUICK, *MORE]:
+            workers = team(name, ((300,),), workers=2, **parameters)
+            workers.step(torch.randn(2, 300).unbind(), 0)
+    assert len(launches) > 40
+    noted = tmp_path / "launches.json"
+    noted.write_text(f"[{', '.join(launches)}]")
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("compiling.py"), noted, str(capability)],
+        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(compiled) == len(launches)
+    for name, instructions in compiled:
+        for each in instructions:
+            assert not each.startswith("fma."), name
+            assert "approx" not in each, name
+            assert "div.full" not in each, name
+            assert ".ftz" not in each or each in FLUSHING, name
+            assert not each.startswith("atom.") or name == "_histogram", name
+
+
+def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]:
+    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        parameters = inspect.signature(kernel.fn).parameters
+        types = {
+            name: _type(value, str(parameters[name].annotation))
+            for name, value in zip(parameters, arguments, strict=False)
+        }
+        known = {
+            name: value if isinstance(value, int) else f"tl.{value}"
+            for name, value in constants.items()
+        }
+        launches.add(json.dumps([kernel.fn.__module__, kernel.fn.__name__, types, known]))
+        run(kernel, programs, *arguments, **constants)
+
+    return launch
+
+
+def _type(value: object, annotation: str) -> str:
+    if isinstance(value, Tensor):
+        return TYPES[value.dtype]
+    if annotation == "tl.uint64":
+        return "u64"
+    return "fp32" if isinstance(value, float) else "i32"

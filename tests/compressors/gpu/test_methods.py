@@ -1,0 +1,96 @@
+"""Whole methods on kernels: the payloads and updates of the loops, and nothing long on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors import check, on_device
+from gcsim.compressors.conformance import CHECKS
+from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
+
+SHAPES = ((30, 9), (1,), (2100,))
+QUICK: list[tuple[str, dict[str, Any]]] = [
+    ("qsgd", {}),
+    ("ef_signsgd", {}),
+    ("topk", {"ratio": 0.05, "indices": "rice"}),
+    ("threshold", {"threshold": 0.5}),
+]
+MORE: list[tuple[str, dict[str, Any]]] = [
+    ("qsgd", {"norm": "l2", "steps": 15, "bucket": None}),
+    ("qsgd", {"coding": "digits", "steps": 1}),
+    ("terngrad", {}),
+    ("terngrad", {"packing": "two_bit", "shared": False}),
+    ("terngrad", {"packing": "all_reduce"}),
+    ("natural", {}),
+    ("natural", {"bits": 8}),
+    ("signsgd", {}),
+    ("signsgd", {"aggregation": "all_gather", "tie": "zero"}),
+    ("signum", {"aggregation": "counters"}),
+    ("scaled_sign", {"aggregation": "push_pull"}),
+    ("ef_block_sgdm", {}),
+    ("fp16", {}),
+    ("bf16", {}),
+    ("fp8", {}),
+    ("fp8", {"format": "e5m2", "aggregation": "tree"}),
+    ("topk", {}),
+    ("topk", {"indices": "bitmap", "values": "fp16"}),
+    ("topk", {"indices": "packed", "error_feedback": False}),
+    ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)],
+)
+def test_payloads_and_updates_are_the_loops(
+    name: str, parameters: dict[str, Any], team: Callable[..., Any]
+) -> None:
+    def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
+        workers = team(name, SHAPES, workers=2, **parameters)
+        generator, found = torch.Generator().manual_seed(3), []
+        with kernels() if on_kernels else nullcontext(), host_copies() as seen:
+            for step in range(2):
+                gradients = torch.randn(2, workers.layout.numel, generator=generator)
+                found += workers.step(gradients.unbind(), step)
+                found += [each for sent in workers.listener.as_sent for each in sent]
+        return found, seen
+
+    expected, _ = run(False)
+    found, seen = run(True)
+    assert equal(found, expected)
+    assert max(seen) <= ON_HOST
+
+
+def test_a_method_without_kernels_is_noticed(team: Callable[..., Any]) -> None:
+    """The test above looks at what is copied to the host; so this must be seen."""
+    workers = team("adacomp", SHAPES, workers=2)
+    with kernels(), host_copies() as seen:
+        workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
+    assert max(seen) > ON_HOST
+
+
+def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
+    team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked() -> bool:
+        raise AssertionError("Triton was asked for")
+
+    monkeypatch.setattr(on_device, "_has_triton", asked)
+    workers = team("topk", SHAPES, workers=2)
+    workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
+    with kernels(), pytest.raises(AssertionError, match="asked for"):
+        workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["fp16", "signsgd"])
+def test_a_method_on_kernels_passes_all_checks(name: str) -> None:
+    with kernels():
+        assert check(name) == tuple(CHECKS)

@@ -1,0 +1,423 @@
+"""Kernels give the bytes that loops give, for the same input and key; run by an interpreter.
+
+Expected values are those of the compiled loops, which have their own tests against independent
+constructions. Lengths lie around groups of eight and the ends of a program's tile (2048) and block
+(4096).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gcsim.compressors import on_device
+from gcsim.compressors.coding import frame
+from gcsim.compressors.coding.floats import narrow_floats
+from gcsim.compressors.coding.indices import index_coding
+from gcsim.compressors.coding.integers import digits, packing
+from gcsim.compressors.coding.one_bit import signs, votes
+from gcsim.compressors.coding.rounding import levels
+from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
+from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.sparse import add_checked, add_set
+from gcsim.compressors.meter import segment
+from gcsim.compressors.quantization.floats import natural
+from gcsim.compressors.quantization.one_bit import signsgd
+from gcsim.compressors.quantization.rounding import terngrad
+from gcsim.errors import InputError
+from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
+
+LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
+few = settings(
+    max_examples=settings().max_examples // 6,
+    phases=(Phase.explicit, Phase.generate),  # an interpreter is too slow to look for the least
+)
+SEEDS = st.integers(0, 2**32 - 1)
+KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
+
+
+def vector(n: int, kind: str, seed: int) -> Tensor:
+    """Finite float32 `[n]` of a kind."""
+    rng = np.random.default_rng(seed)
+    values: Any
+    if kind == "normal":
+        values = rng.standard_normal(n)
+    elif kind == "ties":  # few magnitudes, zeros of both signs among them
+        values = rng.integers(-3, 4, n) * rng.choice([-1.0, 1.0], n)
+    elif kind == "subnormal":
+        values = rng.integers(-(1 << 23), 1 << 23, n) * 2.0**-149
+    else:  # any exponent
+        bits = rng.integers(0, 1 << 32, n, dtype=np.uint32)
+        finite = (bits & 0x7F800000) != 0x7F800000
+        return torch.from_numpy(np.where(finite, bits, 0).astype(np.uint32).view(np.float32))
+    return torch.from_numpy(values.astype(np.float32))
+
+
+VECTORS = st.builds(
+    vector,
+    st.sampled_from(LENGTHS),
+    st.sampled_from(("normal", "ties", "subnormal", "any")),
+    SEEDS,
+)
+EXACT = st.builds(vector, st.sampled_from(LENGTHS), st.just("ties"), SEEDS)
+"""Sums of these are exact in float64, whatever the order."""
+
+
+def spoilt(values: Tensor, *, by: float) -> Tensor:
+    """With one element that is infinite or not a number."""
+    return torch.where(torch.arange(values.numel()) == values.numel() // 2, by, values)
+
+
+def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
+    modules = (
+        packing, digits, levels, signs, votes, signsgd, terngrad, natural, narrow_floats,
+        index_coding, selection, marks,
+    )  # fmt: skip
+    loops = {
+        f"{module.__name__}.{name}": f for module in modules for name, f in vars(module).items()
+    }
+    for place in ("all_finite", "squared_length", "fingerprint"):
+        loops[f"gcsim.compressors.coding.scans.{place}"] = globals()[place]
+    for place in ("add_checked", "add_set"):
+        loops[f"gcsim.compressors.coding.sparse.{place}"] = globals()[place]
+    assert len(on_device.twins) >= 34
+    for name, file in on_device.twins.items():
+        twin = on_device.twin(file, name.rpartition(".")[2])
+        assert inspect.signature(twin) == inspect.signature(loops[name]), name
+
+
+# --- packing --------------------------------------------------------------------------------------
+
+
+@few
+@given(bits=st.integers(1, 16), n=st.sampled_from(LENGTHS), seed=SEEDS)
+def test_packed_codes(bits: int, n: int, seed: int) -> None:
+    drawn = np.random.default_rng(seed).integers(0, 1 << bits, n)
+    codes = torch.from_numpy(drawn.astype(np.uint8 if bits <= 8 else np.int32))
+    packed = demand_same(packing.pack_bits, codes, bits)
+    assert torch.equal(demand_same(packing.unpack_bits, packed, n, bits), codes)
+
+
+@pytest.mark.parametrize("bits", [1, 5, 8, 9, 16])
+def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
+    for code in (1 << bits, -1):
+        assert demand_same(packing.pack_bits, torch.tensor([0, code]), bits)[0] is InputError
+    cut = torch.full((bits,), 255, dtype=torch.uint8)
+    assert demand_same(packing.unpack_bits, cut, 9, bits)[0] is InputError
+    if bits % 8:
+        assert demand_same(packing.unpack_bits, cut, 7, bits)[0] is InputError
+
+
+@few
+@given(values=VECTORS)
+def test_packed_signs(values: Tensor) -> None:
+    packed = demand_same(packing.pack_signs, values)
+    demand_same(packing.unpack_signs, packed, values.numel())
+
+
+@few
+@given(base=st.sampled_from((3, 5, 9, 16)), n=st.sampled_from(LENGTHS), seed=SEEDS)
+def test_digits(base: int, n: int, seed: int) -> None:
+    drawn = np.random.default_rng(seed).integers(0, base, n).astype(np.uint8)
+    packed = demand_same(digits.pack_digits, torch.from_numpy(drawn), base)
+    assert demand_same(digits.unpack_digits, packed, n, base).tolist() == drawn.tolist()
+
+
+@pytest.mark.parametrize("base", [3, 5, 9])
+def test_what_is_no_digit_is_refused(base: int) -> None:
+    too_large = torch.tensor([0, base], dtype=torch.uint8)
+    assert demand_same(digits.pack_digits, too_large, base)[0] is InputError
+    size = digits.digit_bytes(4, base)
+    for byte in (255, base):  # no group; a digit behind the last
+        packed = torch.zeros(size, dtype=torch.uint8)
+        packed[-1] = byte
+        assert demand_same(digits.unpack_digits, packed, 4 if byte == 255 else 1, base)
+
+
+# --- rounding to levels ---------------------------------------------------------------------------
+
+
+@few
+@given(
+    values=VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), steps=st.integers(1, 127),
+    key=KEYS, bound=st.sampled_from((np.inf, 0.5)),
+)  # fmt: skip
+def test_levels(values: Tensor, size: int, steps: int, key: np.uint64, bound: float) -> None:
+    norms = demand_same(levels.bucket_norms, values, size, "max")
+    form = {"size": size, "steps": steps, "bits": (2 * steps).bit_length()}
+    packed = demand_same(levels.encode_levels, values, norms, key, bound=bound, **form)
+    out = torch.linspace(-1, 1, values.numel())
+    demand_same(levels.add_packed_levels, out, packed, norms, weight=1 / 3, **form)
+
+
+@few
+@given(values=VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), exact=EXACT)
+def test_euclidean_norms_are_equal_or_neighbours(values: Tensor, size: int, exact: Tensor) -> None:
+    demand_same(levels.bucket_norms, exact, size, "l2")
+    with kernels():
+        found = levels.bucket_norms(values, size, "l2")
+    distance = found.view(torch.int32) - levels.bucket_norms(values, size, "l2").view(torch.int32)
+    assert not values.numel() or int(distance.abs().max()) <= 1
+
+
+def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
+    for what in (np.inf, np.nan):
+        values = spoilt(vector(1000, "normal", 0), by=what)
+        norms = demand_same(levels.bucket_norms, values, 300, "max")
+        assert not norms.isfinite().all()
+    over = torch.full((100,), 255, dtype=torch.uint8)
+    form = {"size": 100, "steps": 5, "bits": 8, "weight": 1.0}
+    assert demand_same(levels.add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[
+        0
+    ] is (InputError)
+
+
+@few
+@given(values=EXACT)
+def test_moments(values: Tensor) -> None:
+    """Of small whole numbers, whose sums and squares are exact."""
+    demand_same(terngrad.magnitude_and_spread, values)
+
+
+# --- signs ----------------------------------------------------------------------------------------
+
+
+def blocks_of(n: int, length: int) -> int:
+    return -(-n // length)
+
+
+@few
+@given(values=VECTORS, exact=EXACT, length=st.sampled_from((1, 100, 4096, 4097)), seed=SEEDS)
+def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
+    bits, scales = demand_same(signs.scaled_sign_bits, exact, length, "mean_abs")
+    demand_same(signs.scaled_sign_bits, exact, length, "rms")
+    n = exact.numel()
+    demand_same(signs.add_signs, vector(n, "normal", seed), bits, scales, length, 1 / 3)
+    demand_same(signs.write_signs, vector(n, "normal", seed), bits, scales, length, 1 / 3)
+    n = values.numel()
+    memory, scales = vector(n, "normal", seed), torch.rand(blocks_of(n, length))
+    other = vector(n, "ties", seed)
+    average = values, other, memory, scales[:1]
+    ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (signs.fold, (values, memory, scales, length), {}),
+        (signs.fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
+        (signs.fold_average, average, {"decay": 0.9, "norm": "rms"}),
+    ]
+    for folding, given_tensors, options in ways:
+        loop, changed = outcome(folding, *given_tensors, **options)
+        with kernels():
+            twin, also = outcome(folding, *given_tensors, **options)
+        assert equal(changed, also)
+        assert isinstance(loop, tuple)
+        assert isinstance(twin, tuple)
+        assert equal(loop[0], twin[0])
+        distance = loop[1].view(torch.int32) - twin[1].view(torch.int32)
+        assert not n or int(distance.abs().max()) <= 1
+
+
+@pytest.mark.parametrize("scale", [-1.0, np.inf, np.nan])
+def test_scales_that_are_none_are_refused(scale: float) -> None:
+    bits = torch.zeros(13, dtype=torch.uint8)
+    scales = torch.tensor([1.0, scale])
+    assert demand_same(signs.add_signs, torch.zeros(100), bits, scales, 50, 1.0)[0] is InputError
+
+
+@few
+@given(n=st.sampled_from(LENGTHS), voters=st.integers(1, 9), seed=SEEDS)
+def test_votes(n: int, voters: int, seed: int) -> None:
+    def count() -> list[Tensor]:
+        rng = np.random.default_rng(seed)
+        counts = votes.no_votes(n, voters, torch.zeros(0))
+        for _ in range(voters):
+            drawn = rng.integers(0, 256, packing.packed_bytes(n, 1), dtype=np.uint8)
+            votes.add_votes(counts, torch.from_numpy(drawn))
+        return [votes.more_than(counts, threshold) for threshold in (0, voters // 2, 2 * voters)]
+
+    expected = count()
+    with kernels():
+        assert equal(count(), expected)
+    counters = torch.from_numpy(np.random.default_rng(seed).integers(0, voters + 1, n))
+    for ties in (True, False):
+        demand_same(signsgd.from_counters, counters.to(torch.uint8), voters, ties)
+
+
+# --- selection ------------------------------------------------------------------------------------
+
+
+@few
+@given(values=VECTORS, share=st.sampled_from((0.0, 0.01, 0.5, 1.0)), clear=st.booleans())
+def test_the_largest(values: Tensor, share: float, clear: bool) -> None:
+    k = round(share * values.numel())
+    demand_same(selection.take_largest, values, k, clear=clear)
+    if k:
+        demand_same(selection.kth_magnitude, values, k)
+        demand_same(selection.add_and_take_largest, values, values.flip(0) / 2, k)
+
+
+@few
+@given(
+    values=VECTORS, up=st.sampled_from((0.0, 0.5, 1.0, 3.0)), down=st.sampled_from((None, -2.0)),
+    clear=st.booleans(), added=st.booleans(),
+)  # fmt: skip
+def test_what_passes_a_threshold(
+    values: Tensor, up: float, down: float | None, clear: bool, added: bool
+) -> None:
+    def run() -> list[object]:
+        own = values.clone()
+        found = (
+            marks.add_and_mark(own, own.flip(0), up, down) if added else marks.mark(own, up, down)
+        )
+        return [found.total, marks.take(own, found, clear=clear), own]
+
+    expected = run()
+    with kernels():
+        assert equal(run(), expected)
+
+
+def test_not_a_number_is_selected_by_nobody() -> None:
+    values = spoilt(vector(100, "normal", 0), by=np.nan)
+    assert demand_same(selection.take_largest, values, 3)[0] is InputError
+    assert np.isnan(demand_same(selection.kth_magnitude, values, 1))
+    with kernels(), pytest.raises(InputError, match="not a number"):
+        marks.take(values, marks.mark(values, 1.0))
+
+
+def test_marks_that_a_loop_made_are_taken_by_kernels() -> None:
+    values = vector(5000, "normal", 1)
+    found = marks.mark(values, 1.0)
+    expected = marks.take(values, found)
+    with kernels():
+        assert equal(marks.take(values, found), expected)
+
+
+# --- indices --------------------------------------------------------------------------------------
+
+
+@few
+@given(
+    n=st.sampled_from(LENGTHS), share=st.sampled_from((0.0, 0.002, 0.1, 1.0)),
+    coder=st.sampled_from(list(index_coding.Coder)), seed=SEEDS,
+)  # fmt: skip
+def test_indices(n: int, share: float, coder: index_coding.Coder, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    places = torch.from_numpy(np.flatnonzero(rng.random(n) < share))
+    expected = index_coding.encode_indices(places, n, coder)
+    with kernels():
+        assert equal(index_coding.encode_indices(places, n, coder), expected)
+        k = places.numel()
+        assert equal(index_coding.decode_indices(expected, n, k, int(coder)), places)
+
+
+@few
+@given(
+    body=st.binary(max_size=12), n=st.integers(1, 90), k=st.integers(0, 8), coder=st.integers(0, 3)
+)
+def test_damaged_indices_are_refused_alike(body: bytes, n: int, k: int, coder: int) -> None:
+    bytes_ = torch.tensor(list(body), dtype=torch.uint8)
+    expected = outcome(index_coding.decode_indices, bytes_, n, k, coder)
+    with kernels():
+        found = outcome(index_coding.decode_indices, bytes_, n, k, coder)
+    refused = isinstance(expected[0], tuple)
+    assert refused == isinstance(found[0], tuple)
+    assert refused or equal(found, expected)
+
+
+@few
+@given(values=VECTORS, dtype=st.sampled_from((torch.int32, torch.int64)))
+def test_values_are_added_at_their_places(values: Tensor, dtype: torch.dtype) -> None:
+    n = values.numel()
+    places = torch.arange(0, n, 3).to(dtype)
+    some, out = values[::3].contiguous(), torch.linspace(-1, 1, n)
+    assert _added(add_checked, out, places, some) is True
+    assert n < 7 or _added(add_checked, out, places.flip(0), some) is False
+    assert n == 0 or _added(add_checked, out, places + 2 * n, some) is False
+    flags = torch.zeros(n, dtype=torch.uint8)
+    flags[places.long()] = 1
+    assert _added(add_set, out, packing.pack_bits(flags, 1), some) == places.numel()
+
+
+def _added(add: Callable[..., Any], out: Tensor, places: Tensor, values: Tensor) -> Any:
+    expected, target = add(out[: values.numel()], places, values, 1 / 3, own := out.clone()), own
+    with kernels():
+        found = add(out[: values.numel()], places, values, 1 / 3, own := out.clone())
+    assert found == expected
+    assert expected is False or equal(own, target)  # of damaged places, `out` is worthless
+    return found
+
+
+# --- shorter numbers ------------------------------------------------------------------------------
+
+
+@few
+@given(values=VECTORS, bits=st.sampled_from((8, 9)), key=KEYS, what=st.sampled_from((0, np.inf)))
+def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -> None:
+    values = spoilt(values, by=what)
+    body = demand_same(natural.to_powers, values, key, bits=bits)
+    out = torch.linspace(-1, 1, values.numel())
+    demand_same(natural.add_powers, out, body, bits=bits, weight=1 / 3)
+
+
+@few
+@given(
+    values=VECTORS, factor=st.sampled_from((1.0, 1 / 3, 2.0**40)),
+    what=st.sampled_from((0, np.inf, np.nan)),
+)  # fmt: skip
+def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) -> None:
+    values = spoilt(values, by=what)
+    for form in ("FLOAT16", "BFLOAT16", "E4M3", "E5M2"):
+        chosen = getattr(narrow_floats, form)
+        codes = demand_same(narrow_floats.narrow, values, chosen, factor)
+        if chosen.bits == 8:
+            table = narrow_floats.decoding_table(chosen, 1 / 3)
+            demand_same(narrow_floats.add_looked_up, torch.ones(values.numel()), codes, table)
+
+
+# --- sums, and what stands around kernels ---------------------------------------------------------
+
+
+@few
+@given(values=VECTORS, what=st.sampled_from((0, np.inf, np.nan)), exact=EXACT)
+def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
+    values = spoilt(values, by=what)
+    demand_same(all_finite, values)
+    demand_same(fingerprint, values)
+    demand_same(squared_length, exact)
+
+
+@few
+@given(n=st.integers(0, 40) | st.sampled_from(LENGTHS), seed=SEEDS)
+def test_frames_and_their_checksums(n: int, seed: int) -> None:
+    body = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8))
+    message = demand_same(frame.pack_frame, frame.Codec.SIGN, body, numel=n)
+    with kernels():
+        (read,) = frame.read_frames(torch.cat((body[:0], message)))
+        assert equal(read.body, body)
+        if n:
+            message[-1] ^= 4
+            with pytest.raises(InputError, match="checksum"):
+                list(frame.read_frames(message))
+
+
+def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
+    values = vector(3000, "normal", 0)
+
+    def run() -> list[object]:
+        with segment() as recorder:
+            norms = levels.bucket_norms(values, 512, "max")
+            levels.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
+            selection.take_largest(values, 30, clear=False)
+            packing.pack_signs(values)
+        return list(recorder.costs())
+
+    expected = run()
+    assert "levels.encode_levels" in str(expected)
+    with kernels():
+        assert run() == expected
