@@ -90,7 +90,7 @@ def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["fp16", "signsgd"])
+@pytest.mark.parametrize("name", ["fp16"])
 def test_a_method_on_kernels_passes_all_checks(name: str) -> None:
     with kernels():
         assert check(name) == tuple(CHECKS)
