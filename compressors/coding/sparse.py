@@ -123,12 +123,12 @@ def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> No
 
     `positions` is int64 `[k]`, or int32 with the bits of unsigned numbers.
     """
-    _demand_ascending(add_checked(out[: values.numel()], positions, values, weight, out))
+    _demand_ascending(_add_checked(out[: values.numel()], positions, values, weight, out))
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
 @on_device("sparse")
-def add_checked(
+def _add_checked(
     touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
 ) -> bool:
     """`out[positions] += weight * values`; whether the positions ascend below its length.
@@ -150,15 +150,15 @@ def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None
     n, k = out.numel(), values.numel()
     if bits.numel() != packed_bytes(n, 1):
         raise damaged(f"{bits.numel()} bytes for a bitmap of {n} bits")
-    if add_set(out[:k], bits, values, weight, out) != k:
+    if _add_set(out[:k], bits, values, weight, out) != k:
         raise damaged(f"a bitmap of {n} bits does not have {k} set")
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
 @on_device("sparse")
-def add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
+def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
     """Add values to `out` at the bits that are set; how many those are, another number than that
-    of the values when one is stray. `touched`: see `add_checked`."""
+    of the values when one is stray. `touched`: see `_add_checked`."""
     with written_back(out) as target:
         return int(_add_bits(array(bits), array(values), np.float32(weight), target))
 
@@ -236,7 +236,7 @@ def _add_signs(
     words: Tensor,
     levels: tuple[float, float],
     bad: NDArray[np.uint8],
-    touched: Tensor,  # see `add_checked`
+    touched: Tensor,  # see `_add_checked`
 ) -> None:
     data = array(words).view(np.uint32)
     positive, negative = (np.float32(level) for level in levels)

@@ -68,10 +68,10 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     return positions
 
 
-def add_checked(
+def _add_checked(
     touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
 ) -> bool:
-    """See `sparse.add_checked`."""
+    """See `sparse._add_checked`."""
     k = positions.numel()
     wrong = out.new_zeros(max(1, blocks(k)), dtype=torch.int32)
     places = positions.long() & 0xFFFFFFFF if positions.dtype == torch.int32 else positions
@@ -82,11 +82,11 @@ def add_checked(
     return not bool(wrong.any())
 
 
-def add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
-    """See `sparse.add_set`."""
+def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
+    """See `sparse._add_set`."""
     positions = unpacked(bits, 8 * bits.numel(), 1, torch.uint8).nonzero().view(-1)
     found = positions.numel()
-    if found != values.numel() or add_checked(touched, positions, values, weight, out):
+    if found != values.numel() or _add_checked(touched, positions, values, weight, out):
         return found
     return found + 1  # one is behind the last element
 

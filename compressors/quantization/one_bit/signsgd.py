@@ -230,7 +230,8 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
     """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
-        check_packed(frame.body, piece.numel, 1)
+        body = array(frame.body) if frame.body.is_cpu else frame.body
+        check_packed(body, piece.numel, 1)
         yield piece, frame.body
 
 

@@ -27,7 +27,7 @@ from gcsim.compressors.coding.one_bit import signs, votes
 from gcsim.compressors.coding.rounding import levels
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks, selection
-from gcsim.compressors.coding.sparse import add_checked, add_set
+from gcsim.compressors.coding.sparse import _add_checked, _add_set
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.floats import natural
 from gcsim.compressors.quantization.one_bit import signsgd
@@ -86,7 +86,7 @@ def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
     }
     for place in ("all_finite", "squared_length", "fingerprint"):
         loops[f"gcsim.compressors.coding.scans.{place}"] = globals()[place]
-    for place in ("add_checked", "add_set"):
+    for place in ("_add_checked", "_add_set"):
         loops[f"gcsim.compressors.coding.sparse.{place}"] = globals()[place]
     assert len(on_device.twins) >= 34
     for name, file in on_device.twins.items():
@@ -336,12 +336,12 @@ def test_values_are_added_at_their_places(values: Tensor, dtype: torch.dtype) ->
     n = values.numel()
     places = torch.arange(0, n, 3).to(dtype)
     some, out = values[::3].contiguous(), torch.linspace(-1, 1, n)
-    assert _added(add_checked, out, places, some) is True
-    assert n < 7 or _added(add_checked, out, places.flip(0), some) is False
-    assert n == 0 or _added(add_checked, out, places + 2 * n, some) is False
+    assert _added(_add_checked, out, places, some) is True
+    assert n < 7 or _added(_add_checked, out, places.flip(0), some) is False
+    assert n == 0 or _added(_add_checked, out, places + 2 * n, some) is False
     flags = torch.zeros(n, dtype=torch.uint8)
     flags[places.long()] = 1
-    assert _added(add_set, out, packing.pack_bits(flags, 1), some) == places.numel()
+    assert _added(_add_set, out, packing.pack_bits(flags, 1), some) == places.numel()
 
 
 def _added(add: Callable[..., Any], out: Tensor, places: Tensor, values: Tensor) -> Any:
