@@ -8,7 +8,6 @@ FOLDER/JOB.RANK.pt with lockstep. Where a rank fails, all end: the others would 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import time
@@ -36,6 +35,7 @@ from gcsim.compressors.requests import (
 )
 from tests.compressors.ddp.loops import LOOPS
 from tests.compressors.ddp.plan import SEED, carried, planned, steps_of
+from tests.forked import ranks
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.uint8)
 LENGTHS = (1, 2, 3, 7, 64, 1001, 300_007, 1_300_001)
@@ -176,19 +176,7 @@ def work(rank: int, count: int, folder: Path, jobs: list[str]) -> None:
 def main() -> None:
     count, folder, jobs = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     carried()  # imports the compressors
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=work, args=(rank, count, folder, jobs), daemon=True)
-        for rank in range(count)
-    ]
-    for process in ranks:
-        process.start()
-    while any(process.is_alive() for process in ranks):
-        if any(process.exitcode for process in ranks):
-            break
-        time.sleep(0.05)
-    codes = [process.exitcode for process in ranks]
-    sys.exit(0 if codes == [0] * count else f"exit codes {codes}")
+    ranks(work, count, count, folder, jobs)
 
 
 if __name__ == "__main__":

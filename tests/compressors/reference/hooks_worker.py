@@ -9,7 +9,6 @@ The ranks are forked, so that torch is imported once.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
     quantization_hooks,
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+from tests.forked import ranks
 
 POWER_SGD = {
     "rank 1": {"matrix_approximation_rank": 1},
@@ -185,13 +186,7 @@ def work(rank: int, folder: Path) -> None:
 
 
 def main() -> None:
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=work, args=(r, Path(sys.argv[1])), daemon=True) for r in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    sys.exit(any(process.exitcode for process in ranks))
+    ranks(work, 2, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

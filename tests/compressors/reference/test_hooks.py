@@ -20,6 +20,7 @@ from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
+ROOT = WORKER.parents[3]
 SHAPES = [(16, 24), (7,), (8, 3, 3, 3), (16, 24), (30, 20), ()]
 MATRICES = [(16, 24), (8, 3, 3, 3), (16, 24), (30, 20), (3,), (5, 4)]
 STEPS, START, PERIOD = 7, 2, 3
@@ -52,7 +53,9 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the real hooks returned, by rank."""
     folder = tmp_path_factory.mktemp("hooks")
     torch.save({"shapes": MATRICES, "gradients": gradients()}, folder / "job.pt")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, WORKER, folder], env=environment, capture_output=True, text=True,
         timeout=600, check=False,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from gcsim.traces.models import shapes_only
-from gcsim.traces.models.building import sample_batch
+from gcsim.traces.models.building import _call, sample_batch
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.shapes_only import ShapesOnly, shapes_of
@@ -49,10 +49,8 @@ def test_rules_give_what_torch_gives_and_each_is_of_use() -> None:
     comparing = Compared()
     for name in CARRIED:
         entry = MODELS[name]
-        assert entry.build is not None
-        module, _, attribute = entry.build.partition(":")
         with comparing, torch.device("meta"):
-            model = getattr(__import__(module, fromlist=["x"]), attribute)()
+            model = _call(entry)
             output = model(sample_batch(entry, 2, torch.device("meta")))
             shape = (2, *entry.input_shape) if entry.input == "tokens" else (2,)
             losses = sample_losses(entry, output, torch.zeros(shape, dtype=torch.int64))

@@ -7,7 +7,6 @@ Ranks are forked, so that torch is imported once; rank 0 leaves FOLDER/weights.p
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import warnings
 from datetime import timedelta
@@ -24,6 +23,7 @@ from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.tasks.registry import make_split
 from gcsim.traces.training.shares import Shares
+from tests.forked import ranks
 from tests.traces.training.world import BATCH, entry
 
 RANKS, STEPS, RATE, MOMENTUM, SEED = 4, 50, 0.05, 0.9, 0
@@ -89,17 +89,7 @@ def work(rank: int, folder: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=work, args=(r, folder), daemon=True) for r in range(RANKS)]
-    for process in ranks:
-        process.start()
-    while any(process.is_alive() for process in ranks):
-        if any(process.exitcode for process in ranks):  # the others would wait for it
-            break
-        ranks[0].join(0.05)
-    codes = [process.exitcode for process in ranks]
-    sys.exit(0 if codes == [0] * RANKS else f"exit codes {codes}")
+    ranks(work, RANKS, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 
 from gcsim.compressors.coding.integers.digits import (
     digit_bytes,
+    group_and_bits,
     group_of,
     pack_digits,
     unpack_digits,
@@ -72,6 +73,7 @@ def test_packing_costs_a_hundredth_of_the_ideal_ratio(
     digits, bits = group_of(base)
     assert 32 / math.log2(base) == pytest.approx(ideal, abs=0.05)
     assert 32 * digits / bits == pytest.approx(packed, abs=0.005)
+    assert group_and_bits(base) == (digits, bits)
 
 
 @pytest.mark.parametrize("base", [2, 3, 4, 5, 6, 7, 9, 15, 17, 255, 256])
