@@ -22,7 +22,7 @@ import numpy as np
 
 from gcsim.compressors.coding.checksum import checksum, checksum_of, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SHORT, array, loop
+from gcsim.compressors.loops import SHORT, array, loop, written_back
 from gcsim.compressors.meter import counting, unpriced
 from gcsim.compressors.on_device import handled, twin
 from gcsim.errors import InputError, InternalError
@@ -102,7 +102,8 @@ def pack_frame(
         message = torch.cat((torch.from_numpy(head).to(body.device), body))
     else:
         message = torch.cat((_room(body.device), body))
-        fits = write_frame(array(message), int(codec), flags, params, numel, travelling)
+        with written_back(message) as data:
+            fits = write_frame(data, int(codec), flags, params, numel, travelling)
     if not fits:
         fields = f"flags {flags}, params {params}, {travelling} of {numel} elements"
         raise InternalError(f"no frame header holds codec {codec}, {fields}, {len(body)} bytes")

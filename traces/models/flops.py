@@ -43,13 +43,12 @@ class FlopCounter(UncompiledMode):
     ) -> Any:
         given = kwargs or {}
         result = shapes_of(func, args, given)
-        if result is None and func is not torch.ops.prim.device.default:
-            with self:
-                result = func.decompose(*args, **given)
-            if result is not NotImplemented:
-                return result
-            result = None
         if result is None:
+            if func is not torch.ops.prim.device.default:
+                with self:
+                    result = func.decompose(*args, **given)
+                if result is not NotImplemented:
+                    return result
             result = func(*args, **given)
         if formula := self._formulas.get(func.overloadpacket):
             self.flops += formula(*args, **given, out_val=result)
