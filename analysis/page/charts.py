@@ -12,7 +12,7 @@ from typing import Any
 
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.report.intervals import speedup_known, within
-from gcsim.analysis.report.numbers import milliseconds, significant
+from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Curve, Measure, Result, Row
@@ -132,8 +132,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                     "arrayminus": [max(0.0, middle - low) * 1e3 for middle, low, _ in ends],
                 },
                 "text": [
-                    f"{milliseconds(row.iteration_s)}: {significant(low * 1e3)} to "
-                    f"{milliseconds(high)}"
+                    f"{elapsed(row.iteration_s)}: {elapsed(low)} to {elapsed(high)}"
                     for row, (_, low, high) in zip(rows, ends, strict=True)
                 ],
                 "hovertemplate": "%{text}<extra>%{y}</extra>",
@@ -199,7 +198,7 @@ def _judged_chart(
 
 def _told(row: Row) -> str:
     """What the mouse shows of a point."""
-    took = f"{milliseconds(row.iteration_s)} an iteration"
+    took = f"{elapsed(row.iteration_s)} an iteration"
     if row.speedup_vs_dense is None:
         return took
     return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"
