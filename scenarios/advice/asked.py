@@ -209,6 +209,10 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         return dict(said)
     if said in catalog.links() or names_a_file(said):
         return said
+    if re.fullmatch(r"\d+[A-Za-z]\w*", said) and any(
+        name.startswith(said.lower()) for name in catalog.links()
+    ):
+        return said  # "5g", "10g": no rate, but how some links begin
     if not re.match(r"\s*[\d.+-]", said):
         return read(said, place, position=False).data if said.strip() else said
     try:

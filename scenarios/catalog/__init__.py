@@ -221,7 +221,9 @@ def inherit(
 def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
     own = name.lower()
     if own not in known:
-        variants = [entry for entry in known if own and entry.startswith(own)]
+        near = [entry for entry in known if own and entry.startswith(own)]
+        near = near or [entry for entry in known if own and own in entry]
+        variants = [entry for entry in near if entry.removesuffix("_ideal") == entry]
         hint = f"there are {', '.join(variants)}" if variants else did_you_mean(own, known)
         raise InputError(f"unknown {kind} {name!r}", hint=hint)
     return known[own]

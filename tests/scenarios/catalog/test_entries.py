@@ -385,6 +385,8 @@ def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
         catalog.link("10bge")
     with pytest.raises(InputError, match="'p100'; there are p100_pcie, p100_pcie_pytorch1, p100_s"):
         catalog.device("p100")
+    with pytest.raises(InputError, match="'roce'; there are 25gbe_roce, 40gbe_roce, 100gbe_roce"):
+        catalog.link("roce")
 
 
 def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:
