@@ -108,11 +108,16 @@ def _bytes(length: int, seed: int) -> Tensor:
     return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=generator)
 
 
-def collectives(rank: int) -> Iterator[Any]:
-    carried_out = Collectives(dist.new_group(backend="gloo"))
+def collectives(rank: int, device: torch.device | None = None) -> Iterator[Any]:
+    carried_out = Collectives(dist.new_group(backend="gloo"), device)
     for request in requests(rank, carried_out.count):
         reply = carried_out.execute(request)
         yield [t.clone() for t in reply] if isinstance(reply, list) else reply.clone()
+
+
+def as_on_a_gpu(rank: int) -> Iterator[Any]:
+    """The ways of a GPU's payloads, over Gloo and in host memory."""
+    return collectives(rank, torch.device("cpu"))
 
 
 # --- training loops ----------------------------------------------------------------------
@@ -152,6 +157,7 @@ def left(rank: int) -> Iterator[Any]:
 JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "registry": registry,
     "collectives": collectives,
+    "as_on_a_gpu": as_on_a_gpu,
     "loops": loops,
     "left": left,
 }

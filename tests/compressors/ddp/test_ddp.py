@@ -29,9 +29,9 @@ from tests.compressors.ddp.plan import (
 from tests.compressors.ddp.ranks import LENGTHS, requests
 
 JOBS = {
-    2: ("registry", "collectives"),
-    COUNT: ("registry", "collectives", "loops"),
-    4: ("collectives",),  # four train in `tests/traces/training/test_against_ddp.py`
+    2: ("registry", "collectives", "as_on_a_gpu"),
+    COUNT: ("registry", "collectives", "as_on_a_gpu", "loops"),
+    4: ("collectives", "as_on_a_gpu"),  # four train in `tests/traces/training/test_against_ddp.py`
 }
 """What so many ranks do, one job after the other."""
 FEW = (2, COUNT)
@@ -107,10 +107,11 @@ def one_request(request: Request) -> Exchange:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("job", ["collectives", "as_on_a_gpu"])
 @pytest.mark.parametrize("count", JOBS)
-def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int) -> None:
+def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int, job: str) -> None:
     asked = [requests(rank, count) for rank in range(count)]
-    found = ranks(count, "collectives")
+    found = ranks(count, job)
     for number, together in enumerate(zip(*asked, strict=True)):
         replies: list[Any] = lockstep(
             [one_request(request) for request in together], reduction=in_gloo_ring_order
