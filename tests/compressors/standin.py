@@ -21,25 +21,25 @@ import torch
 from gcsim.compressors import streams
 
 
-class Stream:
+class _Stream:
     def __init__(self, gpu: PretendedGpu) -> None:
         self._gpu = gpu
         self.behind: set[str] = set()
 
-    def record_event(self) -> Event:
-        event = Event(self._gpu)
+    def record_event(self) -> _Event:
+        event = _Event(self._gpu)
         event.record(self)
         return event
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: _Event) -> None:
         self.behind |= event.behind
 
 
-class Event:
+class _Event:
     def __init__(self, gpu: PretendedGpu) -> None:
         self._gpu = gpu
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: _Stream) -> None:
         self.behind = set(stream.behind)
         self.at = self._gpu.tick()
 
@@ -50,7 +50,7 @@ class Event:
         self._gpu.waits += not self.query()
         self._gpu.reached = max(self._gpu.reached, self.at)
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: _Event) -> float:
         assert self.query()
         assert end.query(), "the device has not come so far"
         return float(end.at - self.at)
@@ -61,8 +61,8 @@ class PretendedGpu:
 
     def __init__(self) -> None:
         self.cuda = self.futures = self
-        self.computing = Stream(self)
-        self.kept: list[Stream] = []
+        self.computing = _Stream(self)
+        self.kept: list[_Stream] = []
         """For which tensors' memory is kept."""
         self.made: list[Any] = []
         """Futures, with what they are `behind`."""
@@ -94,19 +94,19 @@ class PretendedGpu:
 
     # --- torch.cuda, torch.futures ----------------------------------------------------------
 
-    def Stream(self, device: Any) -> Stream:  # noqa: N802 - torch's names
-        return Stream(self)
+    def Stream(self, device: Any) -> _Stream:  # noqa: N802 - torch's names
+        return _Stream(self)
 
-    def Event(self, *, enable_timing: bool) -> Event:  # noqa: N802
+    def Event(self, *, enable_timing: bool) -> _Event:  # noqa: N802
         assert enable_timing
-        return Event(self)
+        return _Event(self)
 
-    def current_stream(self, device: Any = None) -> Stream:
-        found: Stream = getattr(self._local, "stream", self.computing)
+    def current_stream(self, device: Any = None) -> _Stream:
+        found: _Stream = getattr(self._local, "stream", self.computing)
         return found
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: _Stream) -> Iterator[None]:
         before, self._local.stream = self.current_stream(), stream
         yield
         self._local.stream = before

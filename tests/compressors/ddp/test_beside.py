@@ -111,10 +111,10 @@ def test_times_that_are_past_are_added_up_without_being_asked_for() -> None:
     with pretended_gpu() as gpu:
         now, sums = clock_of(CPU), Sums(steps=1)
         sums.took("whole_s", now(), now())
-        assert (sums.whole_s, len(sums._open)) == (0.0, 1)
+        assert (sums.whole_s, len(sums._open)) == (0, 1)
         gpu.catch_up()
         sums.took("exchanged_s", now(), now())
-        assert (sums.whole_s, len(sums._open)) == (pytest.approx(1e-3), 1)
+        assert (sums.whole_s, len(sums._open)) == (1e-3, 1)
         assert gpu.waits == 0
         assert sums.mean().exchanged_s == pytest.approx(1e-3)
 
