@@ -102,7 +102,8 @@ def calibrate_device_command(
         "framework": calibration.setting or "torch has no Gloo here",
     }
     if calibration.copies:
-        beside["bus"] = f"{as_bus(calibration.copies)} ({in_words(calibration.copies)})"
+        bus = as_bus(calibration.copies)
+        beside["bus"] = f"{bus} over Gloo ({in_words(calibration.copies)})"
         beside["device sums"] = _sums(calibration.additions)
     write_device(
         measured, output, _HEAD + "".join(f"{key:11} {text}\n" for key, text in beside.items())
