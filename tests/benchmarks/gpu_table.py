@@ -265,11 +265,17 @@ def _hooked(
     return clock.time(lambda: hook(state, bucket).wait(), REPEATS).lowest
 
 
+_GROUPS: list[Any] = []
+"""Kept until the process ends: a thread of Gloo's that lets go of the last reference to its group
+joins itself, which aborts."""
+
+
 @contextmanager
 def _one_rank(device: str) -> Iterator[None]:
     store = dist.HashStore()  # type: ignore[attr-defined]  # not in its list
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    _GROUPS.append(dist.group.WORLD)
     try:
         yield
     finally:
