@@ -119,10 +119,9 @@ class Collectives:
         """Everybody's payload, by rank; `told` are lengths that may be theirs."""
         if request.variable:
             lengths = self._lengths(request.payload, told)
-            padded = self.count * (max(lengths) + -max(lengths) % _ALIGNED)
             if self._on_host:
                 return self._gather_blocks(request.payload, lengths)
-            if padded <= _MOST_PADDED * sum(lengths):
+            if self.count * max(lengths) <= _MOST_PADDED * sum(lengths):
                 return self._gather_padded(request.payload, lengths)
             return self._broadcast_each(request.payload, lengths)
         return self._gather(request.payload)
