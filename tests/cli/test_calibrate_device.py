@@ -57,7 +57,8 @@ def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Pa
         "models": [("lenet", 8)],
     }
     assert outcome.stdout == ""  # all of it is notes
-    assert f"cluster.device={path}" in outcome.stderr
+    assert f"gcsim run alexnet_32node --set cluster.device={path}" in outcome.stderr
+    assert "gcsim gcsim" not in outcome.stderr
     assert "framework: {reducer: {per_tensor: 20 us, per_bucket: 50 us" in " ".join(
         outcome.stderr.split()
     )

@@ -115,7 +115,7 @@ def calibrate_device_command(
             f"written: {output}",
         )
         change = f"cluster.device={output}"
-        note_next(["gcsim", "run", "alexnet_32node", "--set", change], "use it")
+        note_next(["run", "alexnet_32node", "--set", change], "use it")
 
 
 _BESIDE = {
