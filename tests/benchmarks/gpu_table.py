@@ -3,9 +3,10 @@
     PYTHONPATH=. python tests/benchmarks/gpu_table.py [--quick] [--only topk,qsgd]
 
 First whether they are right there: all checks of the conformance suite with gradients on the GPU,
-and payloads beside the CPU's, byte for byte. Then what they cost, in copies of the gradient within
-the GPU, beside PyTorch's own hooks; then whether pricing transfers, as `transfer_table.py` asks of
-a CPU. Events in the GPU's stream are the clock, the lowest of 30 repeats counts.
+payloads beside the CPU's, byte for byte, and the hook over NCCL, of one rank. Then what they cost,
+in copies of the gradient within the GPU, beside PyTorch's own hooks; then whether pricing
+transfers, as `transfer_table.py` asks of a CPU. Events in the GPU's stream are the clock, the
+lowest of 30 repeats counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
+import gcsim
 from gcsim.compressors import on_device
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.conformance import CHECKS, examine
@@ -31,6 +34,7 @@ from gcsim.compressors.conformance.subject import Heard, gradients, numel, overh
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.sharing import same
+from gcsim.errors import InputError
 from gcsim.scenarios.calibration import machine
 from gcsim.scenarios.calibration.copies import in_words
 from gcsim.scenarios.calibration.device import calibrate_device
@@ -43,6 +47,9 @@ from gcsim.traces.timing.kernels import gradient
 from tests.benchmarks.direct_times import direct_times
 from tests.benchmarks.transfer_table import page as transfer_tables
 from tests.benchmarks.transfer_table import timed_directly
+from tests.compressors.ddp.plan import BUCKET_MB, PHASES, SEED, Planned, in_lockstep, steps_of
+from tests.compressors.ddp.plan import STEPS as DDP_STEPS
+from tests.compressors.ddp.plan import gradients as planned_gradients
 from tests.compressors.reference.hooks_worker import Bucket as HookBucket
 
 SHAPES = ((30, 9), (1,), (2100,))
@@ -97,6 +104,7 @@ def page(clock: DeviceClock, plan: Plan) -> Iterator[str]:
     broken: set[str] = set()
     right = list(_right(clock.device, plan, broken))
     plan = replace(plan, names=[name for name in plan.names if name not in broken])
+    hooked = list(_deployed(clock.device, plan))
     cost = list(_costs(clock, plan))
     transfer = list(_transfer(clock, plan))
     yield HEAD.format(
@@ -105,7 +113,7 @@ def page(clock: DeviceClock, plan: Plan) -> Iterator[str]:
         minutes=(time.perf_counter() - begun) / 60,
         where=machine.conditions(clock.device).rstrip("."),
     ).rstrip("\n")
-    for section in (right, cost, transfer):
+    for section in (right, hooked, cost, transfer):
         yield ""
         yield from section
 
@@ -178,6 +186,42 @@ def _compared(ours: Sequence[Tensor], of_the_cpu: Sequence[Tensor]) -> str:
         apart = float((a.double() - b.double()).norm() / b.double().norm())
         return f"{len(unlike)} of {len(ours)} differ, by {apart:.1e}"
     return f"{len(unlike)} of {len(ours)} differ"
+
+
+def _deployed(device: str, plan: Plan) -> Iterator[str]:
+    yield "## Hook"
+    yield ""
+    yield (
+        f"`gcsim.ddp_hook` in a group of one rank ({_backend(device)}), {DDP_STEPS} steps of a "
+        "network on the GPU in several buckets: are the updates those of workers in lockstep on "
+        "the CPU, byte for byte? Milliseconds of a step, by events in the hook's stream."
+    )
+    yield ""
+    yield "| method | updates | encoding and decoding [ms] | collectives [ms] |"
+    yield "|---|---|--:|--:|"
+    with _one_rank(device):
+        group = dist.new_group(backend=_backend(device))
+        _GROUPS.append(group)
+        for name in plan.names:
+            given = PHASES.get(name, {})
+            try:
+                hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **given)
+            except InputError:
+                continue  # DDP cannot carry it
+            model = DistributedDataParallel(Planned().to(device), bucket_cap_mb=BUCKET_MB)
+            hook.register(model)
+            found = [update.cpu() for step in steps_of(model, 0) for update in step]
+            layouts = [hook.layouts[number] for number in range(len(hook.layouts))]
+            wanted = in_lockstep(
+                name, given, layouts, ([planned_gradients(1 + s, 0)] for s in range(DDP_STEPS))
+            )
+            expected = [update for (of_rank,) in wanted for update in of_rank]
+            took = hook.measured()
+            yield (
+                f"| `{name}` | {_compared(found[-len(expected) :], expected)} "
+                f"| {took.computed_s * 1e3:.3g} | {took.exchanged_s * 1e3:.3g} |"
+            )
+            _say(f"{name} deployed")
 
 
 # --- what does it cost? ---------------------------------------------------------------------------
@@ -265,6 +309,10 @@ def _hooked(
     return clock.time(lambda: hook(state, bucket).wait(), REPEATS).lowest
 
 
+def _backend(device: str) -> str:
+    return "nccl" if device == "cuda" else "gloo"
+
+
 _GROUPS: list[Any] = []
 """Kept until the process ends: a thread of Gloo's that lets go of the last reference to its group
 joins itself, which aborts."""
@@ -273,8 +321,7 @@ joins itself, which aborts."""
 @contextmanager
 def _one_rank(device: str) -> Iterator[None]:
     store = dist.HashStore()  # type: ignore[attr-defined]  # not in its list
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    dist.init_process_group(_backend(device), store=store, rank=0, world_size=1)
     _GROUPS.append(dist.group.WORLD)
     try:
         yield

@@ -31,6 +31,7 @@ from tests.compressors.ddp.plan import (
     SEED,
     SHAPES,
     Planned,
+    gpus_for,
     gradients,
     in_lockstep,
     planned,
@@ -200,14 +201,22 @@ def a_part_of_the_ranks_trains(rank: int) -> None:
 
 
 def exchanges_as_on_a_gpu(rank: int) -> None:
-    """On a stream of its own, with the collectives of a GPU: on a stand-in, over Gloo."""
-    with pretended_gpu(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hooks, "group_for", lambda *of: (group_for(*of)[0], True))
-        model = planned()
+    """On a stream of its own, with the collectives of a GPU: on a stand-in where there is none."""
+    if gpus_for(COUNT):
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        model = planned(device, process_group=dist.new_group(backend="nccl"))
         hook = topk(model)
         updates = list(steps_of(model, rank))
-        assert not hook._collectives._on_host
-    expect_lockstep(hook, rank, of_all(range(1, 5)), updates[1:])
+    else:
+        with pretended_gpu(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hooks, "group_for", lambda *of: (group_for(*of)[0], True))
+            model = planned()
+            hook = topk(model)
+            updates = list(steps_of(model, rank))
+    assert not hook._collectives._on_host
+    got = [[update.cpu() for update in step] for step in updates]
+    expect_lockstep(hook, rank, of_all(range(1, 5)), got[1:])
 
 
 # --- the thread --------------------------------------------------------------------------

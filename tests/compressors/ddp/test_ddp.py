@@ -20,6 +20,7 @@ from tests.compressors.ddp.plan import (
     SHAPES,
     STEPS,
     carried,
+    gpus_for,
     gradients,
     in_lockstep,
     layouts_of,
@@ -124,6 +125,11 @@ def test_collectives_reply_what_lockstep_replies(ranks: Results, count: int, job
                 assert all(same_bits(a, b) for a, b in zip(got, expected, strict=True)), what
             else:
                 assert got.shape == expected.shape
+                any_order = count > 2 and job == "as_on_a_gpu" and gpus_for(count)  # NCCL's sums
+                if any_order and expected.is_floating_point():
+                    step = torch.finfo(expected.dtype).eps
+                    assert torch.allclose(got, expected, rtol=count * step, atol=0), what
+                    continue
                 assert same_bits(got, expected), what
 
 

@@ -42,16 +42,18 @@ class Ticking:
 
 
 @pytest.fixture
-def calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what takes seconds: a calibration, and the compiler that DDP loads."""
     one = Coefficients(launch=1e-6, bandwidth=2e10, flop_rate=None)
     known = Calibration(
         device=catalog.device("cpu_2core"), samples=(), sites=(), sums={}, framework={},
         copies={"to the host": one}, additions={"int8": 3e9},
     )  # fmt: skip
     monkeypatch.setattr(gpu_table, "calibrate_device", lambda *_, **__: known)
+    monkeypatch.setattr(gpu_table, "_deployed", lambda *_: iter(["## Hook"]))
 
 
-def test_the_page_says_what_is_right_and_what_it_costs(calibrated: None) -> None:
+def test_the_page_says_what_is_right_and_what_it_costs(small: None) -> None:
     text = "\n".join(gpu_table.page(Ticking(), PLAN))
     assert re.match(r"# Measured on a GPU\n\nWritten by `make gpu` .* on \d{4}-\d\d-\d\d, ", text)
     # on a "GPU" that is the CPU, all is as on the CPU
@@ -67,8 +69,18 @@ def test_the_page_says_what_is_right_and_what_it_costs(calibrated: None) -> None
     assert re.search(r"\| 2,500 \| kernels \| \d+ \| \d+% \| \d+% \|", text)
 
 
+@pytest.mark.long
+def test_the_page_says_what_the_hook_makes_of_it() -> None:
+    """One rank: what is sent is what comes back."""
+    plan = Plan(names=("signsgd", "fp16", "cser"))
+    text = "\n".join(gpu_table._deployed("cpu", plan))
+    for name in ("signsgd", "fp16"):
+        assert re.search(rf"\| `{name}` \| equal \| [\d.]+ \| [\d.]+ \|", text)
+    assert "cser" not in text  # DDP cannot carry it
+
+
 def test_a_method_that_does_not_run_is_named_and_left_out(
-    calibrated: None, monkeypatch: pytest.MonkeyPatch
+    small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Any, bucket: Any, step: int) -> Any:
         raise RuntimeError("no such instruction")
