@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.command import ONE_THREAD, as_a_user
+from tests.command import gcsim
 
 pytestmark = pytest.mark.long
 
@@ -48,15 +46,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_dense_communication_is_what_arithmetic_says(
     tmp_path: Path, cache: Path, name: str, largest: int, communication_s: float
 ) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "gcsim", "run", name, "--json", "-q", *SMALL],
-        cwd=tmp_path,
-        env=as_a_user(cache) | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
+    shown = gcsim("run", name, "--json", "-q", *SMALL, folder=tmp_path, GCSIM_CACHE_DIR=str(cache))
     assert shown.returncode == 0, shown.stderr
     rows: list[dict[str, Any]] = json.loads(shown.stdout)["rows"]
     assert len({row["label"] for row in rows}) >= 5

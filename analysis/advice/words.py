@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.advice.advice import Advice, against
 from gcsim.analysis.advice.deploy import paste, paste_plan
-from gcsim.analysis.report.numbers import bits, duration, significant
+from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.break_even import BreakEven
@@ -96,16 +96,12 @@ def _name(row_or_label: Row | str) -> str:
     return _shortened(label, _LONGEST)
 
 
-def _ms(seconds: float) -> str:
-    return f"{significant(seconds * 1e3)} ms"
-
-
 def _header(advice: Advice) -> str:
     scenario, dense = advice.scenario, advice.verdict.dense
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
-    now = f": dense {_ms(dense.iteration_s)}" if dense is not None else ""
+    now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
         f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
@@ -129,7 +125,7 @@ def _percent(share: float) -> str:
 def _row(advice: Advice, row: Row) -> Iterator[str]:
     """A method against dense training and half precision."""
     dense, half = advice.verdict.dense, advice.half
-    first = f"{_name(row)}: {_ms(row.iteration_s)}"
+    first = f"{_name(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
         first += f", {_compared(row, dense, 'dense')}"
     yield first
@@ -212,18 +208,19 @@ def _first(advice: Advice) -> list[str]:
     ]
     if not found:
         return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
-    found[0] = f"saved of dense's {_ms(dense.iteration_s)}: {found[0]}"
+    found[0] = f"saved of dense's {elapsed(dense.iteration_s)}: {found[0]}"
     return found
 
 
 def _change(advice: Advice, change: Change, dense: Row) -> str:
-    """ "network x2 27.5 (19 %)", in milliseconds"""
+    """ "network x2 27.5 (19 %)", in the unit of dense's time"""
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
     money = "" if cost is None else f", {significant(share * cost * nodes)} an hour"
     note = f"; {change.note}" if change.note else ""
-    return f"{change.words} {significant(saved * 1e3)} ({_percent(share)}{money}{note})"
+    _, in_a_second = unit_of_time(dense.iteration_s)
+    return f"{change.words} {significant(saved * in_a_second)} ({_percent(share)}{money}{note})"
 
 
 def _limit(advice: Advice) -> list[str]:
@@ -235,12 +232,12 @@ def _limited(label: str, one: Limits) -> Iterator[str]:
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     if one.waits_s > _TOLD * whole:
         parts = (("bytes", one.bytes_s), ("latency", one.latency_s))
-        named = [f"{word} {_ms(value)}" for word, value in parts if value > _TOLD * whole]
+        named = [f"{word} {elapsed(value)}" for word, value in parts if value > _TOLD * whole]
         of = f" ({', '.join(named)})" if named else ""
-        yield f"{_name(label)} waits {_ms(one.waits_s)} for the network{of}"
+        yield f"{_name(label)} waits {elapsed(one.waits_s)} for the network{of}"
     for word, value in (("encodes", one.encode_s), ("decodes", one.decode_s)):
         if value > _CODED * whole:
-            yield f"{_name(label)} {word} {_ms(value)}"
+            yield f"{_name(label)} {word} {elapsed(value)}"
 
 
 _TOLD, _CODED = 0.005, 0.02
@@ -277,7 +274,7 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
     if found.speedup < 1 + _GAIN:
         ends = "-".join(significant(end) for end in (found.low, found.high))
         gain = f"as fast as {alone} ({ends}x)"
-    yield f"{_ms(best.row.iteration_s)}, {gain}\n"
+    yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
     for line in paste_plan(best.choices):
         yield f"{line}\n"

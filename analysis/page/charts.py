@@ -12,7 +12,7 @@ from typing import Any
 
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.report.intervals import speedup_known, within
-from gcsim.analysis.report.numbers import milliseconds, significant
+from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Curve, Measure, Result, Row
@@ -30,8 +30,12 @@ PARTS = (
     ("optimizer", "optimizer_s", "#009E73"),
 )
 """Name, field of the row in seconds, colour."""
-TICKS = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
-"""Of a logarithmic axis."""
+STEPS = (
+    (1, 2, 5),
+    (1, 1.5, 2, 3, 5, 7),
+    (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+)
+"""Of a logarithmic axis: what ticks stand at in a decade, from coarse to fine."""
 BAND = 0.15
 """Opacity."""
 LEGEND = 0.25
@@ -69,6 +73,8 @@ def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
         )  # fmt: skip
     sizes = sorted({row.workers for row in result.rows})
     what = "speedup over dense training [x]" if compared else "throughput [samples/s]"
+    heights = [height for trace in traces for height in trace["y"]]
+    ticks = ticks_between(min(heights), max(heights))
     return _figure(
         traces,
         {
@@ -76,10 +82,23 @@ def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
                 "title": {"text": "workers"}, "type": "log", "tickvals": sizes,
                 "ticktext": list(map(str, sizes)),
             },
-            "yaxis": {"title": {"text": what}, "type": "log", "tickvals": TICKS,
-                      "ticktext": [f"{tick:g}" for tick in TICKS]},
+            "yaxis": {
+                "title": {"text": what}, "type": "log", "tickvals": ticks,
+                "ticktext": [f"{tick:g}" for tick in ticks],
+            },
         },
     )  # fmt: skip
+
+
+def ticks_between(low: float, high: float) -> list[float]:
+    """Of a logarithmic axis, at least three between its ends where steps are fine enough."""
+    found: list[float] = []
+    for steps in STEPS:
+        ticks = [round(step * 10.0**power, 6) for power in range(-4, 8) for step in steps]
+        found = [tick for tick in ticks if low / 1.1 <= tick <= high * 1.1]
+        if len(found) >= 3:
+            break
+    return found
 
 
 def breakdown_chart(result: Result) -> tuple[Chart, int]:
@@ -113,8 +132,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                     "arrayminus": [max(0.0, middle - low) * 1e3 for middle, low, _ in ends],
                 },
                 "text": [
-                    f"{milliseconds(row.iteration_s)}: {significant(low * 1e3)} to "
-                    f"{milliseconds(high)}"
+                    f"{elapsed(row.iteration_s)}: {elapsed(low)} to {elapsed(high)}"
                     for row, (_, low, high) in zip(rows, ends, strict=True)
                 ],
                 "hovertemplate": "%{text}<extra>%{y}</extra>",
@@ -180,7 +198,7 @@ def _judged_chart(
 
 def _told(row: Row) -> str:
     """What the mouse shows of a point."""
-    took = f"{milliseconds(row.iteration_s)} an iteration"
+    took = f"{elapsed(row.iteration_s)} an iteration"
     if row.speedup_vs_dense is None:
         return took
     return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"

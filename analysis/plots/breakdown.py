@@ -29,7 +29,7 @@ from gcsim.analysis.plots.style import (
 )
 from gcsim.analysis.report.dispersion import averaged, spreads
 from gcsim.analysis.report.intervals import speedup_known, uncertain, within
-from gcsim.analysis.report.numbers import milliseconds, plural, significant, times
+from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
@@ -211,5 +211,5 @@ def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
         speedup += within(speedup_known(row).replace(" to ", "-"))
-        text = f" {milliseconds(row.iteration_s)}{speedup}"
+        text = f" {elapsed(row.iteration_s)}{speedup}"
         axes.text(end, place, text, va="center", fontsize=9)

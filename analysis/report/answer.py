@@ -11,7 +11,7 @@ from itertools import groupby
 
 from gcsim.analysis.report.dispersion import number
 from gcsim.analysis.report.intervals import iteration_known, speedup_known, within
-from gcsim.analysis.report.numbers import milliseconds, plural, significant
+from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.training import trained
@@ -40,7 +40,7 @@ def answer(result: Result) -> list[str]:
     found = largest_verdict(result)
     first, where = found.rows[0], _where(found)
     if len(found.rows) == 1:
-        takes = f"{where} {first.label} takes {milliseconds(first.iteration_s)} an iteration"
+        takes = f"{where} {first.label} takes {elapsed(first.iteration_s)} an iteration"
         sentences = [
             f"{takes}{within(iteration_known(first))}: nothing to compare it with.",
             *_ring_or_tree([first]),
@@ -98,15 +98,15 @@ def _pays(found: Verdict) -> str:
     dense, best = found.dense, found.to_try
     if dense is None:
         return f"methods are compared with each other. {NO_SPEEDUP}"
-    against = f"{name_of(dense)} takes {milliseconds(dense.iteration_s)} an iteration"
+    against = f"{name_of(dense)} takes {elapsed(dense.iteration_s)} an iteration"
     if best is None:
         return f"nothing can be said of compression: {against}, no method here can train."
     if found.pays == "yes":
-        return f"compression pays: {against}, {best.label} {milliseconds(best.iteration_s)}."
+        return f"compression pays: {against}, {best.label} {elapsed(best.iteration_s)}."
     if found.pays == "no":
         return (
             f"compression does not pay: nothing is more than {TIE:.0%} faster than "
-            f"{name_of(dense)} ({milliseconds(dense.iteration_s)} an iteration); the nearest, "
+            f"{name_of(dense)} ({elapsed(dense.iteration_s)} an iteration); the nearest, "
             f"{_speedup(best)}."
         )
     chance = f"{found.probability:.0%} for {best.label}"
@@ -118,7 +118,7 @@ def _pays(found: Verdict) -> str:
 def _speedup(row: Row) -> str:
     """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
-        return f"{row.label}, {milliseconds(row.iteration_s)}{within(iteration_known(row))}"
+        return f"{row.label}, {elapsed(row.iteration_s)}{within(iteration_known(row))}"
     return f"{row.label}, {significant(row.speedup_vs_dense)} times{within(speedup_known(row))}"
 
 
@@ -220,8 +220,7 @@ def _width(result: Result, found: Verdict) -> list[str]:
 def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
     """Both times, where NCCL's tuner is near its border and the choice matters."""
     both = [
-        f"{name_of(row)} {milliseconds(row.iteration_ring_s)} or "
-        f"{milliseconds(row.iteration_tree_s)}"
+        f"{name_of(row)} {elapsed(row.iteration_ring_s)} or {elapsed(row.iteration_tree_s)}"
         for row in rows
         if row.iteration_ring_s is not None
         and row.iteration_tree_s is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gcsim.analysis.report.numbers import milliseconds, plural
+from gcsim.analysis.report.numbers import elapsed, plural
 from gcsim.scenarios.result import Result, Row
 
 
@@ -32,4 +32,4 @@ def range_of(row: Row) -> str:
     """From the 5th to the 95th percentile: "95 ms to 110 ms"; empty where all are alike."""
     if row.iteration_p5_s is None or row.iteration_p95_s is None:
         return ""
-    return f"{milliseconds(row.iteration_p5_s)} to {milliseconds(row.iteration_p95_s)}"
+    return f"{elapsed(row.iteration_p5_s)} to {elapsed(row.iteration_p95_s)}"

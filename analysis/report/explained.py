@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.numbers import milliseconds, plural, significant
+from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.scenarios.explained import Explained, Kernel
 
 MOST = 12
@@ -34,12 +34,12 @@ def _said(found: Explained) -> Iterator[str]:
     stages: dict[str, float] = {}
     for kernel in found.kernels:
         stages[kernel.stage] = stages.get(kernel.stage, 0.0) + kernel.seconds
-    each = ", ".join(f"{stage} {milliseconds(seconds)}" for stage, seconds in stages.items())
+    each = ", ".join(f"{stage} {elapsed(seconds)}" for stage, seconds in stages.items())
     launches = round(sum(kernel.launches for kernel in found.kernels))
     yield (
-        f"All kernels: {milliseconds(found.seconds)} an iteration ({each}) in "
+        f"All kernels: {elapsed(found.seconds)} an iteration ({each}) in "
         f"{launches:,} launches. Fused (the element-wise ones of each stretch as one pass) it "
-        f"would be {milliseconds(found.fused_s)}."
+        f"would be {elapsed(found.fused_s)}."
     )
     if found.estimated:
         yield f"Estimated prices: {', '.join(found.estimated)} (gcsim list devices)."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gcsim.analysis.report.numbers import milliseconds, significant
+from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.scenarios.result import Row
 
 
@@ -21,8 +21,8 @@ def iteration_known(row: Row) -> str:
     """From the low end to the high one: "98.0 to 110 ms"; else empty."""
     if row.iteration_low_s is None or row.iteration_high_s is None:
         return ""
-    low, high = milliseconds(row.iteration_low_s), milliseconds(row.iteration_high_s)
-    return "" if low == high else f"{low.removesuffix(' ms')} to {high}"
+    low, high = elapsed(row.iteration_low_s), elapsed(row.iteration_high_s)
+    return "" if low == high else f"{low.removesuffix(high[high.index(' ') :])} to {high}"
 
 
 def speedup_known(row: Row) -> str:

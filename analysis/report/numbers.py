@@ -50,9 +50,16 @@ def _leading_zeros(size: float) -> int:
     return -int(f"{size:e}".split("e")[1])
 
 
-def milliseconds(seconds: float) -> str:
-    """A duration in a sentence: "423 ms"."""
-    return f"{significant(seconds * 1e3)} ms"
+def unit_of_time(seconds: float) -> tuple[str, float]:
+    """The unit for an iteration's time, and how many make a second: the tables' milliseconds, from
+    ten seconds on seconds."""
+    return ("s", 1.0) if seconds >= 10 else ("ms", 1e3)
+
+
+def elapsed(seconds: float) -> str:
+    """An iteration's time in a sentence: "423 ms", "1239 s"."""
+    unit, in_a_second = unit_of_time(seconds)
+    return f"{significant(seconds * in_a_second)} {unit}"
 
 
 def times(factor: float) -> str:

@@ -6,6 +6,7 @@ Everything heavy is imported by the command that needs it, so that `gcsim --help
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -390,6 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     if arguments is None:  # a process of its own, of whose objects most stay until its end
         gc.set_threshold(_YOUNG)
+        atexit.register(gc.freeze)  # nor is anything collected on the way out: .7 s with torch
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed, and the next file would have its number
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

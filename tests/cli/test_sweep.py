@@ -550,7 +550,7 @@ def test_two_sweeps_in_one_folder_the_second_is_refused(
 
 @pytest.fixture
 def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
-    with running_cluster(tmp_path, environment) as address:
+    with running_cluster(tmp_path, environment, workers=2) as address:
         yield address
 
 

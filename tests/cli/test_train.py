@@ -101,7 +101,7 @@ def test_a_cluster_gives_the_results_of_one_machine_and_they_are_kept_here(
 ) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     client = tmp_path / "cache of the client"
-    with running_cluster(tmp_path, os.environ) as address:
+    with running_cluster(tmp_path, os.environ, workers=1) as address:
         trained = process(tmp_path, client, "--dask", address, "-q")
         _, err = trained.communicate(timeout=900)
         assert trained.returncode == 0, err

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.run import run
+from gcsim.scenarios.run import run, simulated_run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.file import schema_json
 from gcsim.scenarios.sections.recorded import warn_once
@@ -158,9 +159,12 @@ def simulated(scenario: Scenario) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     "base", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.long]) for n in BASES]
 )
+@pytest.mark.usefixtures("own_cache")
 def test_what_is_accepted_changes_a_result_or_is_warned_of(
-    base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rows_alone = partial(simulated_run, timelines=False, sources=False)
+    monkeypatch.setattr("gcsim.scenarios.run.simulated_run", rows_alone)
     path = tmp_path / "a.yaml"
     path.write_text(COMMON + BASES[base], encoding="utf-8")
     unchanged = load_scenario(path)

@@ -61,10 +61,11 @@ class Histogram:
         above = np.zeros((3, self.edges.size))
         above[:, :-1] = moments[:, ::-1].cumsum(axis=1)[:, ::-1]
         self.masses_above, self.means_above, self.squares_above = above
+        self.whole = self.tails(self.edges[0])
 
     def tails(self, x: Any) -> tuple[Any, Any, Any]:
         """Integrals of dF, r dF and r^2 dF from x to 1; x a number or an array in the range."""
-        cell = np.clip(np.searchsorted(self.edges, x, side="right") - 1, 0, self.edges.size - 2)
+        cell = np.minimum(np.searchsorted(self.edges, x, side="right") - 1, self.edges.size - 2)
         high, density = self.edges[cell + 1], self.density[cell]
         return (
             self.masses_above[cell + 1] + density * (high - x),

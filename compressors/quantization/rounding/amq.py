@@ -111,6 +111,6 @@ def slope(model: Histogram, p: Numbers, powers: int, *, zero: bool) -> Numbers:
 
 def _below(model: Histogram, x: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Integrals of dA, r dA and r^2 dA from 0 to x."""
-    every = model.tails(0.0)
     zeroth, first, second = model.tails(x)
+    every = model.whole
     return every[0] - zeroth, every[1] - first, every[2] - second

@@ -160,6 +160,12 @@ def test_facts_of_a_kind_are_a_table() -> None:
     ]  # fmt: skip
 
 
+def test_an_axis_has_three_ticks_however_near_its_ends_are() -> None:
+    assert charts.ticks_between(0.9, 1.3) == [0.9, 1.0, 1.1, 1.2, 1.3, 1.4]
+    assert charts.ticks_between(0.95, 2.6) == [1.0, 1.5, 2.0]
+    assert charts.ticks_between(0.3, 30) == [0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
+
+
 def test_colours_are_those_of_the_figures() -> None:
     assert charts.COLOURS == style.COLOURS
     assert charts.BLACK == style.BLACK

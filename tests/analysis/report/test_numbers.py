@@ -10,8 +10,8 @@ from gcsim.analysis.report.numbers import (
     bits,
     decimals_for,
     duration,
+    elapsed,
     fixed,
-    milliseconds,
     plural,
     significant,
     size,
@@ -54,7 +54,9 @@ def test_small_is_not_written_as_zero() -> None:
 
 
 def test_units_and_counts_in_sentences() -> None:
-    assert milliseconds(0.4234) == "423 ms"
+    assert elapsed(0.4234) == "423 ms"
+    assert elapsed(9.999) == "9999 ms"
+    assert elapsed(1238.8) == "1239 s"
     assert times(5.206) == "5.21x"
     assert [plural(1, "node"), plural(2, "node")] == ["1 node", "2 nodes"]
 
