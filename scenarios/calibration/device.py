@@ -38,7 +38,7 @@ from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = {"cpu": 45.0, "cuda": 120.0}
+SECONDS = {"cpu": 45.0, "cuda": 600.0}
 """For the compressors' kernels."""
 QUICK_SECONDS = 8.0
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
@@ -135,6 +135,7 @@ def calibrate_device(
             sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
             clock=timer.now,
             device=kind,
+            rounds=repeats if kind == "cuda" else None,
         )
         usual = QUICK_REFERENCE if quick else REFERENCE[kind]
         wanted = entries or [(shipped_model(model), batch) for model, batch in usual]

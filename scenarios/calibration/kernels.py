@@ -24,10 +24,9 @@ from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
 """Elements of a bucket: from what fits into a core's own cache to what fits into none. Squares, of
 sides that are no powers of two: those would map a matrix's rows to the same lines of a cache."""
-_SHARE = {"cpu": 0.08, "cuda": 0.02}
+_SHARE = {"cpu": 0.08, "cuda": 0.005}
 """Of all the time, for one method at one size: on a GPU most methods take less, and what works in
 host memory takes more than it tells."""
-_ROUNDS_ON_A_GPU = 30
 _TOGETHER = 3_000_000
 """Buckets up to here are exchanged by two workers, too, for what one alone never does."""
 _AT_ANY_PRICE = 1_000_000
@@ -44,10 +43,12 @@ def time_compressors(
     sizes: Sequence[int] = SIZES,
     clock: Clock,
     device: str = "cpu",
+    rounds: int | None = None,
 ) -> list[Site]:
     """Time the kernels of the named compressors for about `seconds` of `clock`, on its device.
 
-    The first size is for compiling loops too; it counts when it is timed a second time.
+    The first size is for compiling loops too; it counts when it is timed a second time. Each is
+    timed `rounds` times; None: a few, by the size.
     """
     at = partial(_at, progress, clock=clock, device=device)
     at("compile loops", compressors, elements=sizes[0], rounds=1)
@@ -57,13 +58,13 @@ def time_compressors(
     for wanted in sizes:
         left = seconds - (clock() - begun)
         elements, chosen = _possible(
-            wanted, before, spent, left=left, seconds=seconds, device=device
+            wanted, before, spent, left=left, seconds=seconds, device=device, rounds=rounds
         )
         if not chosen:
             break
         title = f"kernels, {elements:,} elements"
-        rounds = _rounds(elements, device)
-        found, took = at(title, chosen, elements=elements, rounds=rounds)
+        turns = rounds or _rounds(elements)
+        found, took = at(title, chosen, elements=elements, rounds=turns)
         sites += found
         before, spent = elements, took
         if elements < wanted:
@@ -79,6 +80,7 @@ def _possible(
     left: float,
     seconds: float,
     device: str,
+    rounds: int | None,
 ) -> tuple[int, list[str]]:
     """The size that fits into time and memory, at most `wanted`, and the methods that do.
 
@@ -86,7 +88,7 @@ def _possible(
     """
     elements = wanted
     while elements >= _AT_ANY_PRICE:
-        factor = _rounds(elements, device) * elements / before if before else 0.0
+        factor = (rounds or _rounds(elements)) * elements / before if before else 0.0
         most = _SHARE[device] * seconds
         chosen = [name for name, once in spent.items() if once * factor <= most]
         needed = factor * sum(spent[name] for name in chosen)
@@ -126,9 +128,7 @@ def _at(
     return sites, took
 
 
-def _rounds(elements: int, device: str) -> int:
-    if device == "cuda":
-        return _ROUNDS_ON_A_GPU
+def _rounds(elements: int) -> int:
     if elements <= 3_000_000:
         return 4
     return 3 if elements <= 10_000_000 else 2
