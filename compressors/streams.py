@@ -86,8 +86,8 @@ class Beside:
             yield
 
     def future(self) -> Future:
-        """One that is completed inside `after`; the stream of whoever waits for it waits for this
-        one, the host does not."""
+        """One that is completed inside `after`: who waits for it goes on as soon as what completes
+        it is queued, and their stream waits for this one."""
         return torch.futures.Future(devices=[] if self._stream is None else [self._device])
 
 

@@ -20,8 +20,8 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   Parameters that this rank did not use count as zeros, as in DDP.
 - **Memory.** Compressors work where the gradients lie. On a GPU that is a stream of its own, behind
   the event at which DDP's bucket is complete and beside the backward pass; payloads travel over
-  NCCL where the model's group does, else through host memory over Gloo. DDP gets a future whose
-  waiting is the stream's, not the host's. This path has not run on a GPU yet.
+  NCCL where the model's group does, else through host memory over Gloo. DDP gets a future for
+  which its stream waits, and the host no longer than until all is queued. Not run on a GPU yet.
 """
 
 from __future__ import annotations
