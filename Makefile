@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer devices gallery commands docs integrations package trajectories profiles lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer gpu devices gallery commands docs integrations package trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -61,6 +61,11 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 	mv build/kernel-transfer.md docs/kernel-transfer.md
 	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
 	mv build/kernel-transfer.md docs/kernel-transfer-two-threads.md
+
+gpu: $(VENV)/run.stamp  ## docs/gpu-measured.md, on a machine with an NVIDIA GPU; QUICK=1, ONLY=name,name
+	@mkdir -p build
+	@PYTHONPATH=. $(BIN)/python tests/benchmarks/gpu_table.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) > build/gpu-measured.md
+	mv build/gpu-measured.md docs/gpu-measured.md
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	$(BIN)/python -m gcsim.scenarios.trained.make_shipped

@@ -37,6 +37,7 @@ import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
+from gcsim.compressors import on_device
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loop_cache import LoopCache, loops_folder
 from gcsim.files import waiting_for
@@ -120,6 +121,8 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
 
 def array(tensor: Tensor) -> NDArray[Any]:
     """The tensor as numpy array: its own memory when that is the host's, else a copy."""
+    if not tensor.is_cpu:
+        on_device.host_visits += 1
     found: NDArray[Any] = tensor.numpy(force=True)
     return found
 
@@ -127,7 +130,10 @@ def array(tensor: Tensor) -> NDArray[Any]:
 def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
     """The array as tensor on the device of `like`; shares its memory on the host."""
     made = torch.from_numpy(values)
-    return made if like.is_cpu else made.to(like.device)
+    if like.is_cpu:
+        return made
+    on_device.host_visits += 1
+    return made.to(like.device)
 
 
 class written_back:  # noqa: N801 - used as a function; a generator would take longer than a loop

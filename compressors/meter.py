@@ -24,10 +24,12 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
+from gcsim.compressors import on_device
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.recorder import MERGING, Batch, Recorder
+from gcsim.compressors.streams import Clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +40,7 @@ _active: list[Recorder] = []
 
 
 @contextmanager
-def segment(clock: Callable[[], float] | None = None) -> Iterator[Recorder]:
+def segment(clock: Clock | None = None) -> Iterator[Recorder]:
     """Count the kernels that run inside, on this thread; with a clock, time them too."""
     from gcsim.compressors.meter_dispatch import CountingMode
 
@@ -52,7 +54,7 @@ def segment(clock: Callable[[], float] | None = None) -> Iterator[Recorder]:
 
 
 @contextmanager
-def stopwatch(clock: Callable[[], float]) -> Iterator[Recorder]:
+def stopwatch(clock: Clock) -> Iterator[Recorder]:
     """Count nothing, but note in `left_out` how long what is `unpriced` takes inside."""
     recorder = Recorder(clock, counting=False)
     _active.append(recorder)
@@ -99,9 +101,10 @@ def kernel(
             recorder.paused, recorder.running = True, ":".join((called, *said))
             try:
                 with recorder.undisturbed():
+                    visits = on_device.host_visits
                     started = recorder.now()
                     result = function(*args, **kwargs)
-                    seconds = recorder.now() - started
+                    ended = recorder.now() if on_device.host_visits == visits else None
                 if not recorder.counting:
                     return result
                 operands = list(_tensors(v for name, v in given.items() if name not in resident))
@@ -118,7 +121,8 @@ def kernel(
                         nbytes=sum(t.nbytes for t in [*operands, *results]),
                         work=max(1, sum(t.nbytes for t in made)) if by_results else 0,
                     ),
-                    seconds,
+                    started,
+                    ended,
                 )
             finally:
                 recorder.paused, recorder.running = False, ""
@@ -209,7 +213,7 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         finally:
             recorder.paused = False
-            recorder.left_out += recorder.now() - started
+            recorder.leave_out(started)
 
     return silent
 
@@ -217,7 +221,7 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
 class Meter:
     """An observer of one lockstep exchange: the kernels between any two collectives."""
 
-    def __init__(self, workers: int, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, workers: int, clock: Clock | None = None) -> None:
         self._clock = clock
         self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
         """By rank, then by position between the collectives."""

@@ -105,10 +105,10 @@ class CountingMode(UncompiledMode):
         started = recorder.now()
         result = func(*args, **(kwargs or {}))
         if not recorder.paused:
-            seconds = recorder.now() - started
+            ended = recorder.now()
             cost = kernel_cost(func, args, kwargs or {}, result)
             if cost is not None:
-                recorder.launched(cost, seconds)
+                recorder.launched(cost, started, ended)
         return result
 
 

@@ -27,6 +27,10 @@ R = TypeVar("R")
 interpreted = False
 """Set by tests: tensors in host memory are handed over too, to Triton's interpreter."""
 
+host_visits = 0
+"""So far: tensors of a device that loops have worked on in host memory, since they have no kernel.
+What takes time there says nothing about the device."""
+
 
 def handled(values: Tensor) -> bool:
     """Whether kernels work on this tensor."""

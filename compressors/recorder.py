@@ -7,13 +7,14 @@ kept apart, because it grows with the number of workers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, total
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.streams import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,13 @@ class Batch:
 class Recorder:
     """Adds up the kernels of one stretch of computation."""
 
-    def __init__(self, clock: Callable[[], float] | None = None, *, counting: bool = True) -> None:
+    def __init__(self, clock: Clock | None = None, *, counting: bool = True) -> None:
         self._clock = clock
         self.counting = counting
-        self.timed: list[TimedKernel] = []
-        """With a clock: each launch by itself, with all that it stated."""
-        self.left_out = 0.0
-        """With a clock: seconds of what is `unpriced`."""
+        self._timed: list[tuple[KernelCost, Any, Any]] = []
+        """With a clock: each launch by itself, with all that it stated, and its two instants."""
+        self._left_out: list[tuple[Any, Any]] = []
+        """With a clock: instants around what is `unpriced`."""
         self.running = ""
         """The name of the `kernel` that runs now."""
         self.fixed: list[KernelCost] = []
@@ -95,9 +96,24 @@ class Recorder:
         elif cost.kind != "host_sync":
             self._reading.append(cost)
 
-    def now(self) -> float:
-        """Seconds on the clock; always 0 without one."""
+    def now(self) -> Any:
+        """The clock's instant; always 0 without one."""
         return 0.0 if self._clock is None else self._clock()
+
+    @property
+    def timed(self) -> list[TimedKernel]:
+        """Each launch that was timed; waits for a device that has not come so far."""
+        return [TimedKernel(cost, end - begin) for cost, begin, end in self._timed]
+
+    @property
+    def left_out(self) -> float:
+        """Seconds of what is `unpriced`; waits as `timed` does."""
+        return float(sum(end - begin for begin, end in self._left_out))
+
+    def leave_out(self, begin: Any) -> None:
+        """What ran since then is not priced."""
+        if self._clock is not None:
+            self._left_out.append((begin, self.now()))
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         """While a kernel is timed, torch runs as it does when nobody counts."""
@@ -113,12 +129,13 @@ class Recorder:
         self._stated += nbytes
         self.add(KernelCost(kind=kind, name=self.running, launches=0, elements=0, nbytes=nbytes))
 
-    def launched(self, cost: KernelCost, seconds: float) -> None:
-        """Count a kernel that took `seconds`."""
+    def launched(self, cost: KernelCost, begin: Any, end: Any) -> None:
+        """Count a kernel that ran from one instant to another; with an `end` of None its time is
+        not one of its device, and is not noted."""
         self.add(cost)
-        if self._clock is not None:
+        if self._clock is not None and end is not None:
             nbytes = cost.nbytes + self._stated
-            self.timed.append(TimedKernel(replace(cost, nbytes=nbytes), seconds))
+            self._timed.append((replace(cost, nbytes=nbytes), begin, end))
         self._stated = 0
 
     def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -57,9 +57,10 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
     """This machine as a `Device`: kernels by class, and those of the named compressors; one
     thread."""
     from gcsim.compressors.lazy_torch import torch
-    from gcsim.scenarios.calibration.device import primitive_curves, processor
+    from gcsim.scenarios.calibration.device import primitive_curves
     from gcsim.scenarios.calibration.kernel_classes import SIZES, class_rates, time_cases
     from gcsim.scenarios.calibration.kernels import time_compressors
+    from gcsim.scenarios.calibration.machine import processor
     from gcsim.simulator.devices.device import Device
     from gcsim.traces.timing.clock import CpuClock
     from gcsim.traces.timing.kernel_cases import CASES

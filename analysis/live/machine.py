@@ -20,7 +20,7 @@ def cores() -> int:
 def machine() -> str:
     """Processor, cores, kernel and torch, for people."""
     from gcsim.compressors.lazy_torch import torch
-    from gcsim.scenarios.calibration.device import processor
+    from gcsim.scenarios.calibration.machine import processor
 
     return f"{processor()}, {cores()} cores, Linux {platform.release()}, torch {torch.__version__}"
 

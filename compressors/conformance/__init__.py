@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gcsim.compressors.base import Compressor
@@ -106,24 +106,30 @@ class Report:
 
 
 def check(
-    compressor: type[Compressor] | str, parameters: Mapping[str, Any] | None = None
+    compressor: type[Compressor] | str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    device: str = "cpu",
 ) -> tuple[str, ...]:
-    """Run all checks on a compressor; the names of what was checked.
+    """Run all checks on a compressor, with gradients on a device; the names of what was checked.
 
     Raises `ExpectationError` that lists every cause of failures and the checks that fail for it,
     and `InputError` for an unknown compressor or impossible parameters.
     """
-    report = examine(compressor, parameters)
+    report = examine(compressor, parameters, device=device)
     if report.findings:
         raise ExpectationError(str(report))
     return tuple(CHECKS)
 
 
 def examine(
-    compressor: type[Compressor] | str, parameters: Mapping[str, Any] | None = None
+    compressor: type[Compressor] | str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    device: str = "cpu",
 ) -> Report:
     """What all checks find. Raises `InputError` as `check` does."""
-    subject = subject_of(compressor, parameters or {})
+    subject = replace(subject_of(compressor, parameters or {}), device=device)
     failed: dict[str, Exception] = {}
     for name, function in CHECKS.items():
         try:

@@ -130,7 +130,7 @@ def _at_scale(subject: Subject, scale: float) -> _AtScale:
             with torch.no_grad():
                 updates = lockstep(crew.exchanges(given, t), collectives)
             wanted = wanted + (given[0].double() + given[1].double()) / 2
-            delivered = delivered + updates[0].double()
+            delivered = delivered + updates[0].cpu().double()
     except InputError as error:
         return _AtScale(scale=scale, error=0.0, bits=0.0, refused=error.problems[0].message)
     lost = float((delivered - wanted).square().sum() / wanted.square().sum())

@@ -124,7 +124,7 @@ def what_is_not_sent_is_kept(subject: Subject) -> None:
     for member, gradient in zip(crew.members, given, strict=True):
         held = member.residual_of(crew.bucket(gradient))
         if held is not None:
-            residual_of += held.double() / workers
+            residual_of += held.cpu().double() / workers
     difference = float((delivered + residual_of - expected).norm() / expected.norm())
     assert difference <= 1e-4, f"{difference:.2g} of what was given is lost or invented"
 

@@ -29,6 +29,8 @@ class Subject:
     name: str
     compressor: type[Compressor]
     parameters: CompressorParameters
+    device: str = "cpu"
+    """Where gradients lie when they are exchanged; checks make and compare them on the host."""
 
     @property
     def properties(self) -> Properties:
@@ -57,6 +59,7 @@ class Crew:
 
     def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
         self.layout = layout
+        self._device = subject.device
         self.members = [
             new_member(
                 subject.compressor, Worker(rank=rank, count=workers, seed=seed), subject.parameters
@@ -69,6 +72,7 @@ class Crew:
 
         Samples are dominated by noise: the sum of (g_z / B)^2 is twice the squared mean.
         """
+        gradient = gradient.to(self._device)
         moment = 2 * gradient.square() if self.members[0].requires else None
         return Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
 
@@ -80,7 +84,8 @@ class Crew:
     def step(self, gradients: Sequence[Tensor], step: int) -> list[Tensor]:
         """The workers' updates; each computes for itself, as on a cluster."""
         with torch.no_grad():
-            return lockstep(self.exchanges(gradients, step), share=False)
+            updates = lockstep(self.exchanges(gradients, step), share=False)
+        return [update.cpu() for update in updates]
 
 
 def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> Subject:

@@ -1,18 +1,24 @@
-"""How is each request of a compressor carried out between processes? Over a Gloo group.
+"""How is each request of a compressor carried out between processes? Over a Gloo or NCCL group.
 
 | request     | carried out by                                                                  |
 |-------------|---------------------------------------------------------------------------------|
-| `AllReduce` | Gloo's ring; integers that it does not know (int16) in a ring of messages here   |
-| `AllGather` | Gloo's ring; `variable`: a ring of whole blocks, as Gloo's all-gatherv           |
+| `AllReduce` | the library's; integers that it does not know (int16) in a ring of messages here |
+| `AllGather` | the library's; `variable`: on the host a ring of whole blocks, as Gloo's         |
+|             | all-gatherv; on a GPU one all-gather of padded blocks, or, where padding would   |
+|             | travel more than payload, a broadcast from each rank                            |
 | `PushPull`  | as an all-gather; every rank serves all payloads, and has the same answer         |
-| `AllToAll`  | Gloo's pairwise exchange; `variable`: lengths first                              |
+| `AllToAll`  | the library's; `variable`: lengths first                                         |
 | `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
 
 A receiver must know lengths: where a request leaves them open, 8 bytes travel ahead. Those of a
 variable all-gather were told by the gather before it (`gather_variable`).
 
+Gloo carries host memory, NCCL that of a GPU. What lies elsewhere is copied there, and what came
+back to where the request's tensor lies: lengths, which the host must know, and over Gloo the
+payloads of a GPU. NCCL's calls only queue work behind what the current stream has to do.
+
 Only one thread may use the group: collectives are matched in the order in which they are asked
-for. All payloads lie in host memory.
+for.
 """
 
 from __future__ import annotations
@@ -34,16 +40,22 @@ from gcsim.compressors.requests import (
 
 _LENGTH = 8
 """Bytes of a length."""
+_MOST_PADDED = 2
+"""Padded blocks are this many times as long as the payloads, at most."""
+_ALIGNED = 16
+"""Bytes: NCCL copies words of this length, and decoders read their numbers where they lie."""
 
 
 class Collectives:
-    """One rank's side of the collectives of a Gloo process group."""
+    """One rank's side of the collectives of a process group: Gloo's, or NCCL's on `device`."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, device: torch.device | None = None) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self.group = group
+        self._on_host = device is None
+        self._where = device or torch.device("cpu")
         self.rank: int = dist.get_rank(group)
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
@@ -73,18 +85,19 @@ class Collectives:
     # --- all-reduce ---------------------------------------------------------------------------
 
     def _all_reduce(self, tensor: Tensor, op: Operation) -> Tensor:
-        flat = tensor.contiguous()
-        if self.count == 1 or flat.numel() == 0:
-            return flat
+        if self.count == 1 or tensor.numel() == 0:
+            return tensor.contiguous()
+        flat = self._carried(tensor)
         known = (torch.int8, torch.uint8, torch.int32, torch.int64)
         if flat.is_floating_point() or flat.dtype in known:
             operations = self._dist.ReduceOp
             chosen = operations.SUM if op == "sum" else operations.MAX
             self._dist.all_reduce(flat, op=chosen, group=self.group)
-            return flat
-        return self._reduce_around_ring(flat, op)
+        else:
+            self._reduce_around_ring(flat, op)
+        return flat.to(tensor.device)
 
-    def _reduce_around_ring(self, tensor: Tensor, op: Operation) -> Tensor:
+    def _reduce_around_ring(self, tensor: Tensor, op: Operation) -> None:
         """Chunks are summed on their way down the ranks, then the sums are handed on."""
         chunks = list(torch.tensor_split(tensor.view(-1), self.count))
         below, above = (self.rank - 1) % self.count, (self.rank + 1) % self.count
@@ -99,14 +112,18 @@ class Collectives:
                 own += received
             else:
                 torch.maximum(own, received, out=own)
-        return tensor
 
     # --- payloads -----------------------------------------------------------------------------
 
     def _gathered(self, request: AllGather | PushPull, told: Sequence[Tensor]) -> list[Tensor]:
         """Everybody's payload, by rank; `told` are lengths that may be theirs."""
         if request.variable:
-            return self._gather_blocks(request.payload, self._lengths(request.payload, told))
+            lengths = self._lengths(request.payload, told)
+            if self._on_host:
+                return self._gather_blocks(request.payload, lengths)
+            if self.count * max(lengths) <= _MOST_PADDED * sum(lengths):
+                return self._gather_padded(request.payload, lengths)
+            return self._broadcast_each(request.payload, lengths)
         return self._gather(request.payload)
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
@@ -114,10 +131,11 @@ class Collectives:
         length = payload.numel()
         if self.count == 1 or length == 0:
             return [payload] * self.count
-        received = payload.new_empty(self.count * length)
+        own = self._carried(payload)
+        received = own.new_empty(self.count * length)
         gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor
-        gather(received, payload.contiguous(), group=self.group)
-        return list(received.view(self.count, length))
+        gather(received, own, group=self.group)
+        return list(received.to(payload.device).view(self.count, length))
 
     def _lengths(self, payload: Tensor, told: Sequence[Tensor]) -> list[int]:
         """Bytes of each rank's payload, as told before: alone, or of the parts of a packed one
@@ -135,13 +153,32 @@ class Collectives:
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """Payloads of different lengths: each whole, from rank to rank around the ring."""
-        blocks = [payload.new_empty(length) for length in lengths]
-        blocks[self.rank] = payload.contiguous()
+        own = self._carried(payload)
+        blocks = [own.new_empty(length) for length in lengths]
+        blocks[self.rank] = own
         above, below = (self.rank + 1) % self.count, (self.rank - 1) % self.count
         for step in range(self.count - 1):
             out = blocks[(self.rank - step) % self.count]
             self._swap(out, above, blocks[(self.rank - step - 1) % self.count], below)
-        return blocks
+        return [block.to(payload.device) for block in blocks]
+
+    def _gather_padded(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Payloads of different lengths: all as long as the longest."""
+        longest = max(lengths)
+        row = payload.new_zeros(longest + -longest % _ALIGNED)
+        row[: payload.numel()] = payload
+        gathered = zip(self._gather(row), lengths, strict=True)
+        return [padded[:length] for padded, length in gathered]
+
+    def _broadcast_each(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Payloads of different lengths: each from its rank to all others."""
+        own = self._carried(payload)
+        blocks = [own.new_empty(length) for length in lengths]
+        blocks[self.rank] = own
+        for source, block in zip(self._global, blocks, strict=True):
+            if block.numel():
+                self._dist.broadcast(block, src=source, group=self.group)
+        return [block.to(payload.device) for block in blocks]
 
     def _all_to_all(self, request: AllToAll) -> list[Tensor]:
         payloads = list(request.payloads)
@@ -152,18 +189,19 @@ class Collectives:
             return payloads
         sizes = [payload.numel() for payload in payloads]
         if request.variable:
-            own = torch.tensor(sizes)
+            own = self._carried(torch.tensor(sizes))
             lengths = torch.empty_like(own)
             self._dist.all_to_all_single(lengths, own, group=self.group)
-            coming = [int(length) for length in lengths]
+            coming = lengths.tolist()
         elif len(set(sizes)) == 1:
             coming = sizes
         else:
             message = f"all-to-all of unequal payloads: {sizes} bytes"
             raise RefusedRequestError(message, hint="say `variable=True`")
-        received = payloads[0].new_empty(sum(coming))
-        self._dist.all_to_all_single(received, torch.cat(payloads), coming, sizes, group=self.group)
-        return list(torch.split(received, coming))
+        sent = self._carried(torch.cat(payloads))
+        received = sent.new_empty(sum(coming))
+        self._dist.all_to_all_single(received, sent, coming, sizes, group=self.group)
+        return list(torch.split(received.to(payloads[0].device), coming))
 
     # --- a tree -------------------------------------------------------------------------------
 
@@ -184,31 +222,36 @@ class Collectives:
 
     # --- messages -----------------------------------------------------------------------------
 
+    def _carried(self, tensor: Tensor) -> Tensor:
+        """The tensor in one piece, where the library carries it; itself where it is so."""
+        return tensor.contiguous().to(self._where)
+
     def _send(self, payload: Tensor, rank: int) -> None:
         """A length, then the bytes."""
         to, group = self._global[rank], self.group
-        self._dist.send(torch.tensor([payload.numel()]), dst=to, group=group)
+        length = self._carried(torch.tensor([payload.numel()]))
+        self._dist.send(length, dst=to, group=group)
         if payload.numel():
-            self._dist.send(payload.contiguous(), dst=to, group=group)
+            self._dist.send(self._carried(payload), dst=to, group=group)
 
     def _receive(self, like: Tensor, rank: int) -> Tensor:
         source, group = self._global[rank], self.group
-        length = torch.empty(1, dtype=torch.int64)
+        length = torch.empty(1, dtype=torch.int64, device=self._where)
         self._dist.recv(length, src=source, group=group)
-        payload = like.new_empty(int(length))
+        payload = like.new_empty(int(length), device=self._where)
         if payload.numel():
             self._dist.recv(payload, src=source, group=group)
-        return payload
+        return payload.to(like.device)
 
     def _swap(self, out: Tensor, to: int, into: Tensor, source: int) -> None:
         """Send and receive at the same time; nothing travels for nothing."""
-        under_way = []
+        operation, messages = self._dist.P2POp, []
         if into.numel():
-            under_way.append(self._dist.irecv(into, src=self._global[source], group=self.group))
+            peer = self._global[source]
+            messages.append(operation(self._dist.irecv, into, peer, self.group))
         if out.numel():
-            under_way.append(self._dist.isend(out, dst=self._global[to], group=self.group))
-        for message in under_way:
-            assert message is not None  # it is for ranks outside of the group
+            messages.append(operation(self._dist.isend, out, self._global[to], self.group))
+        for message in self._dist.batch_isend_irecv(messages) if messages else ():
             message.wait()
 
 

@@ -18,8 +18,10 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   of its own, as in stage 1 of a simulation.
 - **Update.** What `exchange` returns takes the place of the mean gradient; DDP divides nothing.
   Parameters that this rank did not use count as zeros, as in DDP.
-- **Memory.** Compressors work in host memory and exchange over Gloo. Gradients on another device
-  are copied to the host and updates back; this path has never run on a GPU.
+- **Memory.** Compressors work where the gradients lie. On a GPU that is a stream of its own, behind
+  the event at which DDP's bucket is complete and beside the backward pass; payloads travel over
+  NCCL where the model's group does, else through host memory over Gloo. DDP gets a future for
+  which its stream waits, and the host no longer than until all is queued. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
 from gcsim.compressors.ddp.model import (
-    Fetch,
     agree,
     group_for,
+    one_device,
     require_ddp_support,
+    require_dense,
     require_float32,
 )
 from gcsim.compressors.dense import Dense
@@ -49,6 +52,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -74,8 +78,8 @@ def ddp_hook(
     compressor : a registered name, `package.module:Class`, a class, or a scenario's entry
         (`{"kind": "topk", "ratio": 0.01}`)
     seed : of the compressor's random numbers; equal on all ranks
-    process_group : a Gloo group of the model's ranks that nobody else uses meanwhile; by default
-        one is made
+    process_group : a Gloo or NCCL group of the model's ranks that nobody else uses meanwhile; by
+        default one is made: NCCL's where the model's own group is, else Gloo's
     check_finite : refuse gradients that hold NaN or infinity; one pass over each
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
@@ -155,6 +159,8 @@ class DdpHook:
         self._group = process_group
         self._check_finite = check_finite
         self._collectives: Collectives
+        self._beside: Beside
+        self._now: Clock
         self._members: dict[int, tuple[BucketLayout, Compressor]] = {}
         """By number of the bucket; used by the thread alone."""
         self._slices: dict[int, tuple[str, int]] = {}
@@ -187,16 +193,20 @@ class DdpHook:
             message = "the hook serves a model already" if self._slices else "it has a hook already"
             raise InputError(Problem(message=message, place="model", hint="one hook for one model"))
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
-        self._collectives = Collectives(group_for(model, self._group))
-        agree(
-            self._collectives.group,
-            {
-                **self._method.plain(),
-                "other_buckets": {n: self._others[n].plain() for n in sorted(self._others)},
-                "seed": self._seed,
-                "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
-            },
-        )
+        device = one_device(trained)
+        group, carries = group_for(model, self._group, device)
+        self._collectives = Collectives(group, device if carries else None)
+        self._beside, self._now = Beside(device), clock_of(device)
+        with self._beside.after():
+            agree(
+                group,
+                {
+                    **self._method.plain(),
+                    "other_buckets": {n: self._others[n].plain() for n in sorted(self._others)},
+                    "seed": self._seed,
+                    "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
+                },
+            )
         require_float32(trained)
         self.step = -3 if model.static_graph else -2
         self._slices = {id(p): (name, number) for number, (name, p) in enumerate(trained)}
@@ -245,17 +255,17 @@ class DdpHook:
             if self.step >= 0:
                 self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
-        step, loss, fetch = self.step, self.loss, Fetch(buffer)
-        promise: Future = torch.futures.Future(devices=fetch.devices)
+        require_dense(buffer)
+        step, loss = self.step, self.loss
+        ready, promise = self._beside.ready(buffer), self._beside.future()
 
         def job() -> None:
             try:
                 if self._failure is not None:
                     raise self._failure
-                with torch.no_grad(), fetch.stream():
-                    part = Bucket(layout=layout, gradient=fetch.gradient(), loss=loss)
-                    update = self._update(part, step)
-                    promise.set_result(update.to(buffer))
+                with torch.no_grad(), self._beside.after(ready):
+                    part = Bucket(layout=layout, gradient=buffer.float(), loss=loss)
+                    promise.set_result(self._update(part, step).to(buffer))
             except BaseException as error:  # else DDP would wait for ever
                 self._failure = error
                 promise.set_result(error)
@@ -279,22 +289,22 @@ class DdpHook:
         sums = self._sums.setdefault(bucket.layout.index, Sums()) if step >= 0 else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
-        started = time.perf_counter()
+        started = self._now()
         reply: Any = None
         while True:
             try:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
-                sums.whole_s += time.perf_counter() - started
+                sums.took("whole_s", started, self._now())
                 return update
             sums.sent_bytes += sent_by(request)
-            asked = time.perf_counter()
+            asked = self._now()
             try:
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
-            sums.exchanged_s += time.perf_counter() - asked
+            sums.took("exchanged_s", asked, self._now())
 
     def _member(self, layout: BucketLayout) -> Compressor:
         method = self._others.get(layout.index, self._method)

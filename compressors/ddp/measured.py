@@ -3,8 +3,9 @@
     hook.measured().write("measured.json")          # on one rank, when training has ended
     gcsim compare runs/my_scenario measured.json    # beside what was predicted
 
-Times are those of the clock on the thread that exchanges: what a collective takes holds the wait
-for the slowest rank.
+Times are those of the clock on the thread that exchanges, on a GPU of events in the stream that
+does: what a collective takes holds the wait for the slowest rank. Nobody waits for an event while
+the training runs.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from __future__ import annotations
 import json
 import statistics
 from array import array
-from dataclasses import asdict, dataclass
+from collections import deque
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gcsim.compressors.requests import AllReduce, AllToAll, Request
+from gcsim.compressors.streams import is_past
 from gcsim.errors import InputError
 from gcsim.fields import Count, Limits, Text, Whole
 from gcsim.files import write_text
@@ -128,9 +131,23 @@ class Sums:
     sent_bytes: int = 0
     exchanged_s: float = 0.0
     whole_s: float = 0.0
+    _open: deque[tuple[Literal["exchanged_s", "whole_s"], Any, Any]] = field(default_factory=deque)
+    """What began and ended when, and is not added up yet: the device may not have come so far."""
+
+    def took(self, what: Literal["exchanged_s", "whole_s"], begin: Any, end: Any) -> None:
+        """Note two instants; what is past is added up."""
+        self._open.append((what, begin, end))
+        while self._open and is_past(self._open[0][2]):
+            self._add_up()
+
+    def _add_up(self) -> None:
+        what, begin, end = self._open.popleft()
+        setattr(self, what, getattr(self, what) + (end - begin))
 
     def mean(self) -> MeasuredBucket:
-        """Of a step."""
+        """Of a step; waits for the device."""
+        while self._open:
+            self._add_up()
         return MeasuredBucket(
             elements=self.elements,
             sent_bytes=self.sent_bytes / self.steps,

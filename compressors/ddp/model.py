@@ -1,4 +1,4 @@
-"""Can a compressor exchange a model's gradients under DDP, and how do they get to the host?
+"""Can a compressor exchange a model's gradients under DDP, and over which group?
 
 What the hook needs to know of a method and of a `DistributedDataParallel`: whether DDP can carry
 the one, the other's ranks, whether they agree, the kind of gradients and where they lie.
@@ -7,7 +7,6 @@ the one, the other's ranks, whether they agree, the kind of gradients and where 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters
@@ -37,23 +36,29 @@ def require_ddp_support(kind: str, cls: type[Compressor], parameters: Compressor
         )
 
 
-def group_for(model: Any, given: Any) -> Any:
-    """A Gloo group of the ranks that `model` exchanges gradients with: `given`, or a new one.
+def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
+    """A group of the ranks that `model` exchanges gradients with, `given` or a new one, and
+    whether it carries what lies on `device`: NCCL's does, Gloo's carries host memory.
 
-    All of them must call it. Raises `InputError` when `given` is of other ranks or not Gloo's.
+    A new one is NCCL's where gradients lie on a GPU and the model's own group is NCCL's. All of the
+    ranks must call it. Raises `InputError` when `given` is of other ranks or of another backend.
     """
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)
     if given is None:
+        backend = _backend(model.process_group, device)
+        backend = backend if backend == "nccl" else "gloo"
         # Without the others' help torch names a group by the number of groups that a rank is in:
         # only where it must be, since that may differ between ranks.
         alone = len(ranks) < dist.get_world_size()
-        return dist.new_group(ranks, backend="gloo", use_local_synchronization=alone)
-    backend, found = dist.get_backend(given), dist.get_process_group_ranks(given)
+        group = dist.new_group(ranks, backend=backend, use_local_synchronization=alone)
+        return group, backend == "nccl"
+    backend, found = _backend(given, device), dist.get_process_group_ranks(given)
     problems = []
-    if backend != "gloo":
-        problems.append(f"its backend is {backend}, payloads lie in host memory")
+    if backend not in ("gloo", "nccl"):
+        kind = device.type
+        problems.append(f"its backend for {kind} is {backend}, payloads travel over gloo or nccl")
     if found != ranks:
         problems.append(f"it has {_ranks(found)}, the model is trained by {_ranks(ranks)}")
     if problems:
@@ -61,7 +66,15 @@ def group_for(model: Any, given: Any) -> Any:
             Problem(message=message, place="process_group", hint="leave it out, and one is made")
             for message in problems
         )
-    return given
+    return given, backend == "nccl"
+
+
+def _backend(group: Any, device: torch.device) -> str:
+    """The library that carries tensors of a device ("cpu:gloo,cuda:nccl"); "none" for none."""
+    import torch.distributed as dist
+
+    pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
+    return {kind: library for kind, _, library in pairs}.get(device.type, "none")
 
 
 def agree(group: Any, facts: Mapping[str, Any]) -> None:
@@ -101,38 +114,29 @@ def require_float32(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
         raise InputError(problems)
 
 
-class Fetch:
-    """A bucket's buffer on its way to the compressor.
+def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
+    """That of all parameters. Raises `InputError` where there are several."""
+    where: dict[torch.device, str] = {}
+    for name, parameter in trained:
+        where.setdefault(parameter.device, name)
+    if len(where) > 1:
+        told = ", ".join(f"{name} on {device}" for device, name in where.items())
+        message = f"its parameters lie on several devices: {told}"
+        hint = "one device a rank, as DistributedDataParallel is faster with"
+        raise InputError(Problem(message=message, place="model", hint=hint))
+    return next(iter(where))
 
-    On a GPU it is complete when the stream of the backward pass says so; it is fetched, and the
-    update brought back, on a stream of its own.
-    """
 
-    def __init__(self, buffer: Tensor) -> None:
-        if buffer.is_sparse:
-            raise InputError(
-                Problem(
-                    message="sparse gradients are not compressed",
-                    place="model",
-                    hint="make embeddings with sparse=False",
-                )
+def require_dense(buffer: Tensor) -> None:
+    """Raise `InputError` where a bucket holds a sparse gradient."""
+    if buffer.is_sparse:
+        raise InputError(
+            Problem(
+                message="sparse gradients are not compressed",
+                place="model",
+                hint="make embeddings with sparse=False",
             )
-        self._buffer = buffer
-        self._stream: Any = None
-        self.devices: list[int | str | torch.device] = []
-        """Those on which the update will lie, besides the host."""
-        if buffer.is_cuda:
-            self.devices = [buffer.device]
-            self._stream = torch.cuda.Stream(buffer.device)  # type: ignore[no-untyped-call]
-            self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
-
-    def stream(self) -> AbstractContextManager[Any]:
-        """Where to fetch, and to bring back."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def gradient(self) -> Tensor:
-        """Float32 `[n]` in host memory; the buffer itself where that is so."""
-        return self._buffer.to("cpu", torch.float32)
+        )
 
 
 def _ranks(ranks: list[int]) -> str:

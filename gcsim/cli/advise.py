@@ -118,4 +118,4 @@ def advise(
                 "distributions; gcsim run measures it on the scenario's own."
             )  # fmt: skip
         if save is not None:
-            note_next(["gcsim", "run", str(save)], "every method on its own gradients")
+            note_next(["run", str(save)], "every method on its own gradients")

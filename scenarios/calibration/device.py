@@ -1,46 +1,51 @@
 """What does this machine cost? A device profile, measured: `gcsim calibrate device`.
 
 Five things are measured: kernels of each class (torch's own, so that any compressor can be
-priced), the kernels that the shipped compressors really run (on a CPU; on a GPU those run fused
-loops on the host, whose time says nothing about the GPU), whole training steps, the rates at which
-this machine's Gloo adds what it has received, which belong to a cluster, and what DDP costs around
-an exchange, which belongs to a training loop.
+priced), the kernels that the shipped compressors really run there, whole training steps, the rates
+at which this machine's Gloo adds what it has received, which belong to a cluster, and what DDP
+costs around an exchange, which belongs to a training loop. On a GPU also its additions, by type,
+and copies between it and the host. One clock times all that runs on the device: the host's, or
+events in the GPU's stream, with 30 repeats.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
-from pathlib import Path
 
 from gcsim.compressors.kernels import KernelClass
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.recorder import TimedKernel
+from gcsim.compressors.registry import REGISTRY
+from gcsim.scenarios.calibration import machine
+from gcsim.scenarios.calibration.copies import Way, time_copies
 from gcsim.scenarios.calibration.framework import SHAPES, Code, CodeCost, as_setting, time_framework
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
 from gcsim.scenarios.calibration.kernels import time_compressors
-from gcsim.scenarios.calibration.sums import time_sums
+from gcsim.scenarios.calibration.sums import time_device_sums, time_sums
 from gcsim.scenarios.progress import Progress
 from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
-from gcsim.simulator.devices.kernel_fits import curves
+from gcsim.simulator.devices.kernel_fits import Coefficients, curves
 from gcsim.traces.live import pick_device
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.timing.allocator import keep_freed_memory
-from gcsim.traces.timing.clock import CpuClock, DeviceClock, clock_for
+from gcsim.traces.timing.clock import DeviceClock, clock_for
 from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = 45.0
+SECONDS = {"cpu": 45.0, "cuda": 600.0}
 """For the compressors' kernels."""
 QUICK_SECONDS = 8.0
-REFERENCE = ("resnet18_cifar10", 16)
-"""The model and batch that say what training steps reach, when no model is named."""
+REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
+"""Models and batches that say what training steps reach, when no model is named."""
+QUICK_REFERENCE = (("resnet18_cifar10", 4),)
+_REPEATS = {"cpu": 5, "cuda": 30}
+_STEPS = {"cpu": 3, "cuda": 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,10 @@ class Calibration:
     """By type: bytes that Gloo adds a second, on the host whatever the device is."""
     framework: Mapping[Code, CodeCost]
     """PyTorch's own exchange and a hook's, on the host whatever the device is."""
+    copies: Mapping[Way, Coefficients] = field(default_factory=dict)
+    """Of a GPU."""
+    additions: Mapping[str, float] = field(default_factory=dict)
+    """Of a GPU, by type: bytes that it adds a second."""
 
     @property
     def setting(self) -> str:
@@ -63,7 +72,8 @@ class Calibration:
 
         On a GPU, passes over the gradient happen in its own memory, which was not measured.
         """
-        of_a_cpu = self.device.kernels["streaming"].bandwidth if self.sites else None
+        known = self.sites and self.device.processor != "gpu"
+        of_a_cpu = self.device.kernels["streaming"].bandwidth if known else None
         return as_setting(self.framework, of_a_cpu)
 
     def curves_without(self, compressor: str) -> dict[str, Curve]:
@@ -93,38 +103,42 @@ def calibrate_device(
     command: str = "gcsim calibrate device",
     clock: DeviceClock | None = None,
     seconds: float | None = None,
+    compressors: Sequence[str] = tuple(REGISTRY),
 ) -> Calibration:
     """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (torch's own number).
 
-    `models` are names of shipped models and batch sizes, whose training steps are timed. Freed
-    memory is kept for the rest of the process. Raises `InputError` for a device or model that is
-    not there, and for a batch that does not fit.
+    `models` are names of shipped models and batch sizes, whose training steps are timed;
+    `compressors` those whose kernels are, for `seconds` of the clock. Freed memory is kept for the
+    rest of the process. Raises `InputError` for a device or model that is not there, and for a
+    batch that does not fit.
     """
     kind = pick_device(device)
     entries = [(shipped_model(model), batch) for model, batch in models]
     with _threads(threads):
         keep_freed_memory()
         timer = clock or clock_for(kind)
-        conditions = _conditions(kind)
+        conditions, repeats = machine.conditions(kind), 3 if quick else _REPEATS[kind]
         sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
         with progress.task("classes of kernels", len(CASES)) as task:
             cases = time_cases(
                 timer,
                 sizes=sizes,
-                repeats=3 if quick else 5,
+                repeats=repeats,
                 advance=lambda note: task.advance(note=note),
             )
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
-        sites: list[Site] = []
-        if isinstance(timer, CpuClock):
-            sites = time_compressors(
-                progress,
-                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
-                sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
-                clock=timer.now,
-            )
-        wanted = entries or [(shipped_model(REFERENCE[0]), 4 if quick else REFERENCE[1])]
+        sites = time_compressors(
+            progress,
+            seconds=seconds or (QUICK_SECONDS if quick else SECONDS[kind]),
+            compressors=compressors,
+            sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
+            clock=timer.now,
+            device=kind,
+            rounds=repeats if kind == "cuda" else None,
+        )
+        usual = QUICK_REFERENCE if quick else REFERENCE[kind]
+        wanted = entries or [(shipped_model(model), batch) for model, batch in usual]
         steps = []
         with progress.task("training steps", 2 * len(wanted)) as task:
             for entry, batch in wanted:
@@ -133,13 +147,21 @@ def calibrate_device(
                         entry,
                         batch,
                         timer,
-                        repeats=2 if quick else 3,
+                        repeats=2 if quick else _STEPS[kind],
                         advance=lambda note: task.advance(note=note),
                     )
                 )
         measured = _device(
-            rates, steps, name=name, title=_title(kind), conditions=conditions, command=command
+            rates, steps, name=name, kind=kind, conditions=conditions, command=command
         )
+        copies: dict[Way, Coefficients] = {}
+        additions: dict[str, float] = {}
+        if kind == "cuda":
+            with progress.task("copies and additions", 2) as task:
+                copies = time_copies(timer, repeats=repeats)
+                task.advance(note="copies")
+                additions = time_device_sums(timer, repeats=repeats)
+                task.advance(note="additions")
         with progress.task("additions of Gloo", 1) as task:
             sums = time_sums(repeats=3 if quick else 7)
             task.advance(note="")
@@ -150,7 +172,13 @@ def calibrate_device(
             task.advance(note="")
     measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
     return Calibration(
-        device=measured, samples=samples, sites=tuple(sites), sums=sums, framework=framework
+        device=measured,
+        samples=samples,
+        sites=tuple(sites),
+        sums=sums,
+        framework=framework,
+        copies=copies,
+        additions=additions,
     )
 
 
@@ -159,7 +187,7 @@ def _device(
     steps: Sequence[StepTimes],
     *,
     name: str,
-    title: str,
+    kind: str,
     conditions: str,
     command: str,
 ) -> Device:
@@ -168,7 +196,8 @@ def _device(
     products = rates["matmul"].flop_rate or middle
     return Device(
         name=name,
-        title=title,
+        title=machine.title(kind),
+        processor="gpu" if kind == "cuda" else None,
         kernels=rates,
         training={times.model: _training(times, conditions) for times in steps},
         effective_flop_rate=_four(middle),
@@ -195,31 +224,6 @@ def _training(times: StepTimes, conditions: str) -> TrainingRate:
         source=f"The line through the lowest times at batch {batches}, SGD with momentum, random "
         f"samples in memory. {conditions}",
     )
-
-
-def _conditions(kind: str) -> str:
-    machine = processor() if kind == "cpu" else torch.cuda.get_device_name()
-    threads = torch.get_num_threads()
-    one = f"{threads} thread{'s' * (threads > 1)}"
-    timing = ", CPU time" if kind == "cpu" and threads == 1 else ""
-    return f"{machine}, {one}{timing}, torch {torch.__version__}, float32, freed memory is kept."
-
-
-def _title(kind: str) -> str:
-    if kind == "cuda":
-        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
-    threads = torch.get_num_threads()
-    return f"{processor()}, {threads} thread{'s' * (threads > 1)}, PyTorch {torch.__version__}"
-
-
-def processor() -> str:
-    """The CPU's name, as far as the system says."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine()
 
 
 @contextmanager

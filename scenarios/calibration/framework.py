@@ -3,7 +3,7 @@
 Steps that compute next to nothing are timed by themselves, with DistributedDataParallel, and with
 `gcsim.ddp_hook("none")`, in a group of one rank, so that nothing travels. What they take longer is
 fitted to so many tensors, buckets and bytes. Processor time of all threads together (torch has one
-of them), of a CPU whatever the device is: hooks compute on the host.
+of them), with gradients in host memory whatever the device is.
 """
 
 from __future__ import annotations

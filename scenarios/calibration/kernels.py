@@ -1,4 +1,4 @@
-"""What do the compressors' own kernels cost on this CPU? Every method, from short buckets to long.
+"""What do the compressors' own kernels cost here? Every method, from short buckets to long.
 
 A compressor's kernels (and torch's inside it) are timed where they occur, see
 `traces/timing/kernels.py`: all methods at one size, then at the next. What a size takes is known
@@ -9,11 +9,14 @@ time that is left is not enough for the others, the size is halved, and is the l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.compressors.streams import Clock
 from gcsim.scenarios.progress import Progress
 from gcsim.traces.timing.allocator import give_back_freed_memory
 from gcsim.traces.timing.kernels import Site, gradient, time_kernels
@@ -21,8 +24,9 @@ from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
 """Elements of a bucket: from what fits into a core's own cache to what fits into none. Squares, of
 sides that are no powers of two: those would map a matrix's rows to the same lines of a cache."""
-_SHARE = 0.08
-"""Of all the time, for one method at one size."""
+_SHARE = {"cpu": 0.08, "cuda": 0.005}
+"""Of all the time, for one method at one size: on a GPU most methods take less, and what works in
+host memory takes more than it tells."""
 _TOGETHER = 3_000_000
 """Buckets up to here are exchanged by two workers, too, for what one alone never does."""
 _AT_ANY_PRICE = 1_000_000
@@ -37,24 +41,30 @@ def time_compressors(
     seconds: float,
     compressors: Sequence[str] = tuple(REGISTRY),
     sizes: Sequence[int] = SIZES,
-    clock: Callable[[], float],
+    clock: Clock,
+    device: str = "cpu",
+    rounds: int | None = None,
 ) -> list[Site]:
-    """Time the kernels of the named compressors for about `seconds` of `clock`.
+    """Time the kernels of the named compressors for about `seconds` of `clock`, on its device.
 
-    The first size is for compiling loops too; it counts when it is timed a second time.
+    The first size is for compiling loops too; it counts when it is timed a second time. Each is
+    timed `rounds` times; None: a few, by the size.
     """
-    _at(progress, "compile loops", compressors, elements=sizes[0], rounds=1, clock=clock)
+    at = partial(_at, progress, clock=clock, device=device)
+    at("compile loops", compressors, elements=sizes[0], rounds=1)
     begun = clock()
     sites: list[Site] = []
     before, spent = 0, dict.fromkeys(compressors, 0.0)
     for wanted in sizes:
         left = seconds - (clock() - begun)
-        elements, chosen = _possible(wanted, before, spent, left, seconds)
+        elements, chosen = _possible(
+            wanted, before, spent, left=left, seconds=seconds, device=device, rounds=rounds
+        )
         if not chosen:
             break
         title = f"kernels, {elements:,} elements"
-        rounds = _rounds(elements)
-        found, took = _at(progress, title, chosen, elements=elements, rounds=rounds, clock=clock)
+        turns = rounds or _rounds(elements)
+        found, took = at(title, chosen, elements=elements, rounds=turns)
         sites += found
         before, spent = elements, took
         if elements < wanted:
@@ -63,7 +73,14 @@ def time_compressors(
 
 
 def _possible(
-    wanted: int, before: int, spent: Mapping[str, float], left: float, seconds: float
+    wanted: int,
+    before: int,
+    spent: Mapping[str, float],
+    *,
+    left: float,
+    seconds: float,
+    device: str,
+    rounds: int | None,
 ) -> tuple[int, list[str]]:
     """The size that fits into time and memory, at most `wanted`, and the methods that do.
 
@@ -71,10 +88,11 @@ def _possible(
     """
     elements = wanted
     while elements >= _AT_ANY_PRICE:
-        factor = _rounds(elements) * elements / before if before else 0.0
-        chosen = [name for name, once in spent.items() if once * factor <= _SHARE * seconds]
+        factor = (rounds or _rounds(elements)) * elements / before if before else 0.0
+        most = _SHARE[device] * seconds
+        chosen = [name for name, once in spent.items() if once * factor <= most]
         needed = factor * sum(spent[name] for name in chosen)
-        if needed <= left and elements * _BYTES_AN_ELEMENT <= _memory():
+        if needed <= left and elements * _BYTES_AN_ELEMENT <= _memory(device):
             return elements, chosen if elements > 1.5 * before else []
         elements //= 2
     return elements, list(spent) if elements > 1.5 * before else []
@@ -87,11 +105,12 @@ def _at(
     *,
     elements: int,
     rounds: int,
-    clock: Callable[[], float],
+    clock: Clock,
+    device: str,
 ) -> tuple[list[Site], dict[str, float]]:
     """The kernels of each method, and what one of its rounds took."""
     give_back_freed_memory()  # blocks of the sizes that the last one needed
-    gradients = [gradient(elements, seed) for seed in (1, 2)]
+    gradients = [gradient(elements, seed).to(device) for seed in (1, 2)]
     sites: list[Site] = []
     took: dict[str, float] = {}
     with progress.task(title, len(compressors)) as task:
@@ -115,8 +134,10 @@ def _rounds(elements: int) -> int:
     return 3 if elements <= 10_000_000 else 2
 
 
-def _memory() -> int:
+def _memory(device: str) -> int:
     """Free bytes, as far as the system says."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

@@ -4,6 +4,8 @@ A group of one process whose all-reduce has several vectors adds them with the f
 would use for a received segment, and copies the sum back to each: k vectors take k - 1 additions
 and k - 1 copies. So an addition is what each further vector costs, less a copy of it. Processor
 time, the lowest of several; the group's thread is one, as in a collective of many processes.
+
+A GPU's own additions are timed by its clock.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import torch
 from gcsim.simulator.sums import DTYPES
+from gcsim.traces.timing.clock import DeviceClock
 
 NBYTES = 1 << 23
 """Of a vector: beyond a core's own caches, as a bucket is."""
+NBYTES_ON_A_GPU = 1 << 27
 _FEW, _MANY = 2, 5
 """Vectors."""
 
@@ -62,6 +66,25 @@ def time_sums(
         each = (many - few) / (_MANY - _FEW)
         if each > 0:  # else another program's noise was longer than the additions
             found[dtype] = nbytes / max(each - copy, each / 4)  # a copy takes most of it, not all
+    return found
+
+
+def time_device_sums(
+    clock: DeviceClock,
+    dtypes: Sequence[str] = DTYPES,
+    *,
+    nbytes: int = NBYTES_ON_A_GPU,
+    repeats: int = 30,
+) -> dict[str, float]:
+    """Bytes of what is added on the device, a second, by type: what NCCL or a server there does."""
+    found = {}
+    for dtype in dtypes:
+        kind = getattr(torch, dtype)
+        own, received = (
+            torch.zeros(nbytes // kind.itemsize, dtype=kind, device=clock.device) for _ in range(2)
+        )
+        lowest = clock.time(lambda a=own, b=received: a.add_(b), repeats).lowest  # type: ignore[misc]
+        found[dtype] = nbytes / lowest
     return found
 
 

@@ -8,23 +8,24 @@ decision (checksums, checks of what arrives: `unpriced`) is left out of the time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter, stopwatch
 from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.streams import Clock
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import Exchange
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +85,37 @@ class _Watch:
 
 
 def direct_times(
-    name: str, gradient: torch.Tensor, clock: Clock, *, rounds: int, **given: Any
+    name: str,
+    gradient: torch.Tensor,
+    clock: Clock,
+    *,
+    rounds: int,
+    layout: BucketLayout | None = None,
+    seconds: float = math.inf,
+    **given: Any,
 ) -> list[Direct]:
-    """Every kind of step of one compressor, on `gradient` (float32 `[n]`)."""
+    """Every kind of step of one compressor, on `gradient` (float32 `[n]`): a matrix, or `layout`.
+
+    No more rounds than `seconds` of the clock allow, but two.
+    """
     cls, parameters = compressor_class(name), check_parameters(name, given)
     bucket = matrix_bucket(gradient, second_moments=bool(cls.requires))
+    bucket = replace(bucket, layout=layout or bucket.layout)
     steps = steps_of(cls, parameters)
     lowest: dict[int, list[float]] = {}
     exchanges: dict[int, Exchange] = {}
+    begun = clock()
     with torch.no_grad():
-        for turn in range(rounds + 1):
+        member = cls(Worker(rank=0, count=1, seed=0), parameters)
+        for step in steps:
+            meter = Meter(1)
+            lockstep([member.exchange(bucket, step)], meter)
+            exchanges[step] = metered_exchange(meter, None)
+        for turn in range(rounds):
+            if turn >= 2 and clock() - begun > seconds:
+                break
             member = cls(Worker(rank=0, count=1, seed=0), parameters)
             for step in steps:
-                if turn == rounds:
-                    meter = Meter(1)
-                    lockstep([member.exchange(bucket, step)], meter)
-                    exchanges[step] = metered_exchange(meter, None)
-                    continue
                 watch = _Watch(clock)
                 lockstep([member.exchange(bucket, step)], watch)
                 *before, after = watch.stretches

@@ -2,6 +2,8 @@
 
     python tests/benchmarks/transfer_table.py [--threads N] [--quick] > docs/kernel-transfer.md
 
+`gpu_table.py` has the same of a GPU.
+
 Calibrates this machine as `gcsim calibrate device` does, times every compressor of the registry
 directly at three sizes on other data, and prices what the meter counted. With one thread the clock
 is CPU time, which others on the machine do not disturb by taking turns.
@@ -10,10 +12,11 @@ is CPU time, which others on the machine do not disturb by taking turns.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,7 +27,7 @@ from gcsim.scenarios.calibration.device import Calibration, calibrate_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.timing.allocator import give_back_freed_memory, keep_freed_memory
-from gcsim.traces.timing.clock import CpuClock
+from gcsim.traces.timing.clock import CpuClock, DeviceClock
 from gcsim.traces.timing.kernels import gradient
 from tests.benchmarks.agreement import SHORTEST, Agreement, agreement
 from tests.benchmarks.direct_times import Direct, direct_times
@@ -86,13 +89,8 @@ def main() -> None:
     )
     calibrated = time.perf_counter() - started
     _say(f"calibrated in {calibrated:.0f} s")
-    rows: list[Direct] = []
-    for elements in SIZES[:1] if options.quick else SIZES:
-        give_back_freed_memory()
-        data = gradient(elements, SEED)
-        for name in REGISTRY:
-            rows += direct_times(name, data, CpuClock().now, rounds=options.rounds)
-        _say(f"{elements:,} elements: {time.perf_counter() - started:.0f} s")
+    sizes = SIZES[:1] if options.quick else SIZES
+    rows = timed_directly(CpuClock(), sizes, rounds=options.rounds)
     threads = torch.get_num_threads()
     head = HEAD.format(
         sizes=", ".join(f"{n:,}" for n in sorted({site.elements for site in calibration.sites})),
@@ -111,11 +109,34 @@ def main() -> None:
         compressors=len(REGISTRY),
         shortest=SHORTEST * 1e6,
     )
-    sys.stdout.write(head + "\n".join(page(calibration, rows)) + "\n")
+    lines = page(calibration, rows, also=["", *published()])
+    sys.stdout.write(head + "\n".join(lines) + "\n")
 
 
-def page(calibration: Calibration, rows: Sequence[Direct]) -> Iterator[str]:
-    """The tables, Markdown."""
+def timed_directly(
+    clock: DeviceClock,
+    sizes: Sequence[int],
+    *,
+    rounds: int,
+    names: Sequence[str] = tuple(REGISTRY),
+    seconds: float = math.inf,
+) -> list[Direct]:
+    """Every kind of step of the named compressors, on matrices of `sizes` elements; no more than
+    `rounds` times, and no longer than `seconds` each."""
+    rows: list[Direct] = []
+    for elements in sizes:
+        give_back_freed_memory()
+        data = gradient(elements, SEED).to(clock.device)
+        for name in names:
+            rows += direct_times(name, data, clock.now, rounds=rounds, seconds=seconds)
+        _say(f"{elements:,} elements timed")
+    return rows
+
+
+def page(
+    calibration: Calibration, rows: Sequence[Direct], *, also: Iterable[str] = ()
+) -> Iterator[str]:
+    """The tables, Markdown; `also` stands behind the summary."""
     full = PriceList(calibration.device)
     classes = PriceList(replace(calibration.device, primitives={}))
     without = {
@@ -143,7 +164,7 @@ def page(calibration: Calibration, rows: Sequence[Direct]) -> Iterator[str]:
     for elements in sizes:
         for way in ("kernels", "others' kernels", "classes"):
             yield _summary(elements, way, agreement(pairs[elements, way]))
-    yield from ("", *_largest_errors(rows, full), "", *published())
+    yield from ("", *_largest_errors(rows, full), *also)
     for elements in sizes:
         yield from (
             "",

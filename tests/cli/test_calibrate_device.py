@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.calibration import device as calibrate_device
+from gcsim.scenarios.calibration.copies import Way
 from gcsim.scenarios.calibration.device import Calibration
 from gcsim.scenarios.calibration.framework import CodeCost
 from gcsim.scenarios.catalog import read_devices
+from gcsim.simulator.devices.kernel_fits import Coefficients
 from tests.command import invoked
 
 
@@ -23,8 +26,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def measure(_: object, **given: Any) -> Calibration:
-        from dataclasses import replace
-
         seen.update(given)
         known = replace(catalog.device("cpu_2core"), name=given["name"])
         return Calibration(
@@ -56,10 +57,32 @@ def test_it_writes_a_device_that_can_be_read(asked: dict[str, Any], tmp_path: Pa
         "models": [("lenet", 8)],
     }
     assert outcome.stdout == ""  # all of it is notes
-    assert f"cluster.device={path}" in outcome.stderr
+    assert f"gcsim run alexnet_32node --set cluster.device={path}" in outcome.stderr
+    assert "gcsim gcsim" not in outcome.stderr
     assert "framework: {reducer: {per_tensor: 20 us, per_bucket: 50 us" in " ".join(
         outcome.stderr.split()
     )
+
+
+def test_of_a_gpu_copies_and_additions_are_said_too(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = calibrate_device.calibrate_device
+
+    def on_a_gpu(progress: Any, **given: Any) -> Calibration:
+        one = Coefficients(launch=9e-6, bandwidth=1.2e10, flop_rate=None)
+        copies: dict[Way, Coefficients] = {"to the host": one, "from the host": one}
+        return replace(measure(progress, **given), copies=copies, additions={"int8": 5e11})
+
+    monkeypatch.setattr(calibrate_device, "calibrate_device", on_a_gpu)
+    path = tmp_path / "a_gpu.yaml"
+    outcome = invoked(["calibrate", "device", "-o", str(path)])
+    assert outcome.exit_code == 0, outcome.output
+    for text in (path.read_text(), " ".join(outcome.stderr.split())):
+        assert "cluster.intra_node: {bandwidth: 12 GB/s, latency: 9 us}" in text
+        assert "to the host 9 us + 12 GB/s" in text
+        assert "cluster.sums: {int8: 5e+05 MB/s}" in text
+    assert list(read_devices(path)) == ["a_gpu"]
 
 
 def test_a_name_may_be_given(asked: dict[str, Any], tmp_path: Path) -> None:

@@ -437,3 +437,10 @@ def test_a_compressor_can_be_named_by_its_path() -> None:
 
 def test_parameters_that_change_the_laws_are_checked_with_them() -> None:
     assert check("randomk", {"scaled": True, "ratio": 0.2}) == tuple(CHECKS)
+
+
+def test_gradients_are_put_on_the_device_that_is_asked_for() -> None:
+    """The meta device has no values: whatever looks at one there fails."""
+    (found,) = [f for f in examine("none", device="meta").findings if "updates_have" in f.checks[0]]
+    assert "meta" in found.message
+    assert not examine("none", device="cpu").findings

@@ -2,7 +2,9 @@
 
 A hook of every parameter copies its gradient to the CPU at the instant at which autograd has
 accumulated it: before anybody clips, scales or averages it. DistributedDataParallel averages
-gradients behind that instant, in place or not, so that what is copied is each rank's own.
+gradients behind that instant, in place or not, so that what is copied is each rank's own. On a GPU
+the copy is one more thing in the stream that computes, into pinned memory: the host goes on, and
+waits once, at the end of the iteration.
 
 An iteration with several backward passes is one of two things. For one worker they are the
 micro-batches of gradient accumulation, and their sum is kept. For N virtual workers each of N
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
+from gcsim.compressors.streams import landed, landing
 from gcsim.errors import Problem
 
 _NAMED = 4
@@ -50,7 +53,7 @@ class GradientCapture:
     def start(self) -> None:
         """Attach the hooks; the copies' memory is taken once."""
         self._held = [
-            [torch.zeros(p.shape, dtype=torch.float32) for _, p in self._parameters]
+            [landing(parameter.shape, parameter.device) for _, parameter in self._parameters]
             for _ in range(self._workers)
         ]
         for number, (_, parameter) in enumerate(self._parameters):
@@ -119,6 +122,8 @@ class GradientCapture:
 
     def gradients(self) -> list[tuple[Tensor, ...]]:
         """By worker, by parameter: the copies, which the next iteration overwrites."""
+        for device in {parameter.device for _, parameter in self._parameters}:
+            landed(device)
         if self._allow_unused:
             for held in self._held:
                 for copy, count in zip(held, self._counts, strict=True):
@@ -166,7 +171,7 @@ class GradientCapture:
             )
             return
         with torch.no_grad():
-            copy.copy_(gradient)
+            copy.copy_(gradient, non_blocking=True)
 
     def _fault(self, name: str, what: str, hint: str) -> None:
         self._faults.setdefault(name, Problem(message=what, place=f"parameter {name}", hint=hint))

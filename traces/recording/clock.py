@@ -2,8 +2,8 @@
 
 Hooks note instants and do nothing else: before and after the model's forward, after each
 parameter's gradient has been accumulated, before and after each step of a torch optimiser. On a
-CPU an instant is the host's clock; on a GPU it is an event on the stream that computes, because
-the host only queues work there, far ahead.
+CPU an instant is the host's clock; on a GPU it is an event on the stream that computes
+(`compressors/streams.py`).
 
 The backward pass begins where the model's forward ends: the loss belongs to it. Of several
 micro-batches the last is timed. Where ranks exchange gradients, what lies between the last
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import platform
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gcsim.compressors.lazy_torch import nn, torch
+from gcsim.compressors.streams import clock_of
 from gcsim.traces.passes import PassTimes
 
 
@@ -57,7 +57,7 @@ class PassClock:
         self._parameters = [parameter for _, parameter in parameters]
         self._exchanges = exchanges
         """Whether the end of the backward pass is a wait for other ranks."""
-        self._instants = _instants(self._parameters[0].device)
+        self._now = clock_of(self._parameters[0].device)
         self._handles: list[Any] = []
         self._clear()
 
@@ -90,46 +90,44 @@ class PassClock:
 
     def turn(self) -> OnePass | None:
         """The iteration that ends here; None when a part of it was not seen."""
-        between = self._instants.seconds
         begin, turned, ready, steps = self._begin, self._turned, self._ready, self._optimizers
         self._clear()
         if begin is None or turned is None or len(ready) < len(self._parameters):
             return None
-        self._instants.wait()
-        times = tuple(between(turned, ready[number]) for number in range(len(ready)))
+        times = tuple(ready[number] - turned for number in range(len(ready)))
         last = max(times)
-        steps = [(a, b) for a, b in steps if between(turned, a) >= last]
+        steps = [(a, b) for a, b in steps if a - turned >= last]
         if not steps:
             backward = last
         elif self._exchanges:
-            backward = last + sum(between(a, b) for a, b in steps)
+            backward = last + sum(b - a for a, b in steps)
         else:
-            backward = max(between(turned, b) for _, b in steps)
-        return OnePass(forward=between(begin, turned), ready=times, backward=backward)
+            backward = max(b - turned for _, b in steps)
+        return OnePass(forward=turned - begin, ready=times, backward=backward)
 
     def _enters(self, _module: nn.Module, _given: Any) -> None:
         if not torch.is_grad_enabled():
             return  # an evaluation in between
         if self._begin is None or self._ready:
             self._clear()
-            self._begin = self._instants.now()
+            self._begin = self._now()
 
     def _leaves(self, _module: nn.Module, _given: Any, _output: Any) -> None:
         if torch.is_grad_enabled() and not self._ready:
-            self._turned = self._instants.now()
+            self._turned = self._now()
 
     def _arrives(self, number: int) -> Callable[[Any], None]:
         def hook(_parameter: Any) -> None:
-            self._ready[number] = self._instants.now()
+            self._ready[number] = self._now()
 
         return hook
 
     def _opens(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._opened = self._instants.now()
+        self._opened = self._now()
 
     def _closes(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._opened is not None:
-            self._optimizers.append((self._opened, self._instants.now()))
+            self._optimizers.append((self._opened, self._now()))
             self._opened = None
 
 
@@ -152,42 +150,3 @@ def median_pass(passes: Sequence[OnePass], device: torch.device, ranks: int = 1)
         processor="gpu" if device.type == "cuda" else "cpu",
         source=f"recorded on {where}, median of {of} in which nothing was copied",
     )
-
-
-class _Host:
-    """Instants of the host's clock."""
-
-    @staticmethod
-    def now() -> float:
-        return time.perf_counter()
-
-    @staticmethod
-    def seconds(begin: float, end: float) -> float:
-        return end - begin
-
-    @staticmethod
-    def wait() -> None:
-        """Nothing is pending."""
-
-
-class _Stream:
-    """Instants on the current stream of a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def now(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    @staticmethod
-    def seconds(begin: Any, end: Any) -> float:
-        return float(begin.elapsed_time(end)) / 1e3
-
-    def wait(self) -> None:
-        torch.cuda.synchronize(self._device)
-
-
-def _instants(device: torch.device) -> Any:
-    return _Stream(device) if device.type == "cuda" else _Host()

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.streams import Clock, clock_of, landed
 
 SHORTEST = 200e-6
 """Seconds of a loop of calls."""
@@ -33,6 +34,8 @@ class DeviceClock(Protocol):
 
     device: str
     """torch's name of it: "cpu" or "cuda"."""
+    now: Clock
+    """Instants on the device."""
 
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """Run `call` often enough; `waits`: the call itself waits for the device."""
@@ -57,26 +60,14 @@ class CudaClock:
 
     device = "cuda"
 
+    def __init__(self) -> None:
+        self.now = clock_of(torch.device(self.device))
+
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """See `DeviceClock`."""
-        torch.cuda.synchronize()
-        return _repeated(
-            lambda calls: (
-                _loop(call, calls, time.perf_counter) if waits else self._between(call, calls)
-            ),
-            repeats,
-        )
-
-    @staticmethod
-    def _between(call: Callable[[], object], calls: int) -> float:
-        make: Any = torch.cuda.Event  # torch leaves it untyped
-        start, end = make(enable_timing=True), make(enable_timing=True)
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3  # milliseconds
+        landed(torch.device(self.device))
+        now = time.perf_counter if waits else self.now
+        return _repeated(lambda calls: _loop(call, calls, now), repeats)
 
 
 def clock_for(device: str) -> DeviceClock:
@@ -84,11 +75,11 @@ def clock_for(device: str) -> DeviceClock:
     return CudaClock() if device == "cuda" else CpuClock()
 
 
-def _loop(call: Callable[[], object], calls: int, now: Callable[[], float]) -> float:
+def _loop(call: Callable[[], object], calls: int, now: Clock) -> float:
     started = now()
     for _ in range(calls):
         call()
-    return now() - started
+    return float(now() - started)
 
 
 def _repeated(run: Callable[[int], float], repeats: int) -> Dispersion:

@@ -62,7 +62,7 @@ def calibrate_device_command(
 ) -> None:
     """Measure this machine as a device.
 
-    What its kernels cost (about a minute), for cluster.device of a scenario.
+    What its kernels cost (about a minute, on a GPU some ten), for cluster.device of a scenario.
     """
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
@@ -81,6 +81,7 @@ def calibrate_device_command(
         )
     check_writable(output.parent)
     models = [(shipped_model(one).name, batch) for one in model or ()]
+    from gcsim.scenarios.calibration.copies import as_bus, in_words
     from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
     from gcsim.scenarios.catalog.device_file import write_device
 
@@ -95,20 +96,35 @@ def calibrate_device_command(
             models=models,
             command=command,
         )
-    measured, sums = calibration.device, _sums(calibration.sums)
-    code = calibration.setting or "torch has no Gloo here"
-    write_device(measured, output, f"{_HEAD}sums        {sums}\nframework   {code}\n")
+    measured = calibration.device
+    beside = {
+        "sums": _sums(calibration.sums),
+        "framework": calibration.setting or "torch has no Gloo here",
+    }
+    if calibration.copies:
+        bus = as_bus(calibration.copies)
+        beside["bus"] = f"{bus} over Gloo ({in_words(calibration.copies)})"
+        beside["device sums"] = _sums(calibration.additions)
+    write_device(
+        measured, output, _HEAD + "".join(f"{key:11} {text}\n" for key, text in beside.items())
+    )
     if not quiet:
         note(
             *_lines(measured),
-            f"  additions of Gloo: {sums}",
-            f"  DDP around an exchange: {code}",
+            *(f"  {_BESIDE[key]}: {text}" for key, text in beside.items()),
             f"written: {output}",
         )
         change = f"cluster.device={output}"
-        note_next(["gcsim", "run", "alexnet_32node", "--set", change], "use it")
+        note_next(["run", "alexnet_32node", "--set", change], "use it")
 
 
+_BESIDE = {
+    "sums": "additions of Gloo",
+    "framework": "DDP around an exchange",
+    "bus": "copies",
+    "device sums": "additions on the device",
+}
+"""What is measured beside the device, and belongs elsewhere in a scenario."""
 _HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
 kernels     by class: what is metered without a measurement of its own
 primitives  by kernel: bytes of one launch and its time; lines between the points

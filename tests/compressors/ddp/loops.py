@@ -21,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.ddp import hook as hooks
 from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.ddp.model import group_for
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, gather_variable
 from gcsim.errors import InputError
 from tests.compressors.ddp.plan import (
@@ -29,12 +31,14 @@ from tests.compressors.ddp.plan import (
     SEED,
     SHAPES,
     Planned,
+    gpus_for,
     gradients,
     in_lockstep,
     planned,
     same_bits,
     steps_of,
 )
+from tests.compressors.standin import pretended_gpu
 
 COUNT = 3
 TOPK: dict[str, Any] = {"ratio": 0.05}
@@ -196,6 +200,25 @@ def a_part_of_the_ranks_trains(rank: int) -> None:
         expect_lockstep(hook, rank // 2, given, updates[1:])
 
 
+def exchanges_as_on_a_gpu(rank: int) -> None:
+    """On a stream of its own, with the collectives of a GPU: on a stand-in where there is none."""
+    if gpus_for(COUNT):
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        model = planned(device, process_group=dist.new_group(backend="nccl"))
+        hook = topk(model)
+        updates = list(steps_of(model, rank))
+    else:
+        with pretended_gpu(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hooks, "group_for", lambda *of: (group_for(*of)[0], True))
+            model = planned()
+            hook = topk(model)
+            updates = list(steps_of(model, rank))
+    assert not hook._collectives._on_host
+    got = [[update.cpu() for update in step] for step in updates]
+    expect_lockstep(hook, rank, of_all(range(1, 5)), got[1:])
+
+
 # --- the thread --------------------------------------------------------------------------
 
 
@@ -334,6 +357,7 @@ LOOPS: dict[str, Callable[[int], None]] = {
             trains_in_bfloat16,
             replicas_stay_equal,
             a_part_of_the_ranks_trains,
+            exchanges_as_on_a_gpu,
             backward_goes_on_meanwhile,
             ranks_keep_one_order,
             the_thread_ends_with_the_model,

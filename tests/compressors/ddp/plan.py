@@ -101,12 +101,18 @@ class Planned(nn.Module):
 
     def forward(self, given: list[Tensor]) -> Tensor:
         """d/dp of sum(p g) is g."""
-        parts = [(p * g).sum() for p, g in zip(self.tensors, given, strict=True)]
+        parts = [(p * g.to(p)).sum() for p, g in zip(self.tensors, given, strict=True)]
         return torch.stack(parts).sum()
 
 
-def planned(**options: Any) -> DistributedDataParallel:
-    return DistributedDataParallel(Planned(), bucket_cap_mb=BUCKET_MB, **options)
+def planned(device: torch.device | None = None, **options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(Planned().to(device), bucket_cap_mb=BUCKET_MB, **options)
+
+
+def gpus_for(count: int) -> bool:
+    """Are there so many? What is tested as on a GPU then runs there, over NCCL; else in host
+    memory, over Gloo."""
+    return torch.cuda.device_count() >= count
 
 
 def steps_of(model: nn.Module, rank: int, steps: int = STEPS + 1) -> Iterator[list[Tensor]]:

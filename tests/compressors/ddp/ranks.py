@@ -34,7 +34,7 @@ from gcsim.compressors.requests import (
     TreeMerge,
 )
 from tests.compressors.ddp.loops import LOOPS
-from tests.compressors.ddp.plan import SEED, carried, planned, steps_of
+from tests.compressors.ddp.plan import SEED, carried, gpus_for, planned, steps_of
 from tests.forked import ranks
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.uint8)
@@ -108,11 +108,21 @@ def _bytes(length: int, seed: int) -> Tensor:
     return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=generator)
 
 
-def collectives(rank: int) -> Iterator[Any]:
-    carried_out = Collectives(dist.new_group(backend="gloo"))
+def collectives(
+    rank: int, backend: str = "gloo", device: torch.device | None = None
+) -> Iterator[Any]:
+    carried_out = Collectives(dist.new_group(backend=backend), device)
     for request in requests(rank, carried_out.count):
         reply = carried_out.execute(request)
         yield [t.clone() for t in reply] if isinstance(reply, list) else reply.clone()
+
+
+def as_on_a_gpu(rank: int) -> Iterator[Any]:
+    """The ways of a GPU's payloads."""
+    if not gpus_for(dist.get_world_size()):
+        return collectives(rank, "gloo", torch.device("cpu"))
+    torch.cuda.set_device(rank)
+    return collectives(rank, "nccl", torch.device("cuda", rank))
 
 
 # --- training loops ----------------------------------------------------------------------
@@ -152,6 +162,7 @@ def left(rank: int) -> Iterator[Any]:
 JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "registry": registry,
     "collectives": collectives,
+    "as_on_a_gpu": as_on_a_gpu,
     "loops": loops,
     "left": left,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -87,6 +89,20 @@ def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
     workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
     with kernels(), pytest.raises(AssertionError, match="asked for"):
         workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)
+
+
+def test_no_part_of_gcsim_imports_triton_where_there_is_no_gpu() -> None:
+    """With all methods, the hook, recording and calibration loaded, and torch."""
+    code = (
+        "import sys, torch, gcsim\n"
+        "import gcsim.compressors.ddp.hook, gcsim.scenarios.calibration.device\n"
+        "import gcsim.traces.recording.recording\n"
+        "from gcsim.compressors.registry import REGISTRY, compressor_class\n"
+        "assert all(compressor_class(name) for name in REGISTRY)\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] == 'triton'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.long

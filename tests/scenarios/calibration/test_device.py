@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,23 @@ import pytest
 import torch
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
-from gcsim.compressors.meter import segment
+from gcsim.compressors.loops import array
+from gcsim.compressors.meter import kernel, kernel_name, segment
+from gcsim.compressors.streams import Clock
 from gcsim.errors import InputError
+from gcsim.scenarios.calibration import machine
+from gcsim.scenarios.calibration.copies import as_bus, in_words, time_copies
 from gcsim.scenarios.calibration.device import Calibration, calibrate_device, primitive_curves
 from gcsim.scenarios.calibration.kernels import time_compressors
+from gcsim.scenarios.calibration.sums import time_device_sums
 from gcsim.scenarios.catalog import read_devices
 from gcsim.scenarios.catalog.device_file import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Device
-from gcsim.traces.timing import clock as device_clock
-from gcsim.traces.timing.clock import CpuClock, Dispersion
+from gcsim.traces.timing.clock import CpuClock, CudaClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
+from tests.compressors.standin import pretended_gpu
 
 LAUNCH = {kind: (place + 1) * 1e-6 for place, kind in enumerate(KERNEL_CLASSES)}
 BANDWIDTH = {kind: (place + 1) * 3e9 for place, kind in enumerate(KERNEL_CLASSES)}
@@ -29,9 +35,14 @@ FLOP_RATE = 5e12
 
 
 class KnownDevice:
-    """A clock on a device that costs exactly launches + bytes / bandwidth + FLOPs / rate."""
+    """A clock on a device that costs exactly launches + bytes / bandwidth + FLOPs / rate; kernels
+    inside of compressors take a microsecond."""
 
     device = "cpu"
+
+    def __init__(self) -> None:
+        ticks = itertools.count()
+        self.now: Clock = lambda: next(ticks) * 1e-6
 
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         with segment() as recorder:
@@ -52,6 +63,8 @@ def known() -> Calibration:
         quick=True,
         models=[("lenet", 8)],
         clock=KnownDevice(),
+        seconds=1e-9,  # the shortest buckets alone
+        compressors=["signsgd"],
     )
 
 
@@ -160,35 +173,49 @@ def test_the_cpu_clock_repeats_what_is_short_and_takes_the_lowest() -> None:
     assert found.median == pytest.approx(2e-5)
 
 
-def test_the_gpu_clock_records_events_around_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for torch.cuda whose device needs 2 ms a call, launched at once."""
-    device = 0.0
-    log: list[str] = []
+def test_the_gpu_clock_records_events_around_the_loop() -> None:
+    """On a stand-in: a call takes the device 2 ms, an event one more, and is launched at once."""
+    with pretended_gpu() as gpu:
 
-    class Event:
-        def __init__(self, *, enable_timing: bool) -> None:
-            assert enable_timing
-            self.at = 0.0
+        def call() -> None:
+            gpu.tick()
+            gpu.tick()
 
-        def record(self) -> None:
-            self.at = device
+        found = CudaClock().time(call, repeats=2)
+        assert found.lowest == pytest.approx(3e-3)
+        assert gpu.waits > 2  # until it was idle, and for the end of each loop
 
-        def synchronize(self) -> None:
-            log.append("waited")
 
-        def elapsed_time(self, end: Event) -> float:
-            return (end.at - self.at) * 1e3
+def test_copies_and_additions_are_found_as_they_are(tmp_path: Path) -> None:
+    """To and from a "device" that is the host: each copy reads and writes its bytes, and counts
+    once; an addition reads two and writes one."""
+    launch, bandwidth = LAUNCH["streaming"], BANDWIDTH["streaming"]
+    copies = time_copies(KnownDevice(), sizes=(4_000, 400_000, 4_000_000), repeats=1)
+    assert set(copies) == {"to the host", "from the host", "within the device"}
+    for found in copies.values():
+        assert found.launch == pytest.approx(launch, rel=0.01)
+        assert found.bandwidth == pytest.approx(bandwidth / 2, rel=0.01)
+    # 1 us and half of 3 GB/s
+    assert as_bus(copies) == "cluster.intra_node: {bandwidth: 1.5 GB/s, latency: 1 us}"
+    assert as_bus({}) == in_words({}) == ""
+    sums = time_device_sums(KnownDevice(), ("float32", "int8"), nbytes=1 << 20)
+    expected = (1 << 20) / (launch + 3 * (1 << 20) / bandwidth)
+    assert sums == {name: pytest.approx(expected) for name in ("float32", "int8")}
 
-    def call() -> None:
-        nonlocal device
-        device += 2e-3
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("idle"))
-    found = device_clock.CudaClock().time(call, repeats=2)
-    assert found.lowest == pytest.approx(2e-3)
-    assert log[0] == "idle"
-    assert "waited" in log
+def test_a_file_says_which_gpu_and_software_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "version"
+    told.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  1.2.3  Release\n")
+    assert machine.driver(told) == "1.2.3"
+    assert machine.driver(tmp_path / "none") == ""
+    monkeypatch.setattr(machine.driver, "__defaults__", (told,))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(torch.version, "cuda", "13.9")
+    said = machine.conditions("cuda")
+    assert said.startswith(f"A GPU, driver 1.2.3, CUDA 13.9, torch {torch.__version__}")
+    assert machine.title("cuda") == f"A GPU, PyTorch {torch.__version__}"
 
 
 # --- compressors' own kernels -------------------------------------------------------------------
@@ -227,3 +254,29 @@ def test_a_compressor_can_be_priced_by_what_others_taught() -> None:
     ).curves_without("signsgd")
     assert "packing.pack_signs" not in known
     assert any(name.startswith("selection.") for name in known)
+
+
+def test_a_loop_that_works_in_host_memory_is_counted_and_not_timed() -> None:
+    """On a GPU: its time says nothing about the device."""
+    ticks = itertools.count()
+
+    @kernel("sort")
+    def visits(x: torch.Tensor) -> None:
+        array(Elsewhere())  # type: ignore[arg-type]
+
+    @kernel("sort")
+    def stays(x: torch.Tensor) -> None:
+        array(x)
+
+    class Elsewhere:
+        is_cpu = False
+
+        def numpy(self, *, force: bool) -> object:
+            return None
+
+    x = torch.zeros(3)
+    with segment(lambda: next(ticks)) as recorder:
+        visits(x)
+        stays(x)
+    assert [cost.name for cost in recorder.fixed] == [kernel_name(visits), kernel_name(stays)]
+    assert [one.cost.name for one in recorder.timed] == [kernel_name(stays)]

@@ -11,6 +11,7 @@ from torch import nn
 from gcsim.traces.models.building import trainable
 from gcsim.traces.recording import clock as recording_clock
 from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
+from tests.compressors.standin import pretended_gpu
 
 
 class ByHand:
@@ -18,17 +19,6 @@ class ByHand:
 
     def __init__(self) -> None:
         self.at = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-    @staticmethod
-    def seconds(begin: float, end: float) -> float:
-        return end - begin
-
-    @staticmethod
-    def wait() -> None:
-        """Nothing is pending."""
 
 
 class Slow(torch.autograd.Function):
@@ -62,7 +52,7 @@ def clocked(
 ) -> OnePass | None:
     """Loss 1 s, then 7 s of waiting, then 2 s of the optimiser, then 11 s of something else."""
     hand = ByHand()
-    monkeypatch.setattr(recording_clock, "_instants", lambda device: hand)
+    monkeypatch.setattr(recording_clock, "clock_of", lambda device: lambda: hand.at)
     model = Two(hand)
     clock = PassClock(model, trainable(model), exchanges=exchanges)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -127,25 +117,18 @@ def test_parameters_on_several_devices_cannot_be_timed() -> None:
     assert not can_be_timed([*trainable(here), *trainable(there)])
 
 
-def test_on_a_gpu_instants_are_events_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls alone: no GPU is needed, none is measured."""
-    called: list[str] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self, stream: str) -> None:
-            called.append(stream)
-
-        def elapsed_time(self, other: Event) -> float:
-            return 1500.0  # milliseconds
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: called.append("wait"))
-    instants = recording_clock._instants(torch.device("cuda", 1))
-    begin, end = instants.now(), instants.now()
-    instants.wait()
-    assert instants.seconds(begin, end) == 1.5
-    assert called == ["stream of cuda:1", "stream of cuda:1", "wait"]
+def test_on_a_gpu_a_pass_is_timed_by_events_of_its_stream() -> None:
+    """Each event of the stand-in is a millisecond behind the one before it."""
+    model, data = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.ones(1, 2)
+    with pretended_gpu() as gpu:
+        clock = PassClock(model, trainable(model))
+        clock.start()
+        try:
+            model(data).sum().backward()
+            assert gpu.waits == 0
+            found = clock.turn()
+        finally:
+            clock.stop()
+    assert found is not None
+    assert (found.forward, sorted(found.ready)) == (1e-3, [1e-3, 2e-3, 3e-3, 4e-3])
+    assert found.backward == 4e-3

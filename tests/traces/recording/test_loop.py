@@ -16,6 +16,7 @@ from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.moments.second_moments import second_moments
 from gcsim.traces.storage.store import Trace, recorded_passes
+from tests.compressors.standin import pretended_gpu
 
 BATCH = 8
 
@@ -117,6 +118,29 @@ def test_the_trace_holds_the_gradients_of_the_loop_from_before_clipping(tmp_path
     assert len(losses) == 6
     assert trace.source["losses"] == losses[:4]
     for iteration in range(4):
+        assert all_equal(gradients(trace, iteration, 0), expected[iteration])
+
+
+def test_on_a_gpu_copies_are_queued_and_waited_for_once_an_iteration(tmp_path: Path) -> None:
+    """On a stand-in: copies into pinned memory hold nobody up, and are there when they are read."""
+    expected: list[list[Tensor]] = []
+    waits: list[tuple[int, int]] = []
+    network_ = network()
+    with (
+        pretended_gpu() as gpu,
+        gcsim.record(network_, tmp_path / "t", iterations=2, timed=0, quiet=True) as recording,
+    ):
+
+        def told(_number: int, loss: Tensor) -> bool:
+            before = gpu.waits
+            done = recording.step(loss)
+            waits.append((before, gpu.waits))
+            return bool(done)
+
+        train(network_, 20, told, seen=expected)
+    assert waits == [(0, 1), (1, 2)]
+    trace = Trace.open(tmp_path / "t")
+    for iteration in range(2):
         assert all_equal(gradients(trace, iteration, 0), expected[iteration])
 
 

@@ -1,0 +1,103 @@
+"""What runs beside what on a device, and when? All that knows streams and events.
+
+On a GPU the host only queues work, far ahead. An instant there is an event in a stream: `end -
+begin` are seconds, as of the clock's numbers in host memory, and waits until both are past. Work of
+two streams is in order where one waits for the other's event. In host memory things happen in the
+order in which they are called, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+
+if TYPE_CHECKING:
+    Future = torch.futures.Future[Any]
+
+Clock = Callable[[], Any]
+"""Gives the present instant; the difference of two is seconds."""
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether what is called there is only queued."""
+    return device.type == "cuda"
+
+
+class Instant:
+    """When the current stream of a GPU gets here."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+        self._event.record(torch.cuda.current_stream(device))
+
+    def __sub__(self, earlier: Instant) -> float:
+        for each in (earlier, self):
+            each._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3  # milliseconds
+
+    @property
+    def past(self) -> bool:
+        """Whether the device has come so far; nobody waits."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch's own
+
+
+def clock_of(device: torch.device, host: Callable[[], float] = time.perf_counter) -> Clock:
+    """Instants on that device; those of `host` where nothing is queued."""
+    return partial(Instant, device) if has_streams(device) else host
+
+
+def is_past(instant: Any) -> bool:
+    """Whether the difference to it is known without waiting."""
+    return instant.past if isinstance(instant, Instant) else True
+
+
+class Beside:
+    """A stream of a device beside the one that computes there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        queued = has_streams(device)
+        self._stream: Any = torch.cuda.Stream(device) if queued else None  # type: ignore[no-untyped-call]
+
+    def ready(self, tensor: Tensor) -> Any:
+        """To be handed to `after`: what the current stream has to do before `tensor` is complete.
+
+        The tensor's memory is given to nobody else until this stream is done with it.
+        """
+        if self._stream is None:
+            return None
+        tensor.record_stream(self._stream)
+        return torch.cuda.current_stream(self._device).record_event()
+
+    @contextmanager
+    def after(self, ready: Any = None) -> Iterator[None]:
+        """What is called inside runs on this stream, behind what `ready` stands for."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):  # and on its device
+            if ready is not None:
+                self._stream.wait_event(ready)
+            yield
+
+    def future(self) -> Future:
+        """One that is completed inside `after`: who waits for it goes on as soon as what completes
+        it is queued, and their stream waits for this one."""
+        return torch.futures.Future(devices=[] if self._stream is None else [self._device])
+
+
+def landing(shape: Any, device: torch.device) -> Tensor:
+    """Float32 zeros in host memory, for `copy_(..., non_blocking=True)` of a tensor on `device`:
+    the copy is then one more thing in the stream's order. `landed` says when it is there."""
+    return torch.zeros(shape, dtype=torch.float32, pin_memory=has_streams(device))
+
+
+def landed(device: torch.device) -> None:
+    """Wait until everything that was queued on a device is done."""
+    if has_streams(device):
+        torch.cuda.synchronize(device)
