@@ -4,11 +4,11 @@
     @on_device("levels")
     def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
 
-A call whose first argument lies on a GPU is handed over to the function of the same name and
-signature in `gpu/levels.py`: its twin, which has the same contract and gives the same bytes. The
-meter stands outside and counts both alike. A twin that has no kernel for its arguments returns
-`NotImplemented`; the call is then the loop's, by way of host memory, and so it is where Triton is
-not installed. Triton is imported at the first tensor on a GPU.
+A call whose first argument is a tensor on a GPU, or a list of such, is handed over to the function
+of the same name and signature in `gpu/levels.py`: its twin, which has the same contract and gives
+the same bytes. The meter stands outside and counts both alike. A twin that has no kernel for its
+arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and so it is
+where Triton is not installed. Triton is imported at the first tensor on a GPU.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def handled(values: Tensor) -> bool:
     return (values.is_cuda or interpreted) and _has_triton()
 
 
+def within_reach(values: Tensor) -> Tensor:
+    """The tensor where kernels work on it, else in host memory, where loops do."""
+    return values if handled(values) else values.cpu()
+
+
 def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`."""
 
@@ -40,7 +45,9 @@ def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
             first: Any = args[0] if args else next(iter(kwargs.values()))
-            if handled(first):
+            if isinstance(first, (list, tuple)):
+                first = first[0]
+            if isinstance(first, torch.Tensor) and handled(first):
                 # kernels are launched on the current device
                 with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
                     result = twin(file, function.__name__)(*args, **kwargs)

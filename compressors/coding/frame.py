@@ -204,7 +204,7 @@ def together(values: Tensor) -> bool:
 
     Where calls take longer than elements, and nobody counts the kernels of each frame.
     """
-    return values.numel() < SHORT and values.is_cpu and not counting()
+    return values.numel() < SHORT and values.is_cpu and not (counting() or handled(values))
 
 
 # --- loops: a call for each frame, most of which are short ---------------------------------------

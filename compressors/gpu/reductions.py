@@ -1,4 +1,5 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`, the checksum's sum, TernGrad's moments.
+"""Sums and extrema on a GPU: twins of `coding/scans.py`, the checksum's sum, TernGrad's moments,
+SIDCo's sums of magnitudes.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -86,6 +88,38 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     return largest, math.sqrt(max(squares / n - mean**2, 0.0))
 
 
+def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
+    """See `magnitude_fits._add_and_sum`."""
+    return _magnitudes(memory, added.contiguous(), 0.0)
+
+
+def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
+    """See `magnitude_fits._sums`."""
+    return _magnitudes(values, None, threshold)
+
+
+def _magnitudes(
+    values: Tensor, added: Tensor | None, threshold: float
+) -> tuple[float, float, float]:
+    n = values.numel()
+    sums = values.new_empty((3, blocks(n)), dtype=torch.float64)
+    launch(
+        _excess, blocks(n), values, values if added is None else added, sums, n, blocks(n),
+        float(np.float32(threshold)), ADD=added is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    count, total, squares = sums.sum(1).tolist()
+    return float(n) if added is not None else count, total, squares
+
+
+def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
+    """See `magnitude_fits._sum_of_logarithms`."""
+    sizes = values.double().abs()
+    zero = sizes == 0
+    total = torch.where(zero, 1.0, sizes).log().sum()
+    zeros, logarithms = torch.stack((zero.sum().double(), total)).tolist()
+    return zeros, logarithms
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
@@ -125,6 +159,22 @@ def _weigh_words(body, sums, words, GROUPS: tl.constexpr):
     word = load_words(body, group, tl.cast(words, tl.int64) * 8, 8)
     total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
     tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))
+
+
+@triton.jit
+def _excess(values, added, sums, n, programs, threshold, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    """By block, of |v| - threshold where that is positive: their number, sum, sum of squares."""
+    program = tl.program_id(0)
+    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(values + at, mask=at < n, other=0.0)
+    if ADD:
+        v = v + tl.load(added + at, mask=at < n, other=0.0)
+        tl.store(values + at, v, mask=at < n)
+    above = tl.abs(v) > threshold
+    x = tl.where(above, tl.abs(v) - threshold, 0.0).to(tl.float64)
+    tl.store(sums + program, tl.sum(above.to(tl.float64), axis=0))
+    tl.store(sums + programs + program, tl.sum(x, axis=0))
+    tl.store(sums + 2 * programs + program, tl.sum(x * x, axis=0))
 
 
 @triton.jit

@@ -11,6 +11,8 @@ the number of marked elements, which is the length of the message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
@@ -44,16 +46,47 @@ def _marked(
     down: float | np.float32 | None,
 ) -> Marks:
     n = values.numel()
-    counts = values.new_empty(blocks(n), dtype=torch.int64)
-    marks = Marks(
+    marks = _new_marks(values, up, down)
+    launch(
+        _mark, blocks(n), values, values if added is None else added, marks.counts, n,
+        float(marks.up), float(marks.down), ADD=added is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    return marks
+
+
+def _new_marks(
+    values: Tensor, up: float | np.float32, down: float | np.float32 | None = None
+) -> Marks:
+    counts = values.new_empty(blocks(values.numel()), dtype=torch.int64)
+    return Marks(
         down=np.float32(-up if down is None else down), up=np.float32(up), counts=counts,
         places=np.empty((0, 0), dtype=np.uint16),
     )  # fmt: skip
+
+
+def add_momentum(
+    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
+) -> Marks:
+    """See `dgc.add_momentum`."""
+    n = v.numel()
+    marks = _new_marks(v, threshold)
     launch(
-        _mark, blocks(n), values, values if added is None else added, counts, n, float(marks.up),
-        float(marks.down), ADD=added is not None, BLOCK=BLOCK,
+        _accumulate, blocks(n), u, v, gradient.contiguous(), marks.counts, n,
+        float(np.float32(momentum)), float(marks.up), NESTEROV=nesterov, BLOCK=BLOCK,
     )  # fmt: skip
     return marks
+
+
+def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+    """See `dgc._next_velocity`."""
+    u, v, gradient = parts
+    m = float(np.float32(momentum))
+    return v + ((u + gradient) * m + gradient if nesterov else u * m + gradient)
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    """See `selection._sum`."""
+    return sum(terms[1:], start=terms[0].clone())
 
 
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
@@ -152,6 +185,27 @@ def _mark(
         v = v + tl.load(added + at, mask=at < n, other=0.0)
         tl.store(values + at, v, mask=at < n)
     inside = (v < up) & (v > down)  # NaN is not
+    hits = tl.where((at < n) & (inside == 0), 1, 0)
+    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
+
+
+@triton.jit
+def _accumulate(
+    u, v, gradient, counts, n, momentum, up, NESTEROV: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    direction = tl.load(u + at, mask=at < n, other=0.0)
+    added = tl.load(gradient + at, mask=at < n, other=0.0)
+    if NESTEROV:
+        direction = (direction + added) * momentum
+        step = direction + added
+    else:
+        direction = direction * momentum + added
+        step = direction
+    velocity = tl.load(v + at, mask=at < n, other=0.0) + step
+    tl.store(u + at, direction, mask=at < n)
+    tl.store(v + at, velocity, mask=at < n)
+    inside = (velocity < up) & (velocity > -up)  # NaN is not
     hits = tl.where((at < n) & (inside == 0), 1, 0)
     tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -42,6 +43,23 @@ def blocks(n: int) -> int:
 def index_type(n: int) -> Any:
     """Of positions below n: 32 bits where they suffice, since 64-bit divisions are slow."""
     return tl.int32 if n < _NARROW else tl.int64
+
+
+def float64_bits(value: float) -> int:
+    """How a kernel is given a float64, in a parameter `tl.uint64`: as a float it has 32 bits."""
+    return int(np.float64(value).view(np.uint64))
+
+
+@triton.jit
+def float64(bits):
+    """Undo `float64_bits`."""
+    return tl.cast(bits, tl.uint64).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def magnifier(largest):
+    """See `bucket_levels.magnifier`."""
+    return tl.where(largest < 1e30, 2.0**24, 0.25)
 
 
 @triton.jit

@@ -240,7 +240,7 @@ def _decode(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
 ) -> None:
     n = out.numel()
-    check_packed(array(bits), n, 1)
+    check_packed(bits, n, 1)
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")

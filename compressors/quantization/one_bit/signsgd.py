@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import handled, on_device
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -230,8 +230,7 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
     """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
-        body = frame.body if handled(frame.body) else array(frame.body)
-        check_packed(body, piece.numel, 1)
+        check_packed(frame.body, piece.numel, 1)
         yield piece, frame.body
 
 

@@ -1,12 +1,12 @@
 """Kernels give the bytes that loops give, for the same input and key; run by an interpreter.
 
 Expected values are those of the compiled loops, which have their own tests against independent
-constructions. Lengths lie around groups of eight and the ends of a program's tile (2048) and block
-(4096).
+constructions.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,66 +32,21 @@ from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.floats import natural
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-
-LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
-few = settings(
-    max_examples=settings().max_examples // 6,
-    phases=(Phase.explicit, Phase.generate),  # an interpreter is too slow to look for the least
-)
-SEEDS = st.integers(0, 2**32 - 1)
-KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
-
-
-def vector(n: int, kind: str, seed: int) -> Tensor:
-    """Finite float32 `[n]` of a kind."""
-    rng = np.random.default_rng(seed)
-    values: Any
-    if kind == "normal":
-        values = rng.standard_normal(n)
-    elif kind == "ties":  # few magnitudes, zeros of both signs among them
-        values = rng.integers(-3, 4, n) * rng.choice([-1.0, 1.0], n)
-    elif kind == "subnormal":
-        values = rng.integers(-(1 << 23), 1 << 23, n) * 2.0**-149
-    else:  # any exponent
-        bits = rng.integers(0, 1 << 32, n, dtype=np.uint32)
-        finite = (bits & 0x7F800000) != 0x7F800000
-        return torch.from_numpy(np.where(finite, bits, 0).astype(np.uint32).view(np.float32))
-    return torch.from_numpy(values.astype(np.float32))
-
-
-VECTORS = st.builds(
-    vector,
-    st.sampled_from(LENGTHS),
-    st.sampled_from(("normal", "ties", "subnormal", "any")),
-    SEEDS,
-)
-EXACT = st.builds(vector, st.sampled_from(LENGTHS), st.just("ties"), SEEDS)
-"""Sums of these are exact in float64, whatever the order."""
-
-
-def spoilt(values: Tensor, *, by: float) -> Tensor:
-    """With one element that is infinite or not a number."""
-    return torch.where(torch.arange(values.numel()) == values.numel() // 2, by, values)
+from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
-    modules = (
-        packing, digits, levels, signs, votes, signsgd, terngrad, natural, narrow_floats,
-        index_coding, selection, marks,
-    )  # fmt: skip
-    loops = {
-        f"{module.__name__}.{name}": f for module in modules for name, f in vars(module).items()
-    }
-    for place in ("all_finite", "squared_length", "fingerprint"):
-        loops[f"gcsim.compressors.coding.scans.{place}"] = globals()[place]
-    for place in ("_add_checked", "_add_set"):
-        loops[f"gcsim.compressors.coding.sparse.{place}"] = globals()[place]
-    assert len(on_device.twins) >= 34
+    for name in REGISTRY:  # imports them all
+        compressor_class(name)
+    assert len(on_device.twins) >= 74
     for name, file in on_device.twins.items():
-        twin = on_device.twin(file, name.rpartition(".")[2])
-        assert inspect.signature(twin) == inspect.signature(loops[name]), name
+        module, _, function = name.rpartition(".")
+        loop = getattr(importlib.import_module(module), function)
+        twin = on_device.twin(file, function)
+        assert list(inspect.signature(twin).parameters) == list(inspect.signature(loop).parameters)
 
 
 # --- packing --------------------------------------------------------------------------------------
