@@ -24,7 +24,7 @@ def frames_of(
 
     Raises `InputError` when the frames are not those of this layout.
     """
-    frames = read_frames(message, expected=codec)
+    frames = read_frames(message, expected=codec, most=len(layout.slices))
     for piece in batched(layout.slices):
         frame = next(frames, None)
         if frame is None:

@@ -1,5 +1,4 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`, the checksum's sum, TernGrad's moments,
-SIDCo's sums of magnitudes.
+"""Sums and extrema on a GPU: twins of `coding/scans.py`, TernGrad's moments, SIDCo's sums.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -17,7 +16,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.words import BLOCK, GROUPS, blocks, launch, load_words, tiles
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 MAGNITUDE, SQUARES, ABSOLUTE = 0, 1, 2
@@ -63,17 +62,6 @@ def fingerprint(values: Tensor) -> int:
     data = values.contiguous().view(torch.int32)
     launch(_weigh, blocks(n), data, sums, n, BLOCK=BLOCK)
     return int(sums.sum()) % (1 << 64)
-
-
-def words_and_rest(body: Tensor) -> tuple[int, bytes]:
-    """(the sum of the whole words of eight bytes, see `coding/checksum.py`; the bytes behind):
-    both come to the host in one transfer of 8 to 15 bytes."""
-    words = body.numel() // 8
-    sums = body.new_empty(tiles(8 * words), dtype=torch.int64)
-    launch(_weigh_words, tiles(8 * words), body.contiguous(), sums, words, GROUPS=GROUPS)
-    total = sums.sum().view(1).view(torch.uint8)
-    found = torch.cat((total, body[8 * words :])).cpu().numpy().tobytes()
-    return int.from_bytes(found[:8], "little"), found[8:]
 
 
 def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
@@ -150,14 +138,6 @@ def _weigh(bits, sums, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     word = tl.load(bits + at, mask=at < n, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
     total = tl.sum(word * (at.to(tl.uint64) * 2 + 1), axis=0)
-    tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))
-
-
-@triton.jit
-def _weigh_words(body, sums, words, GROUPS: tl.constexpr):
-    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    word = load_words(body, group, tl.cast(words, tl.int64) * 8, 8)
-    total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
     tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))
 
 

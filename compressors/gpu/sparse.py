@@ -67,7 +67,7 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     elif coder in (Coder.OMEGA, Coder.GAMMA):
         gaps = (decode_omega if coder == Coder.OMEGA else decode_gamma)(body, k)
         if gaps is NotImplemented:
-            return gaps
+            return NotImplemented  # type: ignore[no-any-return]
         positions = gaps.cumsum(0) - 1
     else:
         raise damaged(f"unknown index coder {coder}")
@@ -107,8 +107,8 @@ def signed_words(
     if memory.numel() > INDEX_LIMIT:
         return NotImplemented  # type: ignore[no-any-return]  # the loop says what is wrong
     minus = values < 0
-    level = torch.where(minus, *(float(np.float32(each)) for each in (negative, positive)))
-    memory[indices] = values - level
+    levels = float(np.float32(negative)), float(np.float32(positive))
+    memory[indices] = values - torch.where(minus, levels[0], levels[1])
     return (indices | (minus.long() << 31)).int()  # the low 32 bits
 
 
@@ -133,7 +133,9 @@ def merged_pairs(
 
 
 def _varint(gaps: Tensor) -> Tensor:
-    sizes = 1 + sum((gaps >> (7 * j) > 0).long() for j in range(1, 5))
+    sizes = torch.ones_like(gaps)
+    for j in range(1, 5):
+        sizes += gaps >> (7 * j) > 0
     number = torch.repeat_interleave(torch.arange(gaps.numel(), device=gaps.device), sizes)
     place = torch.arange(number.numel(), device=gaps.device) - (sizes.cumsum(0) - sizes)[number]
     follows = (place + 1 < sizes[number]).long() << 7

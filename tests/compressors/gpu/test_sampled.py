@@ -43,8 +43,9 @@ def drawn(
     weights = sampling.Weights(values.clone())
     sums, prior = weights.sums.clone(), torch.linspace(0.5, 1, values.numel())
     saturated = sampling.saturation(weights, scale)
-    options = {"factor": factor, "prior": prior, "chances": chances}
-    found = sampling.draw(weights, scale, key, expected=5, **options)
+    found = sampling.draw(
+        weights, scale, key, expected=5, factor=factor, prior=prior, chances=chances
+    )
     return sums, saturated, found, weights.values, weights.sums, prior
 
 

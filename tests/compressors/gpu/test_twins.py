@@ -21,6 +21,7 @@ from torch import Tensor
 from gcsim.compressors import on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
+from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers import digits, packing
 from gcsim.compressors.coding.one_bit import signs, votes
@@ -348,17 +349,31 @@ def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
 
 
 @few
-@given(n=st.integers(0, 40) | st.sampled_from(LENGTHS), seed=SEEDS)
-def test_frames_and_their_checksums(n: int, seed: int) -> None:
-    body = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8))
-    message = demand_same(frame.pack_frame, frame.Codec.SIGN, body, numel=n)
+@given(lengths=st.lists(st.integers(0, 40) | st.sampled_from(LENGTHS), min_size=1, max_size=5))
+def test_frames_and_their_checksums(lengths: list[int]) -> None:
+    rng = np.random.default_rng(len(lengths))
+    bodies = [torch.from_numpy(rng.integers(0, 256, n, dtype=np.uint8)) for n in lengths]
+    frames = [demand_same(frame.pack_frame, frame.Codec.SIGN, each, numel=9) for each in bodies]
+    message = torch.cat(frames)
     with kernels():
-        (read,) = frame.read_frames(torch.cat((body[:0], message)))
-        assert equal(read.body, body)
-        if n:
-            message[-1] ^= 4
-            with pytest.raises(InputError, match="checksum"):
-                list(frame.read_frames(message))
+        again = torch.cat(frames)
+        for each in again.split([len(one) for one in frames]):
+            each[16:20] = 0
+        on_gpu("seal", again, lengths)
+        assert torch.equal(again, message)
+        for most in (2, 9):
+            read = [each.body for each in frame.read_frames(message, most=most)]
+            assert equal(read, bodies)
+
+
+@few
+@given(at=st.integers(0, 99), flip=st.integers(1, 255), cut=st.integers(0, 3))
+def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
+    """With the same words: which frame it is, and what is wrong with it."""
+    body = torch.arange(30, dtype=torch.uint8)
+    message = torch.cat([frame.pack_frame(frame.Codec.SIGN, body, numel=9) for _ in range(2)])
+    message[at] ^= flip
+    demand_same(lambda sent: [f.body for f in frame.read_frames(sent, most=3)], message[cut:])
 
 
 def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
