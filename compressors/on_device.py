@@ -38,8 +38,11 @@ def within_reach(values: Tensor) -> Tensor:
     return values if handled(values) else values.cpu()
 
 
-def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`."""
+def on_device(file: str, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`.
+
+    It has the function's name, or that one.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -50,19 +53,19 @@ def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             if isinstance(first, torch.Tensor) and handled(first):
                 # kernels are launched on the current device
                 with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-                    result = twin(file, function.__name__)(*args, **kwargs)
+                    result = twin(file, name or function.__name__)(*args, **kwargs)
                 if result is not NotImplemented:
                     return result  # type: ignore[no-any-return]  # as the contract of twins says
             return function(*args, **kwargs)
 
-        twins[f"{function.__module__}.{function.__name__}"] = file
+        twins[f"{function.__module__}.{function.__name__}"] = file, name or function.__name__
         return chosen
 
     return decorate
 
 
-twins: dict[str, str] = {}
-"""By function, with its module: the file of its twin."""
+twins: dict[str, tuple[str, str]] = {}
+"""By function, with its module: the file and the name of its twin."""
 
 
 @functools.cache

@@ -19,9 +19,11 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_header
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_header, write_header
+from gcsim.compressors.gpu.parts import put, starts
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InternalError
 
 
 def seal(message: Tensor, lengths: list[int]) -> None:
@@ -29,6 +31,22 @@ def seal(message: Tensor, lengths: list[int]) -> None:
     begins = list(itertools.accumulate((n + HEADER_BYTES for n in lengths[:-1]), initial=0))
     found = _checksums(message, begins, lengths).view(torch.uint8).view(-1, 8)[:, :4]
     message[_bytes_of(message, begins, HEADER_BYTES - 4, HEADER_BYTES)] = found
+
+
+def begun(
+    like: Tensor, codec: int, elements: list[int], lengths: list[int], *, flags: int = 0,
+    params: int = 0, nonzero: list[int] | None = None,
+) -> tuple[Tensor, list[int]]:  # fmt: skip
+    """(a message with its headers, to be filled and sealed; where the bodies begin)."""
+    heads = np.zeros((len(lengths), HEADER_BYTES), dtype=np.uint8)
+    for head, n, sent, length in zip(heads, elements, nonzero or elements, lengths, strict=True):
+        if not write_header(head, int(codec), flags, params, n, sent, length):
+            raise InternalError(f"no frame header holds {sent} of {n} elements, {length} bytes")
+    sizes = [HEADER_BYTES + length for length in lengths]
+    message = like.new_empty(sum(sizes), dtype=torch.uint8)
+    places = starts(sizes)
+    put(message, torch.from_numpy(heads).to(like.device), [HEADER_BYTES] * len(sizes), places)
+    return message, [place + HEADER_BYTES for place in places]
 
 
 def frames_at(message: Tensor, start: int, most: int) -> list[tuple[Any, ...]]:

@@ -11,11 +11,13 @@ m 2^28 / n is exact in any order.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import triton
 import triton.language as tl
 
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 
@@ -23,36 +25,77 @@ MAGNITUDE, SQUARES, ABSOLUTE = 0, 1, 2
 _INFINITE = 0x7F800000
 
 
-def bucket_totals(values: Tensor, size: int, what: int) -> Tensor:
-    """Of each bucket of `size` elements of a float32 `[n]`, `[ceil(n / size)]`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Those of many tensors in a flat vector."""
+
+    elements: list[int]
+    """Of each tensor."""
+    begins: list[int]
+    """Where it begins in the vector."""
+    sizes: list[int]
+    """Elements of each of its buckets but perhaps the last."""
+
+    @classmethod
+    def of_one(cls, values: Tensor, size: int) -> Buckets:
+        """Those of a tensor."""
+        return cls(elements=[values.numel()], begins=[0], sizes=[size])
+
+    @property
+    def counts(self) -> list[int]:
+        """Of each tensor."""
+        return [-(-n // max(1, size)) for n, size in zip(self.elements, self.sizes, strict=True)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of each bucket of all tensors."""
+        return [
+            min(size, n - first)
+            for n, size in zip(self.elements, self.sizes, strict=True)
+            for first in range(0, n, max(1, size))
+        ]
+
+
+def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
+    """Of each bucket of a float32 `[n]`, one tensor's after the other: `[buckets]`.
 
     `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
     `ABSOLUTE`: the sum of v^2 or |v|, float64.
     """
-    n = values.numel()
-    buckets = -(-n // size) if n else 0
-    width = min(BLOCK, 1 << max(0, size - 1).bit_length())
-    pieces = -(-size // width) if n else 1  # programs of a bucket
-    rows = BLOCK // width if pieces == 1 else 1  # buckets of a program
+    counts = buckets.counts
+    width = min(BLOCK, 1 << max(0, max(buckets.sizes) - 1).bit_length())
+    pieces = [-(-max(1, size) // width) for size in buckets.sizes]  # programs of a bucket
+    several = max(pieces) > 1
+    rows = 1 if several else BLOCK // width  # buckets of a program
+    slots = [count * each for count, each in zip(counts, pieces, strict=True)]
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
-    found = values.new_empty((buckets, pieces), dtype=dtype)
-    launch(
-        _reduce, -(-buckets // rows) * pieces, values.contiguous(), found, n, size, buckets, pieces,
-        WHAT=what, ROWS=rows, WIDTH=width,
-    )  # fmt: skip
-    if pieces == 1:
-        return found.view(-1)
-    return found.amax(1) if what == MAGNITUDE else found.sum(1)
+    found = values.new_empty(sum(slots), dtype=dtype)
+    programs = [-(-count // rows) * each for count, each in zip(counts, pieces, strict=True)]
+    parts = parts_of(
+        values, buckets.elements, programs, buckets.begins, buckets.sizes, pieces, starts(slots)
+    )
+    launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=rows, WIDTH=width)
+    if not several:
+        return found
+    if len(counts) == 1:
+        alone = found.view(counts[0], pieces[0])
+        return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
+    ends = np.repeat(pieces, counts).cumsum()
+    cuts = torch.from_numpy(np.concatenate(([0], ends))).to(values.device)
+    out = values.new_empty(len(ends), dtype=dtype)
+    launch(_join, len(ends), found, cuts, out, WHAT=what, BLOCK=256)
+    return out
 
 
 def all_finite(values: Tensor) -> bool:
     """See `scans.all_finite`."""
-    return not bool((bucket_totals(values, BLOCK, MAGNITUDE) >= _INFINITE).any())
+    largest = bucket_totals(values, Buckets.of_one(values, BLOCK), MAGNITUDE)
+    return not bool((largest >= _INFINITE).any())
 
 
 def squared_length(values: Tensor) -> float:
     """See `scans.squared_length`."""
-    return float(bucket_totals(values, BLOCK, SQUARES).sum())
+    return float(bucket_totals(values, Buckets.of_one(values, BLOCK), SQUARES).sum())
 
 
 def fingerprint(values: Tensor) -> int:
@@ -113,15 +156,17 @@ def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
 
 @triton.jit
 def _reduce(
-    values, found, n, size, buckets, pieces,
-    WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    values, found, table, parts,
+    LANES: tl.constexpr, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
-    row = (program // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = (program % pieces) * WIDTH + tl.arange(0, WIDTH)
+    part, number, n = own_part(table, parts, LANES)
+    size = tl.load(part + 3 * parts)
+    pieces = tl.load(part + 4 * parts)
+    row = number // pieces * ROWS + tl.arange(0, ROWS)
+    column = number % pieces * WIDTH + tl.arange(0, WIDTH)
     at = row[:, None] * size + column[None, :]
     here = (column[None, :] < size) & (at < n)
-    v = tl.load(values + at, mask=here, other=0.0)
+    v = tl.load(values + tl.load(part + 2 * parts) + at, mask=here, other=0.0)
     if WHAT == 0:
         # as integers, magnitudes keep their order, and NaN is above all
         total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
@@ -130,7 +175,22 @@ def _reduce(
         total = tl.sum(wide * wide, axis=1)
     else:
         total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
-    tl.store(found + row * pieces + program % pieces, total, mask=row < buckets)
+    slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
+    tl.store(slot, total, mask=row * size < n)
+
+
+@triton.jit
+def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest (or the sum) of what stands between two cuts."""
+    bucket = tl.program_id(0)
+    first = tl.load(cuts + bucket)
+    last = tl.load(cuts + bucket + 1)
+    total = tl.zeros([BLOCK], dtype=out.dtype.element_ty)
+    for start in range(first, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        each = tl.load(found + at, mask=at < last, other=0)
+        total = tl.maximum(total, each) if WHAT == 0 else total + each
+    tl.store(out + bucket, tl.max(total, axis=0) if WHAT == 0 else tl.sum(total, axis=0))
 
 
 @triton.jit

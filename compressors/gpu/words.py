@@ -65,7 +65,13 @@ def magnifier(largest):
 @triton.jit
 def places(count, INDEX: tl.constexpr):
     """(groups `[count]`, elements `[count, 8]`) of this program."""
-    group = tl.program_id(0).to(INDEX) * count + tl.arange(0, count)
+    return places_of(tl.program_id(0), count, INDEX)
+
+
+@triton.jit
+def places_of(number, count, INDEX: tl.constexpr):
+    """`places` of the program of that number."""
+    group = number.to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 
 

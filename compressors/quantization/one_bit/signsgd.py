@@ -211,12 +211,14 @@ def _write_majority(
 # --- messages: one frame of bits a tensor ----------------------------------------------------
 
 
+@on_device("messages", "signs")
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     views = batched(layout.views(vector))
     return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
 
 
+@on_device("messages", "write_signs")
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
     """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
 

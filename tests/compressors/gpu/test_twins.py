@@ -43,10 +43,10 @@ def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
     for name in REGISTRY:  # imports them all
         compressor_class(name)
     assert len(on_device.twins) >= 74
-    for name, file in on_device.twins.items():
+    for name, place in on_device.twins.items():
         module, _, function = name.rpartition(".")
         loop = getattr(importlib.import_module(module), function)
-        twin = on_device.twin(file, function)
+        twin = on_device.twin(*place)
         assert list(inspect.signature(twin).parameters) == list(inspect.signature(loop).parameters)
 
 

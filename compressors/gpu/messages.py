@@ -1,0 +1,221 @@
+"""How does a bucket become a message on a GPU in launches whose number does not grow with tensors?
+
+Twins of what a method does with all tensors of a bucket. Each kernel treats them together, and
+writes bodies where the message has them. What a twin does not treat, or finds damaged, it leaves to
+the loop over tensors, whose kernels are launched for each: that says what is wrong with which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import Codec, Frame
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
+from gcsim.compressors.gpu.frames import begun, seal
+from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.parts import put, starts
+from gcsim.compressors.gpu.reductions import Buckets
+from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
+from gcsim.compressors.quantization.rounding.qsgd import code_bits
+
+_NOT_HERE: Any = NotImplemented
+
+
+# --- levels -----------------------------------------------------------------------------------
+
+
+def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
+    """See `qsgd.encoded`."""
+    if chosen.coding != "fixed":
+        return _NOT_HERE
+    elements, begins = _tensors(layout)
+    bits, sizes = code_bits(chosen.steps), [chosen.bucket or max(1, n) for n in elements]
+    buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
+    heads = [4 * count for count in buckets.counts]
+    lengths = [h + packed_bytes(n, bits) for h, n in zip(heads, elements, strict=True)]
+    message, bodies = begun(
+        gradient, Codec.QSGD, elements, lengths, flags=chosen.steps, params=chosen.bucket or 0
+    )
+    norms = norms_of(gradient, buckets, chosen.norm)
+    put(message, norms.view(torch.uint8), heads, bodies)
+    encode_parts(
+        gradient, norms, message, elements, begins, starts(buckets.counts), _sum(bodies, heads),
+        sizes=sizes, keys=keys, bounds=[np.inf] * len(elements), steps=chosen.steps, bits=bits,
+    )  # fmt: skip
+    seal(message, lengths)
+    return message
+
+
+def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """See `qsgd.add_decoded`."""
+    frames = _alike(message, layout, Codec.QSGD)
+    if not frames or not 1 <= frames[0].flags <= 127:
+        return _NOT_HERE  # type: ignore[no-any-return]
+    steps, bits = frames[0].flags, code_bits(frames[0].flags)
+    elements, begins = _tensors(layout)
+    sizes = [frame.params or max(1, frame.numel) for frame in frames]
+    counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
+    heads = [4 * count for count in counts]
+    if not _as_long(frames, _sum(heads, [packed_bytes(n, bits) for n in elements])):
+        return _NOT_HERE  # type: ignore[no-any-return]
+    most = add_parts(
+        out, message, _floats(frames, heads), elements, begins, starts(counts),
+        _places(message, frames, heads), sizes=sizes, steps=steps, bits=bits, weight=weight,
+    )  # fmt: skip
+    return None if most <= 2 * steps else _NOT_HERE
+
+
+# --- powers of two ----------------------------------------------------------------------------
+
+
+def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
+    """See `natural.encoded`."""
+    elements, begins = _tensors(layout)
+    lengths = [power_bytes(n, bits) for n in elements]
+    message, bodies = begun(gradient, Codec.NATURAL, elements, lengths, flags=bits)
+    powers_of(gradient, message, elements, begins, bodies, keys, bits)
+    seal(message, lengths)
+    return message
+
+
+def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """See `natural.add_decoded`."""
+    frames = _alike(message, layout, Codec.NATURAL)
+    bits = frames[0].flags if frames else 0
+    elements, begins = _tensors(layout)
+    if bits not in (8, 9) or not _as_long(frames, [power_bytes(n, bits) for n in elements]):
+        return _NOT_HERE  # type: ignore[no-any-return]
+    places = _places(message, frames)
+    right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
+    return None if right else _NOT_HERE
+
+
+# --- signs ------------------------------------------------------------------------------------
+
+
+def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
+    """See `signsgd.encode`."""
+    elements, begins = _tensors(layout)
+    lengths = [packed_bytes(n, 1) for n in elements]
+    message, bodies = begun(vector, Codec.SIGN, elements, lengths)
+    buckets = Buckets(elements=elements, begins=begins, sizes=[max(1, n) for n in elements])
+    fold_parts(vector.contiguous(), message, buckets, bodies)
+    seal(message, lengths)
+    return message
+
+
+def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
+    """See `signsgd.write_decoded`."""
+    frames = _alike(message, layout, Codec.SIGN)
+    elements, begins = _tensors(layout)
+    if not frames or not _as_long(frames, [packed_bytes(n, 1) for n in elements]):
+        return _NOT_HERE  # type: ignore[no-any-return]
+    one, first = out.new_ones(1), [0] * len(elements)
+    stray, _ = decode_parts(
+        out, message, one, elements, begins, _places(message, frames), first,
+        [max(1, n) for n in elements], weight=1.0, add=False,
+    )  # fmt: skip
+    return _NOT_HERE if stray else None
+
+
+def scaled_signs(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
+    """See `scaled_sign.encode`."""
+    buckets = _blocks(layout, most)
+    return _scaled(vector, buckets)[0]
+
+
+def remembered_signs(
+    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
+    momentum: Tensor | None, decay: float,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """See `scaled_sign.remembered`."""
+    buckets = _blocks(layout, most)
+    memory: dict[str, Any] = {"coded": coded, "scales": torch.cat(scales)}
+    if momentum is not None:
+        memory |= {"mixed": momentum, "factors": (decay, 1.0, 1.0, decay), "keep": True}
+    message, now = _scaled(values, buckets, **memory)
+    return message, list(now.split(buckets.counts))
+
+
+def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Tensor]:
+    """(the message; the scales of all blocks)."""
+    heads = [4 * count for count in buckets.counts]
+    lengths = _sum(heads, [packed_bytes(n, 1) for n in buckets.elements])
+    message, bodies = begun(values, Codec.SIGN_BLOCK, buckets.elements, lengths)
+    fold_parts(values.contiguous(), message, buckets, _sum(bodies, heads), **memory)
+    scales = means_of(memory.get("coded", values), buckets, "mean_abs")
+    put(message, scales.view(torch.uint8), heads, bodies)
+    seal(message, lengths)
+    return message, scales
+
+
+def add_scaled_signs(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
+) -> None:
+    """See `scaled_sign.add_decoded`."""
+    frames = _alike(message, layout, Codec.SIGN_BLOCK)
+    elements, begins = _tensors(layout)
+    heads = [f.body.numel() - packed_bytes(f.numel, 1) for f in frames]
+    counts = [head // 4 for head in heads]
+    fits = [
+        min(n, 1) <= count <= n and head == 4 * count
+        for n, count, head in zip(elements, counts, heads, strict=False)
+    ]
+    lengths = [-(-n // count) if count else 1 for n, count in zip(elements, counts, strict=False)]
+    whole = [(count - 1) * s < n for n, s, count in zip(elements, lengths, counts, strict=False)]
+    if not frames or not all(fits) or not all(whole):
+        return _NOT_HERE  # type: ignore[no-any-return]
+    stray, right = decode_parts(
+        out, message, _floats(frames, heads), elements, begins, _places(message, frames, heads),
+        starts(counts), lengths, weight=weight, add=not overwrite,
+    )  # fmt: skip
+    return None if right and not stray else _NOT_HERE
+
+
+def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
+    elements, begins = _tensors(layout)
+    sizes = [max(1, block_length(n, most)) for n in elements]
+    return Buckets(elements=elements, begins=begins, sizes=sizes)
+
+
+# --- layouts and frames -----------------------------------------------------------------------
+
+
+def _tensors(layout: BucketLayout) -> tuple[list[int], list[int]]:
+    """(elements of each; where it begins)."""
+    return [p.numel for p in layout.slices], [p.offset for p in layout.slices]
+
+
+def _alike(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> list[Frame]:
+    """The frames of a message if they agree on their flags, else none."""
+    frames = [frame for _, frame in frames_of(message, layout, codec)]
+    return frames if len({frame.flags for frame in frames}) == 1 else []
+
+
+def _as_long(frames: list[Frame], lengths: list[int]) -> bool:
+    return [frame.body.numel() for frame in frames] == lengths
+
+
+def _places(message: Tensor, frames: list[Frame], heads: list[int] | None = None) -> list[int]:
+    """Where bodies begin in a message, or what is behind their heads."""
+    first = message.storage_offset()
+    places = [frame.body.storage_offset() - first for frame in frames]
+    return _sum(places, heads) if heads else places
+
+
+def _floats(frames: list[Frame], heads: list[int]) -> Tensor:
+    """The float32 numbers that bodies begin with, one frame's after the other."""
+    some = [frame.body[:head] for frame, head in zip(frames, heads, strict=True)]
+    return torch.cat(some).view(torch.float32)
+
+
+def _sum(first: list[int], second: list[int]) -> list[int]:
+    return [a + b for a, b in zip(first, second, strict=True)]
