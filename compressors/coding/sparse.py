@@ -34,7 +34,7 @@ from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
-_HALF = 1 << 4
+HALF = 1 << 4
 _HALF_MAX = 65504.0
 _LEVELS_INSIDE = 1
 INDEX_LIMIT = 1 << 31
@@ -85,7 +85,7 @@ def pack_sparse(values: Tensor, indices: Tensor, numel: int, coding: Coder | Ind
 
 def pack_coded(values: Tensor, coded: Tensor, numel: int, coder: Coder) -> Tensor:
     """`pack_sparse` of indices that are coded already: callers can free them first."""
-    flags = int(coder) | (_HALF if values.dtype == torch.float16 else 0)
+    flags = int(coder) | (HALF if values.dtype == torch.float16 else 0)
     body = torch.cat((as_bytes(values), coded))
     return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=values.numel(), flags=flags)
 
@@ -96,6 +96,7 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
+@on_device("messages", "add_sparse")
 @decoder(Codec.SPARSE)
 def add_message(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_sparse`, or of `pack_coded`."""
@@ -112,7 +113,7 @@ def add_message(frame: Frame, part: Tensor, weight: float) -> None:
 def _values(frame: Frame) -> tuple[Tensor, Tensor]:
     """(values float32 `[k]`, perhaps in the message's memory; the coded indices)."""
     k = frame.nonzero
-    dtype = torch.float16 if frame.flags & _HALF else torch.float32
+    dtype = torch.float16 if frame.flags & HALF else torch.float32
     cut = k * dtype.itemsize
     return from_bytes(frame.body[:cut], dtype, k).float(), frame.body[cut:]
 

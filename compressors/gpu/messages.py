@@ -14,17 +14,30 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
-from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.one_bit.votes import more_than, no_votes
+from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
-from gcsim.compressors.gpu.parts import put, starts
+from gcsim.compressors.gpu.parts import by_part, parts_of, put, starts
 from gcsim.compressors.gpu.reductions import Buckets
+from gcsim.compressors.gpu.selecting import (
+    mark_parts,
+    new_marks_of,
+    take_largest_of,
+    take_parts,
+)
 from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
+from gcsim.compressors.gpu.sparse import add_at_parts
+from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
 from gcsim.compressors.quantization.rounding.qsgd import code_bits
+from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 
@@ -184,6 +197,123 @@ def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
     elements, begins = _tensors(layout)
     sizes = [max(1, block_length(n, most)) for n in elements]
     return Buckets(elements=elements, begins=begins, sizes=sizes)
+
+
+def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
+    """See `signsgd.no_counts`: one for the bits of all tensors."""
+    total = sum(packed_bytes(n, 1) for n in _tensors(layout)[0])
+    return [no_votes(8 * total, count, like)]
+
+
+def bits_of(message: Tensor, layout: BucketLayout) -> list[Tensor]:
+    """See `signsgd.bits_of`. The host waits once, for whether bits are set behind a last."""
+    frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
+    lengths = [packed_bytes(frame.numel, 1) for frame in frames]
+    ends = [(place + n - 1, f.numel % 8) for place, n, f in zip(
+        _places(message, frames), lengths, frames, strict=True
+    ) if f.numel % 8]  # fmt: skip
+    whole = _as_long(frames, lengths)
+    if whole and ends:
+        places, used = torch.tensor(ends, device=message.device).T
+        whole = not bool((message[places] >> used).any())
+    if not whole:
+        for frame in frames:  # says what is wrong
+            check_packed(frame.body, frame.numel, 1)
+    return [torch.cat([frame.body for frame in frames])]
+
+
+def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
+    """See `signsgd.said`."""
+    elements, _ = _tensors(layout)
+    lengths = [packed_bytes(n, 1) for n in elements]
+    message, bodies = begun(counts[0], Codec.SIGN, elements, lengths)
+    put(message, more_than(counts[0], half), lengths, bodies)
+    seal(message, lengths)
+    return message
+
+
+def write_said(
+    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
+) -> None:
+    """See `signsgd.write_said`."""
+    elements, begins = _tensors(layout)
+    places = starts([packed_bytes(n, 1) for n in elements])
+    one, first, sizes = out.new_ones(1), [0] * len(elements), [max(1, n) for n in elements]
+    for threshold in (half, half - 1) if split else (half,):
+        decode_parts(
+            out, more_than(counts[0], threshold), one, elements, begins, places, first, sizes,
+            weight=0.5 if split else 1.0, add=threshold < half,
+        )  # fmt: skip
+
+
+# --- values and indices -----------------------------------------------------------------------
+
+
+def largest(
+    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any
+) -> tuple[Tensor, bool]:
+    """See `topk.encoded`."""
+    if chosen.indices != "raw":
+        return _NOT_HERE  # type: ignore[no-any-return]
+    source = gradient.contiguous() if residual is None else residual.add_(gradient)
+    elements, begins = _tensors(layout)
+    sent = [count_kept(n, chosen.ratio) for n in elements]
+    found = take_largest_of(source, elements, begins, sent, clear=residual is not None)
+    return _sparse(residual, layout, sent, *found, chosen.values), True
+
+
+def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
+    """See `threshold.encoded`. The host waits for how many pass of each tensor."""
+    if chosen.indices != "raw":
+        return _NOT_HERE  # type: ignore[no-any-return]
+    source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
+    elements, begins = _tensors(layout)
+    parts = parts_of(source, elements, [blocks(n) for n in elements], begins)
+    marks = new_marks_of(source, parts.firsts[-1], just_above(chosen.threshold))
+    mark_parts(source, added, marks, parts)
+    sent = by_part(marks.counts, parts).tolist()
+    found = take_parts(source, marks, parts, clear=residual is not None)
+    return _sparse(residual, layout, sent, *found, chosen.values)
+
+
+def _sparse(
+    residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
+    values: Tensor, values_as: ValueFormat,
+) -> Tensor:  # fmt: skip
+    """The message; what float16 rounds off goes back to the residual, if there is one."""
+    elements, begins = _tensors(layout)
+    travels = travelling(values, values_as)
+    if residual is not None and travels.dtype != values.dtype:
+        owners = torch.from_numpy(np.repeat(begins, sent)).to(indices.device)
+        residual.index_copy_(0, indices + owners, values - travels.float())
+    size = travels.element_size()
+    lengths = [(size + 4) * k for k in sent]
+    flags = int(Coder.RAW) | (HALF if size == 2 else 0)
+    message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
+    put(message, travels.view(torch.uint8), [size * k for k in sent], bodies)
+    places = [body + size * k for body, k in zip(bodies, sent, strict=True)]
+    put(message, indices.int().view(torch.uint8), [4 * k for k in sent], places)
+    seal(message, lengths)
+    return message
+
+
+def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """See `sparse.add_message`."""
+    frames = _alike(message, layout, Codec.SPARSE)
+    if not frames or frames[0].flags & 0xF != Coder.RAW:
+        return _NOT_HERE  # type: ignore[no-any-return]
+    half, sent = frames[0].flags & HALF, [frame.nonzero for frame in frames]
+    size = 2 if half else 4
+    if not _as_long(frames, [(size + 4) * k for k in sent]):
+        return _NOT_HERE  # type: ignore[no-any-return]
+    pairs = [frame.body.split((size * frame.nonzero, 4 * frame.nonzero)) for frame in frames]
+    values, indices = (torch.cat(each) for each in zip(*pairs, strict=True))
+    numbers = values.view(torch.float16 if half else torch.float32).float()
+    elements, begins = _tensors(layout)
+    right = add_at_parts(
+        out, indices.view(torch.int32), numbers, sent, begins, elements, weight=weight
+    )
+    return None if right else _NOT_HERE
 
 
 # --- layouts and frames -----------------------------------------------------------------------

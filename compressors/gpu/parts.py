@@ -65,8 +65,18 @@ def starts(lengths: Sequence[int]) -> list[int]:
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 
+def by_program(found: Tensor, parts: Parts) -> Tensor:
+    """Each part's number for each of its programs: `[parts]` to `[programs]`."""
+    if parts.count == 1:
+        return found.expand(parts.firsts[-1]).contiguous()
+    owners = np.repeat(np.arange(parts.count), np.diff(parts.firsts))
+    return found[torch.from_numpy(owners).to(found.device)]
+
+
 def by_part(found: Tensor, parts: Parts) -> Tensor:
     """The sum of whole numbers over the programs of each part: `[programs, …]` to `[parts, …]`."""
+    if parts.count == 1:
+        return found.sum(0, keepdim=True, dtype=torch.int64)
     upto = torch.cat((torch.zeros_like(found[:1]), found)).cumsum(0)
     ends = torch.tensor(parts.firsts, device=found.device)
     return upto[ends[1:]] - upto[ends[:-1]]

@@ -5,6 +5,8 @@ Twins of `coding/indices/index_coding.py` and `pairs.py`, and of what `coding/sp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
@@ -20,7 +22,8 @@ from gcsim.compressors.coding.integers.packing import check_packed, damaged, pac
 from gcsim.compressors.coding.sparse import INDEX_LIMIT
 from gcsim.compressors.gpu.elias import decode_gamma, decode_omega, encode_gamma, encode_omega
 from gcsim.compressors.gpu.packing import packed_codes, unpacked
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
 
@@ -81,12 +84,23 @@ def _add_checked(
     touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
 ) -> bool:
     """See `sparse._add_checked`."""
-    k = positions.numel()
-    wrong = out.new_zeros(max(1, blocks(k)), dtype=torch.int32)
+    return add_at_parts(
+        out, positions, values, [positions.numel()], [0], [out.numel()], weight=weight
+    )
+
+
+def add_at_parts(
+    out: Tensor, positions: Tensor, values: Tensor, sent: Sequence[int], begins: Sequence[int],
+    elements: Sequence[int], *, weight: float,
+) -> bool:  # fmt: skip
+    """`_add_checked` of many tensors: how many elements of each travel, where it begins, how long
+    it is; positions within it and values lie one tensor's behind the other's."""
     places = positions.long() & 0xFFFFFFFF if positions.dtype == torch.int32 else positions
-    launch(
-        _add, blocks(k), out, places, values.contiguous(), wrong, k, out.numel(),
-        float(np.float32(weight)), BLOCK=BLOCK,
+    parts = parts_of(out, sent, [blocks(k) for k in sent], starts(sent), begins, elements)
+    wrong = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+    launch_parts(
+        _add, parts, out, places, values.contiguous(), wrong, float(np.float32(weight)),
+        BLOCK=BLOCK,
     )  # fmt: skip
     return not bool(wrong.any())
 
@@ -205,14 +219,16 @@ def _ascending(positions: Tensor, n: int) -> bool:
 
 @triton.jit
 def _add(
-    out, positions, values, wrong, k, n, weight,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(positions + i, mask=i < k, other=0)
-    before = tl.load(positions + i - 1, mask=(i > 0) & (i < k), other=-1)
-    good = (i < k) & (at > before) & (at < n)
-    total = tl.load(out + at, mask=good, other=0.0)
-    total = total + weight * tl.load(values + i, mask=good, other=0.0)
-    tl.store(out + at, total, mask=good)
+    out, positions, values, wrong, weight, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
+):
+    column, number, k = own_part(table, parts, LANES)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    place = positions + tl.load(column + 2 * parts) + i
+    at = tl.load(place, mask=i < k, other=0)
+    before = tl.load(place - 1, mask=(i > 0) & (i < k), other=-1)
+    good = (i < k) & (at > before) & (at < tl.load(column + 4 * parts))
+    target = out + tl.load(column + 3 * parts) + at
+    value = tl.load(values + tl.load(column + 2 * parts) + i, mask=good, other=0.0)
+    total = tl.load(target, mask=good, other=0.0) + weight * value
+    tl.store(target, total, mask=good)
     tl.store(wrong + tl.program_id(0), tl.max(((i < k) & (good == 0)).to(tl.int32), axis=0))

@@ -151,26 +151,45 @@ class Votes:
         self._layout = layout
         self._half = count // 2
         self._ties = count % 2 == 0
-        self._counts = [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
+        self._counts = no_counts(like, layout, count)
 
     def add(self, message: Tensor) -> None:
         """Count one worker's message; raises `InputError` when it is damaged."""
-        for counts, (_, bits) in zip(self._counts, bits_of(message, self._layout), strict=True):
+        for counts, bits in zip(self._counts, bits_of(message, self._layout), strict=True):
             add_votes(counts, bits)
 
     def message(self) -> Tensor:
         """What the majority says, a tie being positive; as `encode`."""
-        pairs = zip(self._counts, self._layout.slices, strict=True)
-        return torch.cat([_frame(more_than(counts, self._half), p.numel) for counts, p in pairs])
+        return said(self._counts, self._layout, self._half)
 
     def write(self, out: Tensor, ties: bool) -> None:
         """The update into `out`, float32 `[n]`; with `ties`, a tie is 0 instead of +1."""
-        split = ties and self._ties
-        for counts, (_, part) in zip(self._counts, self._layout.views(out), strict=True):
-            one, n = out.new_ones(min(part.numel(), 1)), part.numel()
-            write_signs(part, more_than(counts, self._half), one, n, 0.5 if split else 1.0)
-            if split:  # half a vote from each side of the tie
-                add_signs(part, more_than(counts, self._half - 1), one, n, 0.5)
+        write_said(self._counts, self._layout, self._half, out, ties and self._ties)
+
+
+@on_device("messages")
+def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
+    """Counters of votes, a tensor's each; of all tensors together where kernels work on them."""
+    return [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
+
+
+@on_device("messages")
+def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
+    """The message of what more than half say."""
+    pairs = zip(counts, layout.slices, strict=True)
+    return torch.cat([_frame(more_than(each, half), piece.numel) for each, piece in pairs])
+
+
+@on_device("messages")
+def write_said(
+    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
+) -> None:
+    """See `Votes.write`; with `split`, a tie is 0."""
+    for each, (_, part) in zip(counts, layout.views(out), strict=True):
+        one, n = out.new_ones(min(part.numel(), 1)), part.numel()
+        write_signs(part, more_than(each, half), one, n, 0.5 if split else 1.0)
+        if split:  # half a vote from each side of the tie
+            add_signs(part, more_than(each, half - 1), one, n, 0.5)
 
 
 def negative(vector: Tensor, count: int) -> Tensor:
@@ -224,13 +243,18 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    for piece, bits in bits_of(message, layout):
+    for piece, bits in _bits_of_tensors(message, layout):
         n = piece.numel
         write_signs(piece.of(out), bits, out.new_ones(min(n, 1)), n, 1.0)
 
 
-def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
-    """Each tensor and its packed bits; raises `InputError`."""
+@on_device("messages")
+def bits_of(message: Tensor, layout: BucketLayout) -> list[Tensor]:
+    """Each tensor's packed bits (or those of all, see `no_counts`); raises `InputError`."""
+    return [bits for _, bits in _bits_of_tensors(message, layout)]
+
+
+def _bits_of_tensors(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
     for piece, frame in frames_of(message, layout, Codec.SIGN):
         check_packed(frame.body, piece.numel, 1)
         yield piece, frame.body

@@ -16,7 +16,10 @@ from tests.compressors.gpu.conftest import host_copies, kernels
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
     ("natural", {}),
-    ("signsgd", {"aggregation": "all_gather"}),
+    ("signsgd", {}),
+    ("signum", {"aggregation": "all_gather", "tie": "zero"}),
+    ("topk", {"values": "fp16"}),
+    ("threshold", {"threshold": 0.5, "indices": "raw"}),
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
