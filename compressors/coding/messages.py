@@ -52,6 +52,7 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)
 
+        del of_message.__wrapped__  # whose parameters are others
         return of_message
 
     return decorate

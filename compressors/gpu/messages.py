@@ -15,6 +15,7 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.votes import more_than, no_votes
@@ -23,8 +24,9 @@ from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.packing import combined, separated
 from gcsim.compressors.gpu.parts import by_part, parts_of, put, starts
-from gcsim.compressors.gpu.reductions import Buckets
+from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
 from gcsim.compressors.gpu.selecting import (
     mark_parts,
     new_marks_of,
@@ -37,9 +39,11 @@ from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
 from gcsim.compressors.quantization.rounding.qsgd import code_bits
+from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
+"""What a twin returns that leaves the call to the loop."""
 
 
 # --- levels -----------------------------------------------------------------------------------
@@ -48,7 +52,7 @@ _NOT_HERE: Any = NotImplemented
 def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
     """See `qsgd.encoded`."""
     if chosen.coding != "fixed":
-        return _NOT_HERE
+        return _NOT_HERE  # type: ignore[no-any-return]
     elements, begins = _tensors(layout)
     bits, sizes = code_bits(chosen.steps), [chosen.bucket or max(1, n) for n in elements]
     buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
@@ -67,23 +71,82 @@ def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: 
     return message
 
 
-def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `qsgd.add_decoded`."""
     frames = _alike(message, layout, Codec.QSGD)
     if not frames or not 1 <= frames[0].flags <= 127:
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     steps, bits = frames[0].flags, code_bits(frames[0].flags)
     elements, begins = _tensors(layout)
     sizes = [frame.params or max(1, frame.numel) for frame in frames]
     counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
     heads = [4 * count for count in counts]
     if not _as_long(frames, _sum(heads, [packed_bytes(n, bits) for n in elements])):
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     most = add_parts(
         out, message, _floats(frames, heads), elements, begins, starts(counts),
         _places(message, frames, heads), sizes=sizes, steps=steps, bits=bits, weight=weight,
     )  # fmt: skip
     return None if most <= 2 * steps else _NOT_HERE
+
+
+def bounds_and_scalars(
+    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Any
+) -> list[tuple[float, float]]:
+    """See `terngrad.bounds_and_scalars`."""
+    found = magnitudes_and_spreads(gradient.contiguous(), *_tensors(layout))
+    return [clipping(largest, spread, clip, scalar) for largest, spread in found]
+
+
+def terngrad(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
+    scalars: Tensor, two_bit: bool,
+) -> Tensor:  # fmt: skip
+    """See `terngrad.encoded`."""
+    elements, begins = _tensors(layout)
+    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
+    message, bodies = begun(
+        gradient, Codec.TERNGRAD, elements, lengths, flags=TWO_BIT if two_bit else BASE3
+    )
+    heads, which = [4] * len(elements), list(range(len(elements)))
+    put(message, scalars.view(torch.uint8), heads, bodies)
+    places = _sum(bodies, heads)
+    codes = message if two_bit else gradient.new_empty(gradient.numel(), dtype=torch.uint8)
+    encode_parts(
+        gradient.contiguous(), scalars, codes, elements, begins, which,
+        places if two_bit else begins, sizes=[max(1, n) for n in elements], keys=keys,
+        bounds=bounds, steps=1, bits=2 if two_bit else 8,
+    )  # fmt: skip
+    if not two_bit:
+        combined(codes, message, elements, begins, places, 3)
+    seal(message, lengths)
+    return message
+
+
+def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `terngrad.add_decoded`."""
+    frames = _alike(message, layout, Codec.TERNGRAD)
+    elements, begins = _tensors(layout)
+    if not frames or frames[0].flags not in (TWO_BIT, BASE3):
+        return _NOT_HERE
+    two_bit = frames[0].flags == TWO_BIT
+    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
+    if not _as_long(frames, lengths):
+        return _NOT_HERE
+    heads, which = [4] * len(elements), list(range(len(elements)))
+    places = _places(message, frames, heads)
+    codes = message
+    if not two_bit:
+        codes = message.new_empty(out.numel())
+        largest, stray = separated(message, codes, elements, begins, places, 3)
+        if largest >= 3**5 or stray:
+            return _NOT_HERE
+    most = add_parts(
+        out, codes, _floats(frames, heads), elements, begins, which,
+        places if two_bit else begins, sizes=[max(1, n) for n in elements], steps=1,
+        bits=2 if two_bit else 8, weight=weight,
+    )  # fmt: skip
+    return None if most <= 2 else _NOT_HERE
 
 
 # --- powers of two ----------------------------------------------------------------------------
@@ -99,13 +162,13 @@ def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits:
     return message
 
 
-def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `natural.add_decoded`."""
     frames = _alike(message, layout, Codec.NATURAL)
     bits = frames[0].flags if frames else 0
     elements, begins = _tensors(layout)
     if bits not in (8, 9) or not _as_long(frames, [power_bytes(n, bits) for n in elements]):
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     places = _places(message, frames)
     right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
     return None if right else _NOT_HERE
@@ -125,12 +188,12 @@ def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
     return message
 
 
-def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
+def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
     """See `signsgd.write_decoded`."""
     frames = _alike(message, layout, Codec.SIGN)
     elements, begins = _tensors(layout)
     if not frames or not _as_long(frames, [packed_bytes(n, 1) for n in elements]):
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     one, first = out.new_ones(1), [0] * len(elements)
     stray, _ = decode_parts(
         out, message, one, elements, begins, _places(message, frames), first,
@@ -172,7 +235,7 @@ def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Te
 
 def add_scaled_signs(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
-) -> None:
+) -> Any:
     """See `scaled_sign.add_decoded`."""
     frames = _alike(message, layout, Codec.SIGN_BLOCK)
     elements, begins = _tensors(layout)
@@ -185,7 +248,7 @@ def add_scaled_signs(
     lengths = [-(-n // count) if count else 1 for n, count in zip(elements, counts, strict=False)]
     whole = [(count - 1) * s < n for n, s, count in zip(elements, lengths, counts, strict=False)]
     if not frames or not all(fits) or not all(whole):
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     stray, right = decode_parts(
         out, message, _floats(frames, heads), elements, begins, _places(message, frames, heads),
         starts(counts), lengths, weight=weight, add=not overwrite,
@@ -297,15 +360,15 @@ def _sparse(
     return message
 
 
-def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `sparse.add_message`."""
     frames = _alike(message, layout, Codec.SPARSE)
     if not frames or frames[0].flags & 0xF != Coder.RAW:
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     half, sent = frames[0].flags & HALF, [frame.nonzero for frame in frames]
     size = 2 if half else 4
     if not _as_long(frames, [(size + 4) * k for k in sent]):
-        return _NOT_HERE  # type: ignore[no-any-return]
+        return _NOT_HERE
     pairs = [frame.body.split((size * frame.nonzero, 4 * frame.nonzero)) for frame in frames]
     values, indices = (torch.cat(each) for each in zip(*pairs, strict=True))
     numbers = values.view(torch.float16 if half else torch.float32).float()
@@ -336,8 +399,8 @@ def _as_long(frames: list[Frame], lengths: list[int]) -> bool:
 
 def _places(message: Tensor, frames: list[Frame], heads: list[int] | None = None) -> list[int]:
     """Where bodies begin in a message, or what is behind their heads."""
-    first = message.storage_offset()
-    places = [frame.body.storage_offset() - first for frame in frames]
+    first = int(message.storage_offset())
+    places = [int(frame.body.storage_offset()) - first for frame in frames]
     return _sum(places, heads) if heads else places
 
 

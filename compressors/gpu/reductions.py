@@ -82,8 +82,13 @@ def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
     cuts = torch.from_numpy(np.concatenate(([0], ends))).to(values.device)
-    out = values.new_empty(len(ends), dtype=dtype)
-    launch(_join, len(ends), found, cuts, out, WHAT=what, BLOCK=256)
+    return _joined(found, cuts, what)
+
+
+def _joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
+    """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
+    out = found.new_empty(len(cuts) - 1)
+    launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
     return out
 
 
@@ -109,14 +114,25 @@ def fingerprint(values: Tensor) -> int:
 
 def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     """See `terngrad.magnitude_and_spread`."""
-    n = values.numel()
-    if not n:
-        return 0.0, 0.0
-    sums = values.new_empty((3, blocks(n)), dtype=torch.float64)
-    launch(_moments, blocks(n), values.contiguous(), sums, n, blocks(n), BLOCK=BLOCK)
-    largest, total, squares = torch.stack((sums[0].amax(), sums[1].sum(), sums[2].sum())).tolist()
-    mean = total / n
-    return largest, math.sqrt(max(squares / n - mean**2, 0.0))
+    return magnitudes_and_spreads(values.contiguous(), [values.numel()], [0])[0]
+
+
+def magnitudes_and_spreads(
+    values: Tensor, elements: list[int], begins: list[int]
+) -> list[tuple[float, float]]:
+    """`magnitude_and_spread` of many tensors: how long each is, where it begins; one wait."""
+    parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
+    largest = values.new_empty(parts.firsts[-1], dtype=torch.int32)
+    sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
+    launch_parts(_moments, parts, values, largest, sums, parts.firsts[-1], BLOCK=BLOCK)
+    cuts = torch.tensor(parts.firsts).to(values.device)
+    top = _joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
+    rows = torch.stack((top, _joined(sums[0], cuts, SQUARES), _joined(sums[1], cuts, SQUARES)))
+    found = []
+    for n, (magnitude, total, squares) in zip(elements, rows.T.tolist(), strict=True):
+        variance = squares / n - (total / n) ** 2 if n else 0.0
+        found.append((magnitude, math.sqrt(max(variance, 0.0))))
+    return found
 
 
 def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
@@ -218,14 +234,14 @@ def _excess(values, added, sums, n, programs, threshold, ADD: tl.constexpr, BLOC
 
 
 @triton.jit
-def _moments(values, sums, n, programs, BLOCK: tl.constexpr):
+def _moments(values, found, sums, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
     program = tl.program_id(0)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
-    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(size, axis=0).to(tl.float32, bitcast=True)
+    column, number, n = own_part(table, parts, LANES)
+    source = values + tl.load(column + 2 * parts)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(source + at, mask=at < n, other=0.0)
+    tl.store(found + program, tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0))
     # about the first element, not about zero: nothing is lost when all are nearly equal
-    distance = tl.where(at < n, v.to(tl.float64) - tl.load(values).to(tl.float64), 0.0)
-    tl.store(sums + program, largest.to(tl.float64))
-    tl.store(sums + programs + program, tl.sum(distance, axis=0))
-    tl.store(sums + 2 * programs + program, tl.sum(distance * distance, axis=0))
+    distance = tl.where(at < n, v.to(tl.float64) - tl.load(source).to(tl.float64), 0.0)
+    tl.store(sums + program, tl.sum(distance, axis=0))
+    tl.store(sums + programs + program, tl.sum(distance * distance, axis=0))

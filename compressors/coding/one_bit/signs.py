@@ -224,7 +224,8 @@ def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: fl
     Raises
     ------
     InputError
-        When the bits are not those of n elements, or a scale is not a finite number >= 0.
+        When the bits are not those of n elements, or a scale is not a finite number >= 0; what
+        kernels make of `out` is then worthless.
     """
     _decode(out, bits, scales, length, weight, add=True)
 

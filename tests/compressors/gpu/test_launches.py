@@ -16,6 +16,8 @@ from tests.compressors.gpu.conftest import host_copies, kernels
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
     ("natural", {}),
+    ("terngrad", {}),
+    ("terngrad", {"packing": "two_bit"}),
     ("signsgd", {}),
     ("signum", {"aggregation": "all_gather", "tie": "zero"}),
     ("topk", {"values": "fp16"}),
