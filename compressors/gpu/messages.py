@@ -19,6 +19,7 @@ from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.votes import more_than, no_votes
+from gcsim.compressors.coding.rounding.levels import MAX_STEPS
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
@@ -38,7 +39,7 @@ from gcsim.compressors.gpu.sparse import add_at_parts
 from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
-from gcsim.compressors.quantization.rounding.qsgd import code_bits
+from gcsim.compressors.quantization.rounding.qsgd import CODINGS, code_bits
 from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -73,8 +74,8 @@ def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: 
 
 def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `qsgd.add_decoded`."""
-    frames = _alike(message, layout, Codec.QSGD)
-    if not frames or not 1 <= frames[0].flags <= 127:
+    frames = _alike(message, layout, CODINGS)
+    if not frames or frames[0].codec != Codec.QSGD or not 1 <= frames[0].flags <= MAX_STEPS:
         return _NOT_HERE
     steps, bits = frames[0].flags, code_bits(frames[0].flags)
     elements, begins = _tensors(layout)
@@ -388,9 +389,9 @@ def _tensors(layout: BucketLayout) -> tuple[list[int], list[int]]:
 
 
 def _alike(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> list[Frame]:
-    """The frames of a message if they agree on their flags, else none."""
+    """The frames of a message if they agree on codec and flags, else none."""
     frames = [frame for _, frame in frames_of(message, layout, codec)]
-    return frames if len({frame.flags for frame in frames}) == 1 else []
+    return frames if len({(frame.codec, frame.flags) for frame in frames}) == 1 else []
 
 
 def _as_long(frames: list[Frame], lengths: list[int]) -> bool:

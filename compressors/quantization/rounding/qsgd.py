@@ -73,7 +73,7 @@ _CODECS: dict[Coding, Codec] = {
     "elias_dense": Codec.QSGD_ELIAS_DENSE,
     "elias_sparse": Codec.QSGD_ELIAS_SPARSE,
 }
-_CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
+CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
 MAX_BUCKET = 65535
 """A frame's `params` is the bucket's length; 0 for one bucket a tensor."""
 
@@ -180,10 +180,10 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
 
 
 @on_device("messages", "add_qsgd")
-@decoder(_CODINGS)
+@decoder(CODINGS)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the levels of a frame times its buckets' norms."""
-    n, steps, coding = frame.numel, frame.flags, _CODINGS[frame.codec]
+    n, steps, coding = frame.numel, frame.flags, CODINGS[frame.codec]
     size = frame.params or max(1, n)
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"damaged payload: {steps} steps")

@@ -14,6 +14,7 @@ from torch import Tensor
 from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices import pairs
 from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.local_updates import cser, qsparse_local_sgd
 from gcsim.compressors.sparsification.by_size import dgc
 from gcsim.compressors.sparsification.by_threshold import magnitude_fits
 from gcsim.compressors.sparsification.by_variance import variance, variance_hybrid, words
@@ -123,6 +124,15 @@ def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
         torch.from_numpy(np.flatnonzero(rng.random(values.numel()) < 0.4)) for _ in range(2)
     )
     demand_same(pairs.merged_pairs, first, values[first], second, values[second])
+
+
+@few
+@given(values=VECTORS, seed=SEEDS)
+def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
+    u, sums, error = (vector(values.numel(), "normal", seed + i) for i in range(3))
+    demand_same(cser.local_step, values, u, error, 0.9)
+    demand_same(qsparse_local_sgd.local_step, values, u, sums, 0.9)
+    demand_same(qsparse_local_sgd.last_step, values, u, sums, error, 0.9)
 
 
 def test_not_a_number_is_marked_and_refused() -> None:

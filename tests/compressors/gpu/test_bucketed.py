@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
-from gcsim.compressors.coding.rounding import bucket_levels
+from gcsim.compressors.coding.rounding import bucket_levels, tables
+from gcsim.compressors.coding.rounding.levels import bucket_norms
 from gcsim.compressors.quantization.one_bit import bingrad_b, bingrad_pb
 from gcsim.compressors.quantization.rounding import linear, orq
 from tests.compressors.gpu.conftest import demand_same, kernels
@@ -75,10 +76,10 @@ def test_tables_and_what_is_rounded_between_their_levels(
 ) -> None:
     """Without zeros of both signs, which a sort may order as it likes."""
     form = {"size": size, "count": count, "clip": None}
-    tables = demand_same(bucket_levels.search_levels, values, search=linear.quantiles, **form)
-    codes = demand_same(bucket_levels.round_between, values, tables, size=size, key=key)
+    found = demand_same(bucket_levels.search_levels, values, search=linear.quantiles, **form)
+    codes = demand_same(bucket_levels.round_between, values, found, size=size, key=key)
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(bucket_levels._add_from_tables, out, codes, tables, size, 1 / 3)
+    demand_same(bucket_levels._add_from_tables, out, codes, found, size, 1 / 3)
 
 
 @few
@@ -92,6 +93,21 @@ def test_levels_of_least_error(n: int, size: int, count: int, seed: int, sweeps:
         bucket_levels.search_levels, values, size=size, count=count, clip=2.5 if seed % 2 else None,
         search=lambda rows, found: orq.optimal_levels(rows, found, sweeps),
     )  # fmt: skip
+
+
+@few
+@given(
+    values=VECTORS, size=SIZES, key=KEYS, bits=st.sampled_from((2, 6)), zero=st.booleans(),
+)  # fmt: skip
+def test_tables_that_all_know(
+    values: Tensor, size: int, key: np.uint64, bits: int, zero: bool
+) -> None:
+    levels = tables.exponential_levels(bits, 0.8, zero=zero)
+    norms = demand_same(bucket_norms, values, size, "max")
+    form = {"size": size, "bits": bits}
+    packed = demand_same(tables.encode_table, values, norms, levels, key, **form)
+    out = torch.linspace(-1, 1, values.numel())
+    demand_same(tables.add_table, out, packed, norms, levels, weight=1 / 3, **form)
 
 
 @few

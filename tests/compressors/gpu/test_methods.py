@@ -57,6 +57,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("orq", {"refine": True, "clip": 2.5, "levels": 9, "bucket": 500}),
     ("linear", {"levels": 3}),
     ("variance", {"exponent_over": "tensor", "out_of_range": "drop"}),
+    ("onebit_adam", {"freeze_step": 1}),
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
 ]
