@@ -118,7 +118,7 @@ def _room(device: torch.device) -> Tensor:
 
 
 def read_frames(
-    message: Tensor, *, expected: int | Collection[int] | None = None, most: int = 64
+    message: Tensor, *, expected: int | Collection[int] | None = None, most: int = 1
 ) -> Iterator[Frame]:
     """The frames of a message (uint8, one dimension), in order.
 

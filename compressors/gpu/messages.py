@@ -18,7 +18,7 @@ from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.one_bit.votes import more_than, no_votes
+from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.coding.rounding.levels import MAX_STEPS
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
@@ -269,21 +269,20 @@ def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
     return [no_votes(8 * total, count, like)]
 
 
-def bits_of(message: Tensor, layout: BucketLayout) -> list[Tensor]:
-    """See `signsgd.bits_of`. The host waits once, for whether bits are set behind a last."""
+def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
+    """See `signsgd.count_votes`. The host waits once, for whether bits are set behind a last."""
     frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
     lengths = [packed_bytes(frame.numel, 1) for frame in frames]
-    ends = [(place + n - 1, f.numel % 8) for place, n, f in zip(
-        _places(message, frames), lengths, frames, strict=True
-    ) if f.numel % 8]  # fmt: skip
-    whole = _as_long(frames, lengths)
-    if whole and ends:
-        places, used = torch.tensor(ends, device=message.device).T
-        whole = not bool((message[places] >> used).any())
+    whole, used = _as_long(frames, lengths), [frame.numel % 8 for frame in frames]
+    ends = zip(_places(message, frames), lengths, used, strict=True)
+    if whole and any(used):
+        at = [(place + n - 1, bits) for place, n, bits in ends if bits]
+        last, behind = torch.tensor(at, device=message.device).T
+        whole = not bool((message[last] >> behind).any())
     if not whole:
-        for frame in frames:  # says what is wrong
+        for frame in frames:  # says what is wrong with which
             check_packed(frame.body, frame.numel, 1)
-    return [torch.cat([frame.body for frame in frames])]
+    add_votes(counts[0], torch.cat([frame.body for frame in frames]))
 
 
 def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:

@@ -155,8 +155,7 @@ class Votes:
 
     def add(self, message: Tensor) -> None:
         """Count one worker's message; raises `InputError` when it is damaged."""
-        for counts, bits in zip(self._counts, bits_of(message, self._layout), strict=True):
-            add_votes(counts, bits)
+        count_votes(message, self._layout, self._counts)
 
     def message(self) -> Tensor:
         """What the majority says, a tie being positive; as `encode`."""
@@ -171,6 +170,13 @@ class Votes:
 def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
     """Counters of votes, a tensor's each; of all tensors together where kernels work on them."""
     return [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
+
+
+@on_device("messages")
+def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
+    """See `Votes.add`."""
+    for each, (_, bits) in zip(counts, bits_of(message, layout), strict=True):
+        add_votes(each, bits)
 
 
 @on_device("messages")
@@ -243,18 +249,13 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    for piece, bits in _bits_of_tensors(message, layout):
+    for piece, bits in bits_of(message, layout):
         n = piece.numel
         write_signs(piece.of(out), bits, out.new_ones(min(n, 1)), n, 1.0)
 
 
-@on_device("messages")
-def bits_of(message: Tensor, layout: BucketLayout) -> list[Tensor]:
-    """Each tensor's packed bits (or those of all, see `no_counts`); raises `InputError`."""
-    return [bits for _, bits in _bits_of_tensors(message, layout)]
-
-
-def _bits_of_tensors(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
+def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
+    """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
         check_packed(frame.body, piece.numel, 1)
         yield piece, frame.body
