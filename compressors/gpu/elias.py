@@ -81,12 +81,10 @@ def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
     limit = 8 * body.numel()
     if limit > _LONGEST:
         return NotImplemented  # type: ignore[no-any-return]
-    gaps, signs = _read(body, gamma=False)
-    levels, ends = _read(body, gamma=False)
-    if limit:
-        second = (signs + 1).clamp(max=limit - 1)  # behind the gap and the sign: the level
-        levels, ends = levels[second], ends[second]
-        ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
+    gaps, signs = _read(body, gamma=False)  # the sign is behind the gap, the level behind both
+    second = (signs + 1).clamp(max=max(0, limit - 1))
+    levels, ends = gaps[second], signs[second]
+    ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
     starts = _followed(body, ends, nonzero)
     at = gaps[starts].cumsum(0) - 1
     if nonzero and int(at[-1]) >= count:
