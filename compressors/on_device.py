@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import counting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,10 +39,20 @@ def within_reach(values: Tensor) -> Tensor:
     return values if handled(values) else values.cpu()
 
 
-def on_device(file: str, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def of_bucket(name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`on_device("messages", name)` of what is done with all tensors of a bucket.
+
+    While somebody counts kernels, those of the loop over tensors are: the twin steps aside.
+    """
+    return on_device("messages", name, aside=counting)
+
+
+def on_device(
+    file: str, name: str | None = None, *, aside: Callable[[], bool] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`.
 
-    It has the function's name, or that one.
+    It has the function's name, or that one. It steps aside while that holds.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -50,7 +61,8 @@ def on_device(file: str, name: str | None = None) -> Callable[[Callable[P, R]], 
             first: Any = args[0] if args else next(iter(kwargs.values()))
             if isinstance(first, (list, tuple)):
                 first = first[0]
-            if isinstance(first, torch.Tensor) and handled(first):
+            given = isinstance(first, torch.Tensor) and handled(first)
+            if given and not (aside and aside()):
                 # kernels are launched on the current device
                 with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
                     result = twin(file, name or function.__name__)(*args, **kwargs)

@@ -30,7 +30,7 @@ from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
@@ -96,7 +96,7 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
-@on_device("messages", "add_sparse")
+@of_bucket("add_sparse")
 @decoder(Codec.SPARSE)
 def add_message(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_sparse`, or of `pack_coded`."""

@@ -318,10 +318,12 @@ def largest(
     """See `topk.encoded`."""
     if chosen.indices != "raw":
         return _NOT_HERE  # type: ignore[no-any-return]
-    source = gradient.contiguous() if residual is None else residual.add_(gradient)
+    source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
     elements, begins = _tensors(layout)
     sent = [count_kept(n, chosen.ratio) for n in elements]
-    found = take_largest_of(source, elements, begins, sent, clear=residual is not None)
+    found = take_largest_of(
+        source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
+    )
     return _sparse(residual, layout, sent, *found, chosen.values), True
 
 

@@ -28,8 +28,9 @@ from gcsim.compressors.gpu.parts import (
     parts_of,
     starts,
 )
-from gcsim.compressors.gpu.words import blocks, launch
+from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import counting
 from gcsim.errors import InputError, InternalError
 
 _MOST_BLOCKS = 16
@@ -89,26 +90,6 @@ def new_marks_of(
     )  # fmt: skip
 
 
-def add_momentum(
-    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
-) -> Marks:
-    """See `dgc.add_momentum`."""
-    n = v.numel()
-    marks = _new_marks(v, threshold)
-    launch(
-        _accumulate, blocks(n), u, v, gradient.contiguous(), marks.counts, n,
-        float(np.float32(momentum)), float(marks.up), NESTEROV=nesterov, BLOCK=BLOCK,
-    )  # fmt: skip
-    return marks
-
-
-def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
-    """See `dgc._next_velocity`."""
-    u, v, gradient = parts
-    m = float(np.float32(momentum))
-    return v + ((u + gradient) * m + gradient if nesterov else u * m + gradient)
-
-
 def _sum(terms: list[Tensor]) -> Tensor:
     """See `selection._sum`."""
     return sum(terms[1:], start=terms[0].clone())
@@ -149,14 +130,17 @@ def take_largest(
 
 def take_largest_of(
     values: Tensor, elements: Sequence[int], begins: Sequence[int], wanted: Sequence[int], *,
-    clear: bool,
+    clear: bool, added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`take_largest` of many tensors, so many of each: indices within their tensor, values."""
+    """`take_largest` of many tensors, so many of each: indices within their tensor, values.
+
+    `added`, of the same places, is first added to the values, in place and in the first pass.
+    """
     indices = values.new_empty(sum(wanted), dtype=torch.int64)
     taken = values.new_empty(sum(wanted))
     if not len(indices):
         return indices, taken
-    limit = _kth(values, elements, begins, wanted)
+    limit = _kth(values, elements, begins, wanted, added)
     parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
     counts = values.new_empty((3, parts.firsts[-1]), dtype=torch.int64)
     least = by_program(limit, parts)
@@ -187,10 +171,13 @@ def _before(counts: Tensor, parts: Parts) -> Tensor:
 
 def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """See `selection.add_and_take_largest`."""
-    from gcsim.compressors.coding.selecting import selection  # the meter's, not the twin
+    n = memory.numel()
+    check_k(n, k)
+    if counting():  # both kernels of it
+        from gcsim.compressors.coding.selecting import selection  # the meter's, not the twin
 
-    check_k(memory.numel(), k)
-    return selection.take_largest(memory.add_(gradient), k)
+        return selection.take_largest(memory.add_(gradient), k)
+    return take_largest_of(memory, [n], [0], [k], clear=True, added=gradient.contiguous())
 
 
 def kth_magnitude(values: Tensor, k: int) -> float:
@@ -202,9 +189,13 @@ def kth_magnitude(values: Tensor, k: int) -> float:
 
 
 def _kth(
-    values: Tensor, elements: Sequence[int], begins: Sequence[int], ranks: Sequence[int]
-) -> Tensor:
-    """The bits of the k-th largest magnitude of each tensor: int32 `[tensors]`."""
+    values: Tensor, elements: Sequence[int], begins: Sequence[int], ranks: Sequence[int],
+    added: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The bits of the k-th largest magnitude of each tensor: int32 `[tensors]`.
+
+    Of values + `added`, in place, where that is given.
+    """
     most = max(blocks(n) for n in elements)
     each_counts = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
     programs = [-(-blocks(n) // each_counts) for n in elements]
@@ -214,7 +205,8 @@ def _kth(
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
         counts = values.new_empty((parts.firsts[-1], bins), dtype=torch.int32)
         launch_parts(
-            _histogram, parts, values, by_program(prefix, parts), counts,
+            _histogram, parts, values, values if added is None else added,
+            by_program(prefix, parts), counts, ADD=added is not None,
             ABOVE=above, SHIFT=shift, BINS=bins, BLOCKS=each_counts, BLOCK=BLOCK,
         )  # fmt: skip
         each = by_part(counts.long(), parts).flip(1)  # from the highest bin down
@@ -222,6 +214,7 @@ def _kth(
         place = torch.searchsorted(at_least, rank)
         place = place.clamp(max=bins - 1)  # of an empty tensor
         rank = rank - (at_least - each).gather(1, place)  # within the bin that holds the k-th
+        added = None
         prefix = prefix * bins + (bins - 1 - place[:, 0]).int()
     return prefix
 
@@ -247,27 +240,6 @@ def _mark(
 
 
 @triton.jit
-def _accumulate(
-    u, v, gradient, counts, n, momentum, up, NESTEROV: tl.constexpr, BLOCK: tl.constexpr
-):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    direction = tl.load(u + at, mask=at < n, other=0.0)
-    added = tl.load(gradient + at, mask=at < n, other=0.0)
-    if NESTEROV:
-        direction = (direction + added) * momentum
-        step = direction + added
-    else:
-        direction = direction * momentum + added
-        step = direction
-    velocity = tl.load(v + at, mask=at < n, other=0.0) + step
-    tl.store(u + at, direction, mask=at < n)
-    tl.store(v + at, velocity, mask=at < n)
-    inside = (velocity < up) & (velocity > -up)  # NaN is not
-    hits = tl.where((at < n) & (inside == 0), 1, 0)
-    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
-
-
-@triton.jit
 def _take(
     values, offsets, indices, taken, up, down, table, parts,
     LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
@@ -287,17 +259,22 @@ def _take(
 
 @triton.jit
 def _histogram(
-    values, prefix, counts, table, parts, LANES: tl.constexpr, ABOVE: tl.constexpr,
-    SHIFT: tl.constexpr, BINS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    values, added, prefix, counts, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr, BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Count the magnitudes that begin with `prefix` by their next bits."""
     column, number, n = own_part(table, parts, LANES)
-    source = values + tl.load(column + 2 * parts)
+    begin = tl.load(column + 2 * parts)
+    source = values + begin
     begun = tl.load(prefix + tl.program_id(0))
     total = tl.zeros([BINS], dtype=tl.int32)
     for block in range(BLOCKS):
         at = (number * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
         v = tl.load(source + at, mask=at < n, other=0.0)
+        if ADD:
+            v = v + tl.load(added + begin + at, mask=at < n, other=0.0)
+            tl.store(source + at, v, mask=at < n)
         size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
         here = (at < n) & ((size >> ABOVE) == begun)
         total += tl.histogram((size >> SHIFT) & (BINS - 1), BINS, mask=here)

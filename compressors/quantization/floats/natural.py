@@ -43,7 +43,7 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
@@ -96,7 +96,7 @@ class Natural(Compressor[NaturalParameters]):
         return encoded(bucket.gradient, bucket.layout, keys, self.parameters.bits)
 
 
-@on_device("messages", "natural")
+@of_bucket("natural")
 def encoded(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
     """The message of a gradient, float32 `[layout.numel]`, with a key for each tensor."""
     frames = []
@@ -121,7 +121,7 @@ def rounding_error(values: Tensor, bits: int = 9) -> float:
     return float((up * (high - magnitudes) ** 2 + (1 - up) * (magnitudes - low) ** 2).sum())
 
 
-@on_device("messages", "add_natural")
+@of_bucket("add_natural")
 @decoder(Codec.NATURAL)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the powers of two of a frame."""

@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.signs import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -175,7 +175,7 @@ class SignMemory:
         return lost
 
 
-@on_device("messages", "remembered_signs")
+@of_bucket("remembered_signs")
 def remembered(
     values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
     momentum: Tensor | None, decay: float,
@@ -210,7 +210,7 @@ def block_length(n: int, most: int | None) -> int:
     return -(-n // blocks)
 
 
-@on_device("messages", "scaled_signs")
+@of_bucket("scaled_signs")
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
     """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
     frames = []
@@ -236,7 +236,7 @@ def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, c
         add_decoded(payload, layout, out, 1.0 / count, overwrite=number == 0)
 
 
-@on_device("messages", "add_scaled_signs")
+@of_bucket("add_scaled_signs")
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:

@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -166,27 +166,27 @@ class Votes:
         write_said(self._counts, self._layout, self._half, out, ties and self._ties)
 
 
-@on_device("messages")
+@of_bucket()
 def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
     """Counters of votes, a tensor's each; of all tensors together where kernels work on them."""
     return [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
 
 
-@on_device("messages")
+@of_bucket()
 def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
     """See `Votes.add`."""
     for each, (_, bits) in zip(counts, bits_of(message, layout), strict=True):
         add_votes(each, bits)
 
 
-@on_device("messages")
+@of_bucket()
 def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
     """The message of what more than half say."""
     pairs = zip(counts, layout.slices, strict=True)
     return torch.cat([_frame(more_than(each, half), piece.numel) for each, piece in pairs])
 
 
-@on_device("messages")
+@of_bucket()
 def write_said(
     counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
 ) -> None:
@@ -236,14 +236,14 @@ def _write_majority(
 # --- messages: one frame of bits a tensor ----------------------------------------------------
 
 
-@on_device("messages", "signs")
+@of_bucket("signs")
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     views = batched(layout.views(vector))
     return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
 
 
-@on_device("messages", "write_signs")
+@of_bucket("write_signs")
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
     """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
 

@@ -60,7 +60,7 @@ from gcsim.compressors.coding.rounding.levels import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
@@ -144,7 +144,7 @@ class Qsgd(Compressor[QsgdParameters]):
         return encoded(bucket.gradient, bucket.layout, keys, self.parameters)
 
 
-@on_device("messages", "qsgd")
+@of_bucket("qsgd")
 def encoded(
     gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: QsgdParameters
 ) -> Tensor:
@@ -179,7 +179,7 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
     return total
 
 
-@on_device("messages", "add_qsgd")
+@of_bucket("add_qsgd")
 @decoder(CODINGS)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the levels of a frame times its buckets' norms."""

@@ -46,7 +46,7 @@ from gcsim.compressors.loops import (
     total_of,
 )
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
@@ -153,7 +153,7 @@ class TernGrad(Compressor[TernGradParameters]):
         return [random_key(me.seed, step, p.index, purpose, me.rank) for p in layout.slices]
 
 
-@on_device("messages", "terngrad")
+@of_bucket("terngrad")
 def encoded(
     gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
     scalars: Tensor, two_bit: bool,
@@ -181,7 +181,7 @@ def digits_of(
         )
 
 
-@on_device("messages")
+@of_bucket()
 def bounds_and_scalars(
     gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Scalar
 ) -> list[tuple[float, float]]:
@@ -232,7 +232,7 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     return float(largest.max().view(np.float32)), math.sqrt(max(variance, 0.0))
 
 
-@on_device("messages", "add_terngrad")
+@of_bucket("add_terngrad")
 @decoder(Codec.TERNGRAD)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame's scalar times its digits."""

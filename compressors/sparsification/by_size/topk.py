@@ -37,7 +37,7 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 
@@ -80,7 +80,7 @@ class TopK(ErrorFeedback[TopKParameters]):
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
 
-@on_device("messages", "largest")
+@of_bucket("largest")
 def encoded(
     gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: TopKParameters
 ) -> tuple[Tensor, bool]:

@@ -38,7 +38,7 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 
@@ -84,7 +84,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
 
-@on_device("messages", "above")
+@of_bucket("above")
 def encoded(
     gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: ThresholdParameters
 ) -> Tensor:

@@ -79,6 +79,10 @@ def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]
             name: value if isinstance(value, (int, float)) else f"tl.{value}"
             for name, value in constants.items()
         }
+        for name, value in zip(parameters, arguments, strict=False):
+            if type(value) is int and value == 1 and types[name] == "i32":
+                del types[name]
+                known[name] = 1  # so is it compiled at run time
         launches.add(json.dumps([kernel.fn.__module__, kernel.fn.__name__, types, known]))
         run(kernel, programs, *arguments, **constants)
 

@@ -37,6 +37,7 @@ from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
+from tests.compressors.shared import layout_of_shapes
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
@@ -389,10 +390,13 @@ def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
             norms = levels.bucket_norms(values, 512, "max")
             levels.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
             selection.take_largest(values, 30, clear=False)
+            selection.add_and_take_largest(values.clone(), values, 30)
+            signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))
             packing.pack_signs(values)
         return list(recorder.costs())
 
     expected = run()
     assert "levels.encode_levels" in str(expected)
+    assert "packing.pack_signs" in str(expected)
     with kernels():
         assert run() == expected
