@@ -101,6 +101,20 @@ def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> Non
     out.add_(torch.from_numpy(table).to(out.device)[codes.long()])
 
 
+def nearest_codes(values: Tensor, largest: float) -> Tensor:
+    """See `dynamic_8bit.nearest_codes`."""
+    from gcsim.compressors.quantization.floats.dynamic_8bit import DECADES, LEAST, OFFSETS, SLOPES
+
+    n = values.numel()
+    codes = values.new_empty(n, dtype=torch.uint8)
+    table = torch.from_numpy(np.array((LEAST, SLOPES, OFFSETS), dtype=np.float32))
+    launch(
+        _nearest, blocks(n), values.contiguous(), codes, table.to(values.device), n,
+        float(np.float32(largest or 1.0)), DECADES=DECADES, BLOCK=BLOCK,
+    )  # fmt: skip
+    return codes
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
@@ -176,3 +190,25 @@ def _narrow(
     code = tl.where(size > 0x7F800000, NAN, tl.minimum(code, OVERFLOW))
     code = code | ((word.to(tl.uint32, bitcast=True) >> 31).to(tl.int32) << (BITS - 1))
     tl.store(codes + at, code.to(codes.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def _nearest(values, codes, table, n, largest, DECADES: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(values + at, mask=at < n, other=0.0)
+    # by way of float64, rounded once more to the same: float32's division drops subnormal numbers,
+    # and with them their signs
+    scaled = (v.to(tl.float64) / tl.cast(largest, tl.float32).to(tl.float64)).to(tl.float32)
+    size = tl.abs(scaled)
+    slope = tl.zeros([BLOCK], dtype=tl.float32)
+    offset = tl.zeros([BLOCK], dtype=tl.float32)
+    cells = tl.zeros([BLOCK], dtype=tl.float32)
+    for k in tl.static_range(DECADES):
+        above = size >= tl.load(table + k)
+        slope = tl.where(above, tl.load(table + DECADES + k), slope)
+        offset = tl.where(above, tl.load(table + 2 * DECADES + k), offset)
+        cells = tl.where(above, 2.0**k, cells)
+    last = tl.maximum(cells - 1.0, 0.0)
+    cell = tl.minimum(tl.maximum(size * slope + offset, 0.0), last)
+    code = cell.to(tl.int32) + cells.to(tl.int32) + tl.where(scaled < 0.0, 128, 0)
+    tl.store(codes + at, code.to(tl.uint8), mask=at < n)

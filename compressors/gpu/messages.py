@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
@@ -255,6 +255,21 @@ def add_scaled_signs(
         starts(counts), lengths, weight=weight, add=not overwrite,
     )  # fmt: skip
     return None if right and not stray else _NOT_HERE
+
+
+def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
+    """See `onebit_adam.chunk_frames`."""
+    size = chunk // 8
+    bodies = bits.new_zeros((count, 4 + size))
+    bodies[:, : scale.nbytes] = scale.view(torch.uint8)
+    signs = bits.new_zeros(count * size)
+    signs[: bits.numel()] = bits
+    bodies[:, 4:] = signs.view(count, size)
+    lengths = [4 + size] * count
+    message, places = begun(bits, Codec.SIGN_BLOCK, [chunk] * count, lengths)
+    put(message, bodies.view(-1), lengths, places)
+    seal(message, lengths)
+    return list(message.split(HEADER_BYTES + 4 + size))
 
 
 def _blocks(layout: BucketLayout, most: int | None) -> Buckets:

@@ -25,6 +25,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
+    ("onebit_adam", {"freeze_step": 0}),
 ]
 
 

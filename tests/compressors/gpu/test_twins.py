@@ -30,7 +30,7 @@ from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_leng
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.coding.sparse import _add_checked, _add_set
 from gcsim.compressors.meter import segment
-from gcsim.compressors.quantization.floats import natural
+from gcsim.compressors.quantization.floats import dynamic_8bit, natural
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
@@ -342,6 +342,12 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         if chosen.bits == 8:
             table = narrow_floats.decoding_table(chosen, 1 / 3)
             demand_same(narrow_floats.add_looked_up, torch.ones(values.numel()), codes, table)
+
+
+@few
+@given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
+def test_dynamic_codes(values: Tensor, largest: float) -> None:
+    demand_same(dynamic_8bit.nearest_codes, values, largest)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------
