@@ -4,11 +4,11 @@
     @on_device("levels")
     def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
 
-A call whose first argument lies on a GPU is handed over to the function of the same name and
-signature in `gpu/levels.py`: its twin, which has the same contract and gives the same bytes. The
-meter stands outside and counts both alike. A twin that has no kernel for its arguments returns
-`NotImplemented`; the call is then the loop's, by way of host memory, and so it is where Triton is
-not installed. Triton is imported at the first tensor on a GPU.
+A call whose first argument is a tensor on a GPU, or a list of such, is handed over to the function
+of the same name and signature in `gpu/levels.py`: its twin, which has the same contract and gives
+the same bytes. The meter stands outside and counts both alike. A twin that has no kernel for its
+arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and so it is
+where Triton is not installed. Triton is imported at the first tensor on a GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import counting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,29 +38,50 @@ def handled(values: Tensor) -> bool:
     return (values.is_cuda or interpreted) and _has_triton()
 
 
-def on_device(file: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`."""
+def within_reach(values: Tensor) -> Tensor:
+    """The tensor where kernels work on it, else in host memory, where loops do."""
+    return values if handled(values) else values.cpu()
+
+
+def of_bucket(name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`on_device("messages", name)` of what is done with all tensors of a bucket.
+
+    While somebody counts kernels, those of the loop over tensors are: the twin steps aside.
+    """
+    return on_device("messages", name, aside=counting)
+
+
+def on_device(
+    file: str, name: str | None = None, *, aside: Callable[[], bool] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`.
+
+    It has the function's name, or that one. It steps aside while that holds.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
             first: Any = args[0] if args else next(iter(kwargs.values()))
-            if handled(first):
+            if isinstance(first, (list, tuple)):
+                first = first[0]
+            given = isinstance(first, torch.Tensor) and handled(first)
+            if given and not (aside and aside()):
                 # kernels are launched on the current device
                 with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-                    result = twin(file, function.__name__)(*args, **kwargs)
+                    result = twin(file, name or function.__name__)(*args, **kwargs)
                 if result is not NotImplemented:
                     return result  # type: ignore[no-any-return]  # as the contract of twins says
             return function(*args, **kwargs)
 
-        twins[f"{function.__module__}.{function.__name__}"] = file
+        twins[f"{function.__module__}.{function.__name__}"] = file, name or function.__name__
         return chosen
 
     return decorate
 
 
-twins: dict[str, str] = {}
-"""By function, with its module: the file of its twin."""
+twins: dict[str, tuple[str, str]] = {}
+"""By function, with its module: the file and the name of its twin."""
 
 
 @functools.cache

@@ -16,15 +16,15 @@ import numpy as np
 
 from gcsim.compressors.loops import loop
 
-_START = np.array(
+START = np.array(
     [
         0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
         0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
     ],
     dtype=np.uint64,
 )  # fmt: skip
-_KEYLESS_OF_FOUR_BYTES = np.uint64(0x01010004)
-_ORDERS = np.array(
+KEYLESS_OF_FOUR_BYTES = np.uint64(0x01010004)
+ORDERS = np.array(
     [
         [int(word, 16) for word in order]
         for order in (
@@ -35,7 +35,7 @@ _ORDERS = np.array(
     ]
 )  # fmt: skip
 """Of the message's words in each round, which begin again after ten."""
-_ROUNDS = 12
+ROUNDS = 12
 
 
 @loop
@@ -79,18 +79,18 @@ def _blake2b(words: Any, nbytes: int) -> Any:
     """The first word of the hash of one block of 16 words, of which `nbytes` are given."""
     state = np.empty(16, dtype=np.uint64)
     for i in range(16):
-        state[i] = _START[i % 8]
-    first = _START[0] ^ _KEYLESS_OF_FOUR_BYTES
+        state[i] = START[i % 8]
+    first = START[0] ^ KEYLESS_OF_FOUR_BYTES
     state[0] = first
     state[12] ^= np.uint64(nbytes)
     state[14] = ~state[14]  # the last block
-    for turn in range(_ROUNDS):
+    for turn in range(ROUNDS):
         for quarter in range(8):
             i, shift = quarter % 4, quarter // 4  # columns of the square, then diagonals
             a, b = i, 4 + (i + shift) % 4
             c, d = 8 + (i + 2 * shift) % 4, 12 + (i + 3 * shift) % 4
             for half in range(2):
-                state[a] += state[b] + words[_ORDERS[turn % 10, 2 * quarter + half]]
+                state[a] += state[b] + words[ORDERS[turn % 10, 2 * quarter + half]]
                 state[d] = _turned(state[d] ^ state[a], 16 if half else 32)
                 state[c] += state[d]
                 state[b] = _turned(state[b] ^ state[c], 63 if half else 24)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.checksum import checksum, checksum_of, number_at, put_number
+from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SHORT, array, loop, written_back
 from gcsim.compressors.meter import counting, unpriced
@@ -98,8 +98,8 @@ def pack_frame(
     if handled(body):
         head = np.zeros(HEADER_BYTES, dtype=np.uint8)
         fits = write_header(head, int(codec), flags, params, numel, travelling, body.numel())
-        put_number(head, HEADER_BYTES - 4, 4, _checksum_on_device(head, body))
         message = torch.cat((torch.from_numpy(head).to(body.device), body))
+        on_gpu("seal", message, [body.numel()])
     else:
         message = torch.cat((_room(body.device), body))
         with written_back(message) as data:
@@ -118,12 +118,13 @@ def _room(device: torch.device) -> Tensor:
 
 
 def read_frames(
-    message: Tensor, *, expected: int | Collection[int] | None = None
+    message: Tensor, *, expected: int | Collection[int] | None = None, most: int = 1
 ) -> Iterator[Frame]:
     """The frames of a message (uint8, one dimension), in order.
 
-    With `expected`, every frame must be of that codec, or one of those. Raises `InputError` for a
-    message that is cut off, of another codec, changed on the way, or contradicts itself.
+    With `expected`, every frame must be of that codec, or one of those. On a GPU up to `most`
+    headers come to the host together. Raises `InputError` for a message that is cut off, of another
+    codec, changed on the way, or contradicts itself.
     """
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
@@ -132,13 +133,16 @@ def read_frames(
     total = message.numel()
     at = 0
     number = 0
+    ahead: list[Any] = []
     while at < total:
         if total - at < HEADER_BYTES:
             raise InputError(
                 f"frame {number} at byte {at}: {total - at} bytes left, a header has {HEADER_BYTES}"
             )
+        if data is None and not ahead:
+            ahead = on_gpu("frames_at", message, at, most)[::-1]
         codec, flags, params, numel, nonzero, length, intact = (
-            _read_on_device(message, at) if data is None else read_frame(data, at)
+            ahead.pop() if data is None else read_frame(data, at)
         )
         at += HEADER_BYTES
         fault = ""
@@ -163,19 +167,11 @@ def read_frames(
         number += 1
 
 
-def _read_on_device(message: Tensor, start: int) -> Any:
-    """`read_frame`, where the header alone comes to the host."""
-    head = array(message[start : start + HEADER_BYTES])
-    fields = read_header(head)
-    body = message[start + HEADER_BYTES :][: fields[-1]]
-    whole = body.numel() == fields[-1]
-    return *fields, whole and number_at(head, 16, 4) == _checksum_on_device(head, body)
-
-
 @unpriced
-def _checksum_on_device(head: Any, body: Tensor) -> Any:
-    total, rest = twin("reductions", "words_and_rest")(body)
-    return checksum_of(head, np.frombuffer(rest, dtype=np.uint8), np.uint64(total))
+def on_gpu(work: str, message: Tensor, *given: Any) -> Any:
+    """What kernels do with the frames of a message: a function of `gpu/frames.py`."""
+    with torch.cuda.device_of(message):  # type: ignore[no-untyped-call]
+        return twin("frames", work)(message, *given)
 
 
 def as_bytes(values: Tensor) -> Tensor:
@@ -204,7 +200,7 @@ def together(values: Tensor) -> bool:
 
     Where calls take longer than elements, and nobody counts the kernels of each frame.
     """
-    return values.numel() < SHORT and values.is_cpu and not counting()
+    return values.numel() < SHORT and values.is_cpu and not (counting() or handled(values))
 
 
 # --- loops: a call for each frame, most of which are short ---------------------------------------

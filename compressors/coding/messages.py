@@ -24,7 +24,7 @@ def frames_of(
 
     Raises `InputError` when the frames are not those of this layout.
     """
-    frames = read_frames(message, expected=codec)
+    frames = read_frames(message, expected=codec, most=len(layout.slices))
     for piece in batched(layout.slices):
         frame = next(frames, None)
         if frame is None:
@@ -52,6 +52,7 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)
 
+        del of_message.__wrapped__  # whose parameters are others
         return of_message
 
     return decorate

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.indices.index_coding import (
@@ -31,14 +30,14 @@ from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
-_HALF = 1 << 4
+HALF = 1 << 4
 _HALF_MAX = 65504.0
 _LEVELS_INSIDE = 1
-_INDEX_LIMIT = 1 << 31
+INDEX_LIMIT = 1 << 31
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 256)], dtype=np.int64)
 """Of a byte: the place of the lowest bit that is set."""
 
@@ -86,7 +85,7 @@ def pack_sparse(values: Tensor, indices: Tensor, numel: int, coding: Coder | Ind
 
 def pack_coded(values: Tensor, coded: Tensor, numel: int, coder: Coder) -> Tensor:
     """`pack_sparse` of indices that are coded already: callers can free them first."""
-    flags = int(coder) | (_HALF if values.dtype == torch.float16 else 0)
+    flags = int(coder) | (HALF if values.dtype == torch.float16 else 0)
     body = torch.cat((as_bytes(values), coded))
     return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=values.numel(), flags=flags)
 
@@ -97,6 +96,7 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
+@of_bucket("add_sparse")
 @decoder(Codec.SPARSE)
 def add_message(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_sparse`, or of `pack_coded`."""
@@ -113,7 +113,7 @@ def add_message(frame: Frame, part: Tensor, weight: float) -> None:
 def _values(frame: Frame) -> tuple[Tensor, Tensor]:
     """(values float32 `[k]`, perhaps in the message's memory; the coded indices)."""
     k = frame.nonzero
-    dtype = torch.float16 if frame.flags & _HALF else torch.float32
+    dtype = torch.float16 if frame.flags & HALF else torch.float32
     cut = k * dtype.itemsize
     return from_bytes(frame.body[:cut], dtype, k).float(), frame.body[cut:]
 
@@ -167,6 +167,7 @@ def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: 
 
 
 @kernel("gather_scatter", by_results=True)
+@on_device("sparse")
 def signed_words(
     memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
 ) -> Tensor:
@@ -188,7 +189,7 @@ def signed_words(
     InputError
         When the tensor has more elements than 31 bits tell apart.
     """
-    if memory.numel() > _INDEX_LIMIT:
+    if memory.numel() > INDEX_LIMIT:
         raise InputError(f"a tensor of {memory.numel()} elements: 31-bit indices reach 2^31")
     words = np.empty(indices.numel(), dtype=np.uint32)
     with written_back(memory) as rest:
@@ -223,24 +224,20 @@ def add_signed(
     head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
     positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
     words = from_bytes(tail, torch.int32, frame.nonzero)
+    weighted = weight * positive, weight * negative
+    _demand_ascending(_add_signs(part[: words.numel()], words, weighted, part))
+
+
+@kernel("gather_scatter", updates=("touched",), resident=("out",))
+@on_device("sparse")
+def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out: Tensor) -> bool:
+    """`out` += the words' levels, the positive or the negative one; see `_add_checked`."""
     bad = np.zeros(1, dtype=np.uint8)
-    with written_back(part) as target:
-        weighted = weight * positive, weight * negative
-        _add_signs(target, words, weighted, bad, part[: words.numel()])
-    _demand_ascending(not bad[0])
-
-
-@kernel("gather_scatter", updates=("touched",))
-def _add_signs(
-    out: NDArray[np.float32],
-    words: Tensor,
-    levels: tuple[float, float],
-    bad: NDArray[np.uint8],
-    touched: Tensor,  # see `_add_checked`
-) -> None:
     data = array(words).view(np.uint32)
     positive, negative = (np.float32(level) for level in levels)
-    in_parallel(_add_signed, data.size, data, positive, negative, out, bad)
+    with written_back(out) as target:
+        in_parallel(_add_signed, data.size, data, positive, negative, target, bad)
+    return not bad[0]
 
 
 def _demand_ascending(ascending: bool) -> None:

@@ -6,21 +6,23 @@ numbers' bits, as there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.floats.narrow_floats import Narrow
-from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
     BLOCK,
     GROUPS,
     blocks,
-    index_type,
     launch,
     load_codes,
-    places,
+    places_of,
     random16,
     store_codes,
     tiles,
@@ -34,29 +36,52 @@ LOWEST = 18
 
 def to_powers(values: Tensor, key: np.uint64, *, bits: int) -> Tensor:
     """See `natural.to_powers`."""
-    n = values.numel()
-    signs = packed_bytes(n, 1) if bits == 9 else 0
-    out = values.new_empty(n + signs, dtype=torch.uint8)
-    count_random(n, 16)
-    launch(
-        _to_powers, tiles(n), values.contiguous(), out, out[n:], int(key), n, signs,
-        BITS=bits, LOWEST=LOWEST, GROUPS=GROUPS, INDEX=index_type(n),
-    )  # fmt: skip
+    out = values.new_empty(power_bytes(values.numel(), bits), dtype=torch.uint8)
+    powers_of(values.contiguous(), out, [values.numel()], [0], [0], [key], bits)
     return out
+
+
+def power_bytes(n: int, bits: int) -> int:
+    """Of n elements: exponents, and with 9 bits signs behind them."""
+    return n + (packed_bytes(n, 1) if bits == 9 else 0)
+
+
+def powers_of(
+    values: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
+    places: Sequence[int], keys: Sequence[np.uint64], bits: int,
+) -> None:  # fmt: skip
+    """`to_powers` of many tensors: where each begins, and where its bytes go."""
+    count_random(sum(elements), 16)
+    parts = parts_of(
+        values, elements, [tiles(n) for n in elements], begins, places, [int(key) for key in keys]
+    )
+    launch_parts(
+        _to_powers, parts, values, out, BITS=bits, LOWEST=LOWEST, GROUPS=GROUPS, INDEX=parts.index
+    )
 
 
 def add_powers(out: Tensor, body: Tensor, *, bits: int, weight: float) -> None:
     """See `natural.add_powers`."""
     n = out.numel()
-    if body.numel() < n or (bits == 8 and body.numel() > n):
+    if body.numel() != power_bytes(n, bits):
         raise damaged(f"{body.numel()} bytes for {n} exponents")
-    data = body.contiguous()
-    if bits == 9:
-        check_packed(data[n:], n, 1)
-    launch(
-        _add_powers, tiles(n), out, data, data[n:], n, data.numel() - n, float(np.float32(weight)),
-        BITS=bits, LOWEST=LOWEST, GROUPS=GROUPS, INDEX=index_type(n),
+    if not add_powers_of(out, body.contiguous(), [n], [0], [0], bits=bits, weight=weight):
+        raise damaged("padding after the last code is not zero")
+
+
+def add_powers_of(
+    out: Tensor, packed: Tensor, elements: Sequence[int], begins: Sequence[int],
+    places: Sequence[int], *, bits: int, weight: float,
+) -> bool:  # fmt: skip
+    """`add_powers` of many tensors: where each and its bytes begin; False where bits are set
+    behind the last sign. With 9 bits the host waits once."""
+    parts = parts_of(out, elements, [tiles(n) for n in elements], begins, places)
+    stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+    launch_parts(
+        _add_powers, parts, out, packed, stray, float(np.float32(weight)),
+        BITS=bits, LOWEST=LOWEST, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
+    return bits == 8 or not bool(stray.any())
 
 
 def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
@@ -76,16 +101,34 @@ def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> Non
     out.add_(torch.from_numpy(table).to(out.device)[codes.long()])
 
 
+def nearest_codes(values: Tensor, largest: float) -> Tensor:
+    """See `dynamic_8bit.nearest_codes`."""
+    from gcsim.compressors.quantization.floats.dynamic_8bit import DECADES, LEAST, OFFSETS, SLOPES
+
+    n = values.numel()
+    codes = values.new_empty(n, dtype=torch.uint8)
+    table = torch.from_numpy(np.array((LEAST, SLOPES, OFFSETS), dtype=np.float32))
+    launch(
+        _nearest, blocks(n), values.contiguous(), codes, table.to(values.device), n,
+        float(np.float32(largest or 1.0)), DECADES=DECADES, BLOCK=BLOCK,
+    )  # fmt: skip
+    return codes
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["key"])
+@triton.jit
 def _to_powers(
-    values, out, signs, key: tl.uint64, n, nbytes, BITS: tl.constexpr,
+    values, out, table, parts, LANES: tl.constexpr, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    word = tl.load(values + at, mask=at < n, other=0.0).to(tl.uint32, bitcast=True)
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
+    key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
+    source = values + tl.load(column + 2 * parts) + at
+    place = out + tl.load(column + 3 * parts)
+    word = tl.load(source, mask=at < n, other=0.0).to(tl.uint32, bitcast=True)
     magnitude = word & 0x7FFFFFFF
     # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
     raised = magnitude + ((random16(key, group, GROUPS).to(tl.uint32) << 7) | 64)
@@ -95,27 +138,33 @@ def _to_powers(
     if BITS == 8:
         exponent = tl.minimum(tl.maximum(exponent, LOWEST), LOWEST + 127) - LOWEST
         exponent = exponent | (sign << 7)
-    tl.store(out + at, exponent.to(tl.uint8), mask=at < n)
+    tl.store(place + at, exponent.to(tl.uint8), mask=at < n)
     if BITS == 9:
-        store_codes(signs, group, sign, nbytes, 1)
+        store_codes(place + n, group, sign, (n + 7) // 8, 1)
 
 
 @triton.jit
 def _add_powers(
-    out, exponents, signs, n, nbytes, weight, BITS: tl.constexpr,
+    out, packed, stray, weight, table, parts, LANES: tl.constexpr, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    code = tl.load(exponents + at, mask=at < n, other=0).to(tl.uint32)
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
+    place = packed + tl.load(column + 3 * parts)
+    target = out + tl.load(column + 2 * parts) + at
+    code = tl.load(place + at, mask=at < n, other=0).to(tl.uint32)
     if BITS == 9:
-        pattern = (code << 23) | (load_codes(signs, group, nbytes, 1).to(tl.uint32) << 31)
+        sign = load_codes(place + n, group, (n + 7) // 8, 1)
+        behind = tl.where(at < n, 0, sign)
+        tl.store(stray + tl.program_id(0), tl.max(tl.max(behind, axis=1), axis=0))
+        pattern = (code << 23) | (sign.to(tl.uint32) << 31)
     else:
         exponent = code & 127
         exponent = tl.where(exponent > 0, exponent + LOWEST, exponent)
         pattern = (exponent << 23) | ((code >> 7) << 31)
-    total = tl.load(out + at, mask=at < n, other=0.0)
+    total = tl.load(target, mask=at < n, other=0.0)
     total = total + weight * pattern.to(tl.float32, bitcast=True)
-    tl.store(out + at, total, mask=at < n)
+    tl.store(target, total, mask=at < n)
 
 
 @triton.jit
@@ -141,3 +190,25 @@ def _narrow(
     code = tl.where(size > 0x7F800000, NAN, tl.minimum(code, OVERFLOW))
     code = code | ((word.to(tl.uint32, bitcast=True) >> 31).to(tl.int32) << (BITS - 1))
     tl.store(codes + at, code.to(codes.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def _nearest(values, codes, table, n, largest, DECADES: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(values + at, mask=at < n, other=0.0)
+    # by way of float64, rounded once more to the same: float32's division drops subnormal numbers,
+    # and with them their signs
+    scaled = (v.to(tl.float64) / tl.cast(largest, tl.float32).to(tl.float64)).to(tl.float32)
+    size = tl.abs(scaled)
+    slope = tl.zeros([BLOCK], dtype=tl.float32)
+    offset = tl.zeros([BLOCK], dtype=tl.float32)
+    cells = tl.zeros([BLOCK], dtype=tl.float32)
+    for k in tl.static_range(DECADES):
+        above = size >= tl.load(table + k)
+        slope = tl.where(above, tl.load(table + DECADES + k), slope)
+        offset = tl.where(above, tl.load(table + 2 * DECADES + k), offset)
+        cells = tl.where(above, 2.0**k, cells)
+    last = tl.maximum(cells - 1.0, 0.0)
+    cell = tl.minimum(tl.maximum(size * slope + offset, 0.0), last)
+    code = cell.to(tl.int32) + cells.to(tl.int32) + tl.where(scaled < 0.0, 128, 0)
+    tl.store(codes + at, code.to(tl.uint8), mask=at < n)

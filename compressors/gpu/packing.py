@@ -6,6 +6,8 @@ bits of two codes at most, and a code of up to 32 bits lies in five bytes at mos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 
@@ -16,6 +18,7 @@ from gcsim.compressors.coding.integers.packing import (
     damaged,
     packed_bytes,
 )
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
     BLOCK,
     GROUPS,
@@ -106,15 +109,22 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
         demand_below(base, int(digits.max()) if digits.numel() else 0)
         return pack_bits(digits, bits)
     n = digits.numel()
-    plane = -(-n // size)
-    groups = digits.new_empty(plane, dtype=torch.uint8 if bits <= 8 else torch.int32)
-    highest = digits.new_zeros(max(1, blocks(plane)), dtype=torch.int32)
-    launch(
-        _combine, blocks(plane), digits.contiguous(), groups, highest, n, plane,
-        BASE=base, SIZE=size, BLOCK=BLOCK,
-    )  # fmt: skip
-    demand_below(base, int(highest.max()))
+    groups = digits.new_empty(-(-n // size), dtype=torch.uint8 if bits <= 8 else torch.int32)
+    demand_below(base, int(combined(digits.contiguous(), groups, [n], [0], [0], base)))
     return groups if bits == 8 else packed_codes(groups, bits)[0]
+
+
+def combined(
+    digits: Tensor, groups: Tensor, elements: Sequence[int], begins: Sequence[int],
+    places: Sequence[int], base: int,
+) -> Tensor:  # fmt: skip
+    """Groups of the digits of many tensors: where each begins, where its groups go; the largest
+    digit, int32, for which nobody has waited."""
+    size, _ = group_of(base)
+    parts = parts_of(digits, elements, [blocks(-(-n // size)) for n in elements], begins, places)
+    highest = digits.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+    launch_parts(_combine, parts, digits, groups, highest, BASE=base, SIZE=size, BLOCK=BLOCK)
+    return highest.max()
 
 
 def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
@@ -125,20 +135,29 @@ def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
         raise damaged(
             f"{buffer.numel()} bytes for {count} base-{base} digits, not {digit_bytes(count, base)}"
         )
-    groups = unpack_bits(buffer, plane, bits)
+    groups = buffer.contiguous() if bits == 8 else unpack_bits(buffer, plane, bits)
     out = buffer.new_empty(count)
-    found = buffer.new_zeros(max(1, blocks(plane)), 2, dtype=torch.int32)
-    launch(
-        _separate, blocks(plane), groups, out, found, count, plane,
-        BASE=base, SIZE=size, BLOCK=BLOCK,
-    )  # fmt: skip
-    largest, stray = found.amax(0).tolist()
+    largest, stray = separated(groups, out, [count], [0], [0], base)
     if largest >= base**size:
         what = "byte" if bits == 8 else f"group of {bits} bits"
         raise damaged(f"{what} {largest} is not {size} base-{base} digits")
     if stray:
         raise damaged(f"padding after the last base-{base} digit is not zero")
     return out
+
+
+def separated(
+    groups: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
+    places: Sequence[int], base: int,
+) -> tuple[int, int]:  # fmt: skip
+    """The digits of many tensors: where each begins in `out`, and its groups; the largest group,
+    and the largest digit behind a last one: one wait."""
+    size, _ = group_of(base)
+    parts = parts_of(out, elements, [blocks(-(-n // size)) for n in elements], begins, places)
+    found = out.new_zeros(max(1, parts.firsts[-1]), 2, dtype=torch.int32)
+    launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
+    largest, stray = found.amax(0).tolist()
+    return largest, stray
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -202,36 +221,42 @@ def _unpack_wide(packed, out, n, nbytes, BITS: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def _combine(
-    digits, groups, highest, n, plane,
+    digits, groups, highest, table, parts, LANES: tl.constexpr,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    plane = tl.cast(plane, tl.int64)
-    group = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column, number, n = own_part(table, parts, LANES)
+    source = digits + tl.load(column + 2 * parts)
+    plane = (n + SIZE - 1) // SIZE
+    group = number * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], dtype=tl.int32)
     most = tl.zeros([BLOCK], dtype=tl.int32)
     for k in tl.static_range(SIZE):  # Horner's rule, highest digit first
         at = group + (SIZE - 1 - k) * plane
-        digit = tl.load(digits + at, mask=(group < plane) & (at < n), other=0).to(tl.int32)
+        digit = tl.load(source + at, mask=(group < plane) & (at < n), other=0).to(tl.int32)
         total = total * BASE + digit
         most = tl.maximum(most, digit)
-    tl.store(groups + group, total.to(groups.dtype.element_ty), mask=group < plane)
+    target = groups + tl.load(column + 3 * parts) + group
+    tl.store(target, total.to(groups.dtype.element_ty), mask=group < plane)
     tl.store(highest + tl.program_id(0), tl.max(most, axis=0))
 
 
 @triton.jit
 def _separate(
-    groups, out, found, n, plane,
+    groups, out, found, table, parts, LANES: tl.constexpr,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    plane = tl.cast(plane, tl.int64)
-    group = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rest = tl.load(groups + group, mask=group < plane, other=0).to(tl.int32)
+    column, number, n = own_part(table, parts, LANES)
+    target = out + tl.load(column + 2 * parts)
+    plane = (n + SIZE - 1) // SIZE
+    group = number * BLOCK + tl.arange(0, BLOCK)
+    source = groups + tl.load(column + 3 * parts) + group
+    rest = tl.load(source, mask=group < plane, other=0).to(tl.int32)
     tl.store(found + tl.program_id(0) * 2, tl.max(rest, axis=0))
     stray = tl.zeros([BLOCK], dtype=tl.int32)
     for j in tl.static_range(SIZE):
         at = group + j * plane
         digit = rest % BASE
         rest = rest // BASE
-        tl.store(out + at, digit.to(tl.uint8), mask=(group < plane) & (at < n))
+        tl.store(target + at, digit.to(tl.uint8), mask=(group < plane) & (at < n))
         stray = tl.maximum(stray, tl.where(at >= n, digit, 0))
     tl.store(found + tl.program_id(0) * 2 + 1, tl.max(stray, axis=0))

@@ -1,4 +1,4 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`, the checksum's sum, TernGrad's moments.
+"""Sums and extrema on a GPU: twins of `coding/scans.py`, TernGrad's moments, SIDCo's sums.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -11,47 +11,96 @@ m 2^28 / n is exact in any order.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.words import BLOCK, GROUPS, blocks, launch, load_words, tiles
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 MAGNITUDE, SQUARES, ABSOLUTE = 0, 1, 2
 _INFINITE = 0x7F800000
 
 
-def bucket_totals(values: Tensor, size: int, what: int) -> Tensor:
-    """Of each bucket of `size` elements of a float32 `[n]`, `[ceil(n / size)]`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Those of many tensors in a flat vector."""
+
+    elements: list[int]
+    """Of each tensor."""
+    begins: list[int]
+    """Where it begins in the vector."""
+    sizes: list[int]
+    """Elements of each of its buckets but perhaps the last."""
+
+    @classmethod
+    def of_one(cls, values: Tensor, size: int) -> Buckets:
+        """Those of a tensor."""
+        return cls(elements=[values.numel()], begins=[0], sizes=[size])
+
+    @property
+    def counts(self) -> list[int]:
+        """Of each tensor."""
+        return [-(-n // max(1, size)) for n, size in zip(self.elements, self.sizes, strict=True)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of each bucket of all tensors."""
+        return [
+            min(size, n - first)
+            for n, size in zip(self.elements, self.sizes, strict=True)
+            for first in range(0, n, max(1, size))
+        ]
+
+
+def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
+    """Of each bucket of a float32 `[n]`, one tensor's after the other: `[buckets]`.
 
     `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
     `ABSOLUTE`: the sum of v^2 or |v|, float64.
     """
-    n = values.numel()
-    buckets = -(-n // size) if n else 0
-    width = min(BLOCK, 1 << max(0, size - 1).bit_length())
-    pieces = -(-size // width) if n else 1  # programs of a bucket
-    rows = BLOCK // width if pieces == 1 else 1  # buckets of a program
+    counts = buckets.counts
+    width = min(BLOCK, 1 << max(0, max(buckets.sizes) - 1).bit_length())
+    pieces = [-(-max(1, size) // width) for size in buckets.sizes]  # programs of a bucket
+    several = max(pieces) > 1
+    rows = 1 if several else BLOCK // width  # buckets of a program
+    slots = [count * each for count, each in zip(counts, pieces, strict=True)]
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
-    found = values.new_empty((buckets, pieces), dtype=dtype)
-    launch(
-        _reduce, -(-buckets // rows) * pieces, values.contiguous(), found, n, size, buckets, pieces,
-        WHAT=what, ROWS=rows, WIDTH=width,
-    )  # fmt: skip
-    if pieces == 1:
-        return found.view(-1)
-    return found.amax(1) if what == MAGNITUDE else found.sum(1)
+    found = values.new_empty(sum(slots), dtype=dtype)
+    programs = [-(-count // rows) * each for count, each in zip(counts, pieces, strict=True)]
+    parts = parts_of(
+        values, buckets.elements, programs, buckets.begins, buckets.sizes, pieces, starts(slots)
+    )
+    launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=rows, WIDTH=width)
+    if not several:
+        return found
+    if len(counts) == 1:
+        alone = found.view(counts[0], pieces[0])
+        return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
+    ends = np.repeat(pieces, counts).cumsum()
+    cuts = torch.from_numpy(np.concatenate(([0], ends))).to(values.device)
+    return _joined(found, cuts, what)
+
+
+def _joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
+    """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
+    out = found.new_empty(len(cuts) - 1)
+    launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
+    return out
 
 
 def all_finite(values: Tensor) -> bool:
     """See `scans.all_finite`."""
-    return not bool((bucket_totals(values, BLOCK, MAGNITUDE) >= _INFINITE).any())
+    largest = bucket_totals(values, Buckets.of_one(values, BLOCK), MAGNITUDE)
+    return not bool((largest >= _INFINITE).any())
 
 
 def squared_length(values: Tensor) -> float:
     """See `scans.squared_length`."""
-    return float(bucket_totals(values, BLOCK, SQUARES).sum())
+    return float(bucket_totals(values, Buckets.of_one(values, BLOCK), SQUARES).sum())
 
 
 def fingerprint(values: Tensor) -> int:
@@ -63,27 +112,59 @@ def fingerprint(values: Tensor) -> int:
     return int(sums.sum()) % (1 << 64)
 
 
-def words_and_rest(body: Tensor) -> tuple[int, bytes]:
-    """(the sum of the whole words of eight bytes, see `coding/checksum.py`; the bytes behind):
-    both come to the host in one transfer of 8 to 15 bytes."""
-    words = body.numel() // 8
-    sums = body.new_empty(tiles(8 * words), dtype=torch.int64)
-    launch(_weigh_words, tiles(8 * words), body.contiguous(), sums, words, GROUPS=GROUPS)
-    total = sums.sum().view(1).view(torch.uint8)
-    found = torch.cat((total, body[8 * words :])).cpu().numpy().tobytes()
-    return int.from_bytes(found[:8], "little"), found[8:]
-
-
 def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     """See `terngrad.magnitude_and_spread`."""
+    return magnitudes_and_spreads(values.contiguous(), [values.numel()], [0])[0]
+
+
+def magnitudes_and_spreads(
+    values: Tensor, elements: list[int], begins: list[int]
+) -> list[tuple[float, float]]:
+    """`magnitude_and_spread` of many tensors: how long each is, where it begins; one wait."""
+    parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
+    largest = values.new_empty(parts.firsts[-1], dtype=torch.int32)
+    sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
+    launch_parts(_moments, parts, values, largest, sums, parts.firsts[-1], BLOCK=BLOCK)
+    cuts = torch.tensor(parts.firsts).to(values.device)
+    top = _joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
+    rows = torch.stack((top, _joined(sums[0], cuts, SQUARES), _joined(sums[1], cuts, SQUARES)))
+    found = []
+    for n, (magnitude, total, squares) in zip(elements, rows.T.tolist(), strict=True):
+        variance = squares / n - (total / n) ** 2 if n else 0.0
+        found.append((magnitude, math.sqrt(max(variance, 0.0))))
+    return found
+
+
+def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
+    """See `magnitude_fits._add_and_sum`."""
+    return _magnitudes(memory, added.contiguous(), 0.0)
+
+
+def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
+    """See `magnitude_fits._sums`."""
+    return _magnitudes(values, None, threshold)
+
+
+def _magnitudes(
+    values: Tensor, added: Tensor | None, threshold: float
+) -> tuple[float, float, float]:
     n = values.numel()
-    if not n:
-        return 0.0, 0.0
     sums = values.new_empty((3, blocks(n)), dtype=torch.float64)
-    launch(_moments, blocks(n), values.contiguous(), sums, n, blocks(n), BLOCK=BLOCK)
-    largest, total, squares = torch.stack((sums[0].amax(), sums[1].sum(), sums[2].sum())).tolist()
-    mean = total / n
-    return largest, math.sqrt(max(squares / n - mean**2, 0.0))
+    launch(
+        _excess, blocks(n), values, values if added is None else added, sums, n, blocks(n),
+        float(np.float32(threshold)), ADD=added is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    count, total, squares = sums.sum(1).tolist()
+    return float(n) if added is not None else count, total, squares
+
+
+def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
+    """See `magnitude_fits._sum_of_logarithms`."""
+    sizes = values.double().abs()
+    zero = sizes == 0
+    total = torch.where(zero, 1.0, sizes).log().sum()
+    zeros, logarithms = torch.stack((zero.sum().double(), total)).tolist()
+    return zeros, logarithms
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -91,15 +172,17 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
 
 @triton.jit
 def _reduce(
-    values, found, n, size, buckets, pieces,
-    WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    values, found, table, parts,
+    LANES: tl.constexpr, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
-    row = (program // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = (program % pieces) * WIDTH + tl.arange(0, WIDTH)
+    part, number, n = own_part(table, parts, LANES)
+    size = tl.load(part + 3 * parts)
+    pieces = tl.load(part + 4 * parts)
+    row = number // pieces * ROWS + tl.arange(0, ROWS)
+    column = number % pieces * WIDTH + tl.arange(0, WIDTH)
     at = row[:, None] * size + column[None, :]
     here = (column[None, :] < size) & (at < n)
-    v = tl.load(values + at, mask=here, other=0.0)
+    v = tl.load(values + tl.load(part + 2 * parts) + at, mask=here, other=0.0)
     if WHAT == 0:
         # as integers, magnitudes keep their order, and NaN is above all
         total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
@@ -108,7 +191,22 @@ def _reduce(
         total = tl.sum(wide * wide, axis=1)
     else:
         total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
-    tl.store(found + row * pieces + program % pieces, total, mask=row < buckets)
+    slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
+    tl.store(slot, total, mask=row * size < n)
+
+
+@triton.jit
+def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest (or the sum) of what stands between two cuts."""
+    bucket = tl.program_id(0)
+    first = tl.load(cuts + bucket)
+    last = tl.load(cuts + bucket + 1)
+    total = tl.zeros([BLOCK], dtype=out.dtype.element_ty)
+    for start in range(first, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        each = tl.load(found + at, mask=at < last, other=0)
+        total = tl.maximum(total, each) if WHAT == 0 else total + each
+    tl.store(out + bucket, tl.max(total, axis=0) if WHAT == 0 else tl.sum(total, axis=0))
 
 
 @triton.jit
@@ -120,22 +218,30 @@ def _weigh(bits, sums, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _weigh_words(body, sums, words, GROUPS: tl.constexpr):
-    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    word = load_words(body, group, tl.cast(words, tl.int64) * 8, 8)
-    total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
-    tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))
-
-
-@triton.jit
-def _moments(values, sums, n, programs, BLOCK: tl.constexpr):
+def _excess(values, added, sums, n, programs, threshold, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    """By block, of |v| - threshold where that is positive: their number, sum, sum of squares."""
     program = tl.program_id(0)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + at, mask=at < n, other=0.0)
-    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(size, axis=0).to(tl.float32, bitcast=True)
+    if ADD:
+        v = v + tl.load(added + at, mask=at < n, other=0.0)
+        tl.store(values + at, v, mask=at < n)
+    above = tl.abs(v) > threshold
+    x = tl.where(above, tl.abs(v) - threshold, 0.0).to(tl.float64)
+    tl.store(sums + program, tl.sum(above.to(tl.float64), axis=0))
+    tl.store(sums + programs + program, tl.sum(x, axis=0))
+    tl.store(sums + 2 * programs + program, tl.sum(x * x, axis=0))
+
+
+@triton.jit
+def _moments(values, found, sums, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    column, number, n = own_part(table, parts, LANES)
+    source = values + tl.load(column + 2 * parts)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(source + at, mask=at < n, other=0.0)
+    tl.store(found + program, tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0))
     # about the first element, not about zero: nothing is lost when all are nearly equal
-    distance = tl.where(at < n, v.to(tl.float64) - tl.load(values).to(tl.float64), 0.0)
-    tl.store(sums + program, largest.to(tl.float64))
-    tl.store(sums + programs + program, tl.sum(distance, axis=0))
-    tl.store(sums + 2 * programs + program, tl.sum(distance * distance, axis=0))
+    distance = tl.where(at < n, v.to(tl.float64) - tl.load(source).to(tl.float64), 0.0)
+    tl.store(sums + program, tl.sum(distance, axis=0))
+    tl.store(sums + programs + program, tl.sum(distance * distance, axis=0))

@@ -11,14 +11,26 @@ the number of marked elements, which is the length of the message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.selecting.marks import BLOCK, Marks
 from gcsim.compressors.coding.selecting.selection import NO_NUMBER, check_k
-from gcsim.compressors.gpu.words import blocks, launch
+from gcsim.compressors.gpu.parts import (
+    Parts,
+    by_part,
+    by_program,
+    launch_parts,
+    own_part,
+    parts_of,
+    starts,
+)
+from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import counting
 from gcsim.errors import InputError, InternalError
 
 _MOST_BLOCKS = 16
@@ -43,17 +55,44 @@ def _marked(
     up: float | np.float32,
     down: float | np.float32 | None,
 ) -> Marks:
+    marks = _new_marks(values, up, down)
+    mark_parts(values, added, marks, _whole(values))
+    return marks
+
+
+def mark_parts(values: Tensor, added: Tensor | None, marks: Marks, parts: Parts) -> None:
+    """`mark` (or `add_and_mark`) tensors that `parts` says the places of, into marks of all."""
+    launch_parts(
+        _mark, parts, values, values if added is None else added, marks.counts,
+        float(marks.up), float(marks.down), ADD=added is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+
+
+def _whole(values: Tensor) -> Parts:
     n = values.numel()
-    counts = values.new_empty(blocks(n), dtype=torch.int64)
-    marks = Marks(
-        down=np.float32(-up if down is None else down), up=np.float32(up), counts=counts,
+    return parts_of(values, [n], [blocks(n)], [0])
+
+
+def _new_marks(
+    values: Tensor, up: float | np.float32, down: float | np.float32 | None = None
+) -> Marks:
+    return new_marks_of(values, blocks(values.numel()), up, down)
+
+
+def new_marks_of(
+    values: Tensor, count: int, up: float | np.float32, down: float | np.float32 | None = None
+) -> Marks:
+    """Room for the marks of so many blocks."""
+    return Marks(
+        down=np.float32(-up if down is None else down), up=np.float32(up),
+        counts=values.new_empty(count, dtype=torch.int64),
         places=np.empty((0, 0), dtype=np.uint16),
     )  # fmt: skip
-    launch(
-        _mark, blocks(n), values, values if added is None else added, counts, n, float(marks.up),
-        float(marks.down), ADD=added is not None, BLOCK=BLOCK,
-    )  # fmt: skip
-    return marks
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    """See `selection._sum`."""
+    return sum(terms[1:], start=terms[0].clone())
 
 
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
@@ -62,12 +101,17 @@ def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, 
     counts = torch.as_tensor(marks.counts, device=values.device)  # a loop's own are an array
     if n > BLOCK * len(counts):
         raise InternalError(f"marks of {len(counts)} blocks for {n} elements")
-    total = marks.total
-    indices = values.new_empty(total, dtype=torch.int64)
-    taken = values.new_empty(total)
-    launch(
-        _take, blocks(n), values, counts.cumsum(0) - counts, indices, taken, n, float(marks.up),
-        float(marks.down), CLEAR=clear, BLOCK=BLOCK,
+    found = Marks(down=marks.down, up=marks.up, counts=counts, places=marks.places)
+    return take_parts(values, found, _whole(values), clear=clear)
+
+
+def take_parts(values: Tensor, marks: Marks, parts: Parts, *, clear: bool) -> tuple[Tensor, Tensor]:
+    """`take` of what `mark_parts` marked: indices within their tensor, one tensor after another."""
+    indices = values.new_empty(marks.total, dtype=torch.int64)
+    taken = values.new_empty(len(indices))
+    launch_parts(
+        _take, parts, values, marks.counts.cumsum(0) - marks.counts, indices, taken,
+        float(marks.up), float(marks.down), CLEAR=clear, BLOCK=BLOCK,
     )  # fmt: skip
     if bool(taken.isnan().any()):
         raise InputError("cannot select by magnitude: a value is not a number")
@@ -80,62 +124,99 @@ def take_largest(
     """See `selection.take_largest`; `marks` are not needed."""
     n = values.numel()
     check_k(n, k)
-    indices = values.new_empty(k, dtype=torch.int64)
-    taken = values.new_empty(k)
-    if k == 0:
-        return indices, taken
     data = values if clear else values.contiguous()
-    limit, _ = _kth(data, k)
-    counts = values.new_empty((3, blocks(n)), dtype=torch.int64)
-    launch(_count_ranked, blocks(n), data, limit, counts, n, blocks(n), BLOCK=BLOCK)
+    return take_largest_of(data, [n], [0], [k], clear=clear)
+
+
+def take_largest_of(
+    values: Tensor, elements: Sequence[int], begins: Sequence[int], wanted: Sequence[int], *,
+    clear: bool, added: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`take_largest` of many tensors, so many of each: indices within their tensor, values.
+
+    `added`, of the same places, is first added to the values, in place and in the first pass.
+    """
+    indices = values.new_empty(sum(wanted), dtype=torch.int64)
+    taken = values.new_empty(sum(wanted))
+    if not len(indices):
+        return indices, taken
+    limit = _kth(values, elements, begins, wanted, added)
+    parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
+    counts = values.new_empty((3, parts.firsts[-1]), dtype=torch.int64)
+    least = by_program(limit, parts)
+    launch_parts(_count_ranked, parts, values, least, counts, parts.firsts[-1], BLOCK=BLOCK)
     above, ties, strange = counts
     if bool(strange.any()):
         raise InputError(NO_NUMBER)
-    wanted = k - above.sum()  # of the ties, the first
-    before = ties.cumsum(0) - ties
-    offsets = above.cumsum(0) - above + before.minimum(wanted)
-    launch(
-        _take_ranked, blocks(n), data, limit, wanted, before, offsets, indices, taken, n,
-        CLEAR=clear, BLOCK=BLOCK,
+    left = torch.tensor(wanted, device=values.device) - by_part(above, parts)
+    some = by_program(left, parts)  # of the ties, the first
+    before = _before(ties, parts)
+    offsets = _before(above, parts) + before.minimum(some)
+    offsets += by_program(torch.tensor(starts(wanted), device=values.device), parts)
+    launch_parts(
+        _take_ranked, parts, values, least, some, before, offsets, indices, taken, CLEAR=clear,
+        BLOCK=BLOCK,
     )  # fmt: skip
     return indices, taken
 
 
+def _before(counts: Tensor, parts: Parts) -> Tensor:
+    """The sum over the programs of the same part that come before: int64 `[programs]`."""
+    before = counts.cumsum(0) - counts
+    if parts.count == 1:
+        return before
+    firsts = torch.tensor(parts.firsts[:-1], device=counts.device)
+    return before - by_program(before[firsts.clamp(max=len(counts) - 1)], parts)
+
+
 def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """See `selection.add_and_take_largest`."""
-    from gcsim.compressors.coding.selecting import selection  # the meter's, not the twin
+    n = memory.numel()
+    check_k(n, k)
+    if counting():  # both kernels of it
+        from gcsim.compressors.coding.selecting import selection  # the meter's, not the twin
 
-    check_k(memory.numel(), k)
-    return selection.take_largest(memory.add_(gradient), k)
+        return selection.take_largest(memory.add_(gradient), k)
+    return take_largest_of(memory, [n], [0], [k], clear=True, added=gradient.contiguous())
 
 
 def kth_magnitude(values: Tensor, k: int) -> float:
     """See `selection.kth_magnitude`."""
     if not 1 <= k <= values.numel():
         raise InternalError(f"no element number {k} of {values.numel()}")
-    limit, _ = _kth(values.contiguous(), k)
+    limit = _kth(values.contiguous(), [values.numel()], [0], [k])
     return float(limit.view(torch.float32))
 
 
-def _kth(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The bits of the k-th largest magnitude, int32 `[1]`, and its rank among equals, `[1]`."""
-    n = values.numel()
-    each_counts = min(_MOST_BLOCKS, 1 << (blocks(n) - 1).bit_length())
-    programs = -(-blocks(n) // each_counts)
-    prefix = values.new_zeros(1, dtype=torch.int32)
-    rank = values.new_full((1,), k, dtype=torch.int64)
+def _kth(
+    values: Tensor, elements: Sequence[int], begins: Sequence[int], ranks: Sequence[int],
+    added: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The bits of the k-th largest magnitude of each tensor: int32 `[tensors]`.
+
+    Of values + `added`, in place, where that is given.
+    """
+    most = max(blocks(n) for n in elements)
+    each_counts = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
+    programs = [-(-blocks(n) // each_counts) for n in elements]
+    parts = parts_of(values, elements, programs, begins)
+    prefix = values.new_zeros(parts.count, dtype=torch.int32)
+    rank = torch.tensor(ranks, device=values.device)[:, None]
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
-        counts = values.new_empty((programs, bins), dtype=torch.int32)
-        launch(
-            _histogram, programs, values, prefix, counts, n,
+        counts = values.new_empty((parts.firsts[-1], bins), dtype=torch.int32)
+        launch_parts(
+            _histogram, parts, values, values if added is None else added,
+            by_program(prefix, parts), counts, ADD=added is not None,
             ABOVE=above, SHIFT=shift, BINS=bins, BLOCKS=each_counts, BLOCK=BLOCK,
         )  # fmt: skip
-        each = counts.sum(0, dtype=torch.int64).flip(0)  # from the highest bin down
-        at_least = each.cumsum(0)
+        each = by_part(counts.long(), parts).flip(1)  # from the highest bin down
+        at_least = each.cumsum(1)
         place = torch.searchsorted(at_least, rank)
-        rank = rank - (at_least - each)[place]  # within the bin that holds the k-th
-        prefix = prefix * bins + (bins - 1 - place).int()
-    return prefix, rank
+        place = place.clamp(max=bins - 1)  # of an empty tensor
+        rank = rank - (at_least - each).gather(1, place)  # within the bin that holds the k-th
+        added = None
+        prefix = prefix * bins + (bins - 1 - place[:, 0]).int()
+    return prefix
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -143,14 +224,16 @@ def _kth(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _mark(
-    values, added, counts, n, up, down,
-    ADD: tl.constexpr, BLOCK: tl.constexpr,
+    values, added, counts, up, down, table, parts,
+    LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
+    column, number, n = own_part(table, parts, LANES)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    source = values + tl.load(column + 2 * parts) + at
+    v = tl.load(source, mask=at < n, other=0.0)
     if ADD:
-        v = v + tl.load(added + at, mask=at < n, other=0.0)
-        tl.store(values + at, v, mask=at < n)
+        v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+        tl.store(source, v, mask=at < n)
     inside = (v < up) & (v > down)  # NaN is not
     hits = tl.where((at < n) & (inside == 0), 1, 0)
     tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
@@ -158,32 +241,40 @@ def _mark(
 
 @triton.jit
 def _take(
-    values, offsets, indices, taken, n, up, down,
-    CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    values, offsets, indices, taken, up, down, table, parts,
+    LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
+    column, number, n = own_part(table, parts, LANES)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    source = values + tl.load(column + 2 * parts) + at
+    v = tl.load(source, mask=at < n, other=0.0)
     inside = (v < up) & (v > down)
     hit = (at < n) & (inside == 0)
     place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit.to(tl.int32), axis=0) - 1
     tl.store(indices + place, at, mask=hit)
     tl.store(taken + place, v, mask=hit)
     if CLEAR:
-        tl.store(values + at, tl.zeros([BLOCK], dtype=tl.float32), mask=hit)
+        tl.store(source, tl.zeros([BLOCK], dtype=tl.float32), mask=hit)
 
 
 @triton.jit
 def _histogram(
-    values, prefix, counts, n, ABOVE: tl.constexpr, SHIFT: tl.constexpr,
-    BINS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    values, added, prefix, counts, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr, BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Count the magnitudes that begin with `prefix` by their next bits."""
-    begun = tl.load(prefix)
+    column, number, n = own_part(table, parts, LANES)
+    begin = tl.load(column + 2 * parts)
+    source = values + begin
+    begun = tl.load(prefix + tl.program_id(0))
     total = tl.zeros([BINS], dtype=tl.int32)
-    first = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
     for block in range(BLOCKS):
-        at = first + block * BLOCK + tl.arange(0, BLOCK)
-        v = tl.load(values + at, mask=at < n, other=0.0)
+        at = (number * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
+        v = tl.load(source + at, mask=at < n, other=0.0)
+        if ADD:
+            v = v + tl.load(added + begin + at, mask=at < n, other=0.0)
+            tl.store(source + at, v, mask=at < n)
         size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
         here = (at < n) & ((size >> ABOVE) == begun)
         total += tl.histogram((size >> SHIFT) & (BINS - 1), BINS, mask=here)
@@ -191,13 +282,17 @@ def _histogram(
 
 
 @triton.jit
-def _count_ranked(values, limit, counts, n, programs, BLOCK: tl.constexpr):
+def _count_ranked(
+    values, limit, counts, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
+):
     """By block: magnitudes above the limit, equal to it, and not-a-number."""
     program = tl.program_id(0)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
+    column, number, n = own_part(table, parts, LANES)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    source = values + tl.load(column + 2 * parts) + at
+    v = tl.load(source, mask=at < n, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least = tl.load(limit)
+    least = tl.load(limit + program)
     above = tl.sum(((at < n) & (size > least)).to(tl.int32), axis=0)
     ties = tl.sum(((at < n) & (size == least)).to(tl.int32), axis=0)
     strange = tl.sum((size > 0x7F800000).to(tl.int32), axis=0)
@@ -208,18 +303,21 @@ def _count_ranked(values, limit, counts, n, programs, BLOCK: tl.constexpr):
 
 @triton.jit
 def _take_ranked(
-    values, limit, wanted, before, offsets, indices, taken,
-    n, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    values, limit, wanted, before, offsets, indices, taken, table, parts,
+    LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
+    program = tl.program_id(0)
+    column, number, n = own_part(table, parts, LANES)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    source = values + tl.load(column + 2 * parts) + at
+    v = tl.load(source, mask=at < n, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least = tl.load(limit)
+    least = tl.load(limit + program)
     tie = (at < n) & (size == least)
-    number = tl.load(before + tl.program_id(0)) + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
-    chosen = ((at < n) & (size > least)) | (tie & (number <= tl.load(wanted)))
-    place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
+    rank = tl.load(before + program) + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
+    chosen = ((at < n) & (size > least)) | (tie & (rank <= tl.load(wanted + program)))
+    place = tl.load(offsets + program) + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     tl.store(indices + place, at, mask=chosen)
     tl.store(taken + place, v, mask=chosen)
     if CLEAR:
-        tl.store(values + at, tl.zeros([BLOCK], dtype=tl.float32), mask=chosen)
+        tl.store(source, tl.zeros([BLOCK], dtype=tl.float32), mask=chosen)

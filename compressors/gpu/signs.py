@@ -6,22 +6,24 @@ the scales: those are sums in float64, whose last bit may differ as `reductions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.gpu.levels import LARGEST
-from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, bucket_totals
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, Buckets, bucket_totals
 from gcsim.compressors.gpu.words import (
     BLOCK,
     GROUPS,
     blocks,
-    index_type,
     launch,
     load_codes,
-    places,
+    places_of,
     store_codes,
     tiles,
 )
@@ -75,24 +77,46 @@ def _code(
 ) -> tuple[Tensor, Tensor]:
     n, data = values.numel(), values.contiguous()
     bits = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    launch(
-        _fold, tiles(n), data, data if mixed is None else mixed, data if coded is None else coded,
-        data if scales is None else scales, bits, n, bits.numel(), length,
-        *(float(np.float32(factor)) for factor in factors), MIX=mixed is not None, KEEP=keep,
-        ERROR=coded is not None, GROUPS=GROUPS, INDEX=index_type(n),
+    buckets = Buckets.of_one(values, length)
+    fold_parts(
+        data, bits, buckets, [0], coded=coded, scales=scales, mixed=mixed, factors=factors,
+        keep=keep,
     )  # fmt: skip
-    if not n:
-        return bits, values.new_empty(0)
+    return bits, means_of(data if coded is None else coded, buckets, norm)
+
+
+def fold_parts(
+    values: Tensor, bits: Tensor, buckets: Buckets, places: Sequence[int], *,
+    coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
+    factors: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0), keep: bool = False,
+) -> None:  # fmt: skip
+    """Bring memories on, of which `buckets` are blocks, and write signs to their places in `bits`.
+
+    All vectors are laid out as `values`; `scales` are those of all blocks, one behind the other.
+    """
+    parts = parts_of(
+        values, buckets.elements, [tiles(n) for n in buckets.elements], buckets.begins, places,
+        starts(buckets.counts), buckets.sizes,
+    )  # fmt: skip
+    launch_parts(
+        _fold, parts, values, values if mixed is None else mixed,
+        values if coded is None else coded, values if scales is None else scales, bits,
+        *(float(np.float32(factor)) for factor in factors), MIX=mixed is not None, KEEP=keep,
+        ERROR=coded is not None, GROUPS=GROUPS, INDEX=parts.index,
+    )  # fmt: skip
+
+
+def means_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
+    """The scales of all blocks: float32 `[blocks]`."""
+    if not any(buckets.elements):
+        return values.new_empty(0)
     squares = norm == "rms"
-    totals = bucket_totals(
-        data if coded is None else coded, length, SQUARES if squares else ABSOLUTE
-    )
-    last = n - (totals.numel() - 1) * length  # elements of the last block
-    means = totals / length
-    means[-1] = totals[-1] / last
+    totals = bucket_totals(values, buckets, SQUARES if squares else ABSOLUTE)
+    lengths = torch.tensor(buckets.lengths, dtype=torch.float64).to(values.device)
+    means = totals / lengths
     means = means.sqrt() if squares else means
     # not-a-number passes, as it does in numpy's minimum
-    return bits, means.clamp(max=LARGEST).float()
+    return means.clamp(max=LARGEST).float()
 
 
 def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
@@ -108,16 +132,41 @@ def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: 
 def _decode(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
 ) -> None:
-    n = out.numel()
-    check_packed(bits, n, 1)
+    n, expected = out.numel(), packed_bytes(out.numel(), 1)
+    if bits.numel() != expected:
+        raise damaged(f"{bits.numel()} bytes for {n} codes of 1 bits, not {expected}")
     if length * scales.numel() < n or (scales.numel() - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {scales.numel()} scales of {length} elements for {n}")
-    if not bool(((scales >= 0) & (scales <= LARGEST)).all()):  # nor not-a-number
+    stray, right = decode_parts(
+        out, bits.contiguous(), scales, [n], [0], [0], [0], [length], weight=weight, add=add
+    )
+    if stray:
+        raise damaged("padding after the last code is not zero")
+    if not right:
         raise InputError("damaged payload: a scale is negative or not a finite number")
-    launch(
-        _write, tiles(n), out, bits.contiguous(), scales, n, bits.numel(), length,
-        float(np.float32(weight)), ADD=add, GROUPS=GROUPS, INDEX=index_type(n),
+
+
+def decode_parts(
+    out: Tensor, packed: Tensor, scales: Tensor, elements: Sequence[int], begins: Sequence[int],
+    places: Sequence[int], scale_begins: Sequence[int], lengths: Sequence[int], *, weight: float,
+    add: bool,
+) -> tuple[bool, bool]:  # fmt: skip
+    """`add_signs` (or `write_signs`) of many tensors: where each, its bits and scales begin.
+
+    (whether bits are set behind a tensor's last, whether all scales are finite and not negative):
+    one wait.
+    """
+    parts = parts_of(
+        out, elements, [tiles(n) for n in elements], begins, places, scale_begins, lengths
+    )
+    stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+    launch_parts(
+        _write, parts, out, packed, scales, stray, float(np.float32(weight)), ADD=add,
+        GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
+    right = ((scales >= 0) & (scales <= LARGEST)).all()  # nor not-a-number
+    found: tuple[bool, bool] = tuple(torch.stack((stray.any(), right)).tolist())
+    return found
 
 
 def add_votes(counts: Tensor, bits: Tensor) -> None:
@@ -149,39 +198,50 @@ def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
 
 @triton.jit
 def _fold(
-    values, mixed, coded, scales, bits, n, nbytes, length,
-    m, c, a, b, MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
+    values, mixed, coded, scales, bits, m, c, a, b, table, parts, LANES: tl.constexpr,
+    MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits."""
-    group, at = places(GROUPS, INDEX)
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
     here = at < n
-    x = tl.load(values + at, mask=here, other=0.0)
+    begin = tl.load(column + 2 * parts)
+    x = tl.load(values + begin + at, mask=here, other=0.0)
     if MIX:
-        fresh = m * tl.load(mixed + at, mask=here, other=0.0) + c * x
+        fresh = m * tl.load(mixed + begin + at, mask=here, other=0.0) + c * x
         if KEEP:
-            tl.store(mixed + at, fresh, mask=here)
+            tl.store(mixed + begin + at, fresh, mask=here)
         x = a * x + b * fresh
     if ERROR:
-        p = tl.load(coded + at, mask=here, other=0.0)
-        scale = tl.load(scales + at // length, mask=here, other=0.0)
+        p = tl.load(coded + begin + at, mask=here, other=0.0)
+        block = at // tl.load(column + 5 * parts).to(INDEX)
+        scale = tl.load(scales + tl.load(column + 4 * parts) + block, mask=here, other=0.0)
         x = x + (p - tl.where(p < 0.0, -scale, scale))
-        tl.store(coded + at, x, mask=here)
-    store_codes(bits, group, (x < 0.0) & here, nbytes, 1)
+        tl.store(coded + begin + at, x, mask=here)
+    place = bits + tl.load(column + 3 * parts)
+    store_codes(place, group, (x < 0.0) & here, (n + 7) // 8, 1)
 
 
 @triton.jit
 def _write(
-    out, bits, scales, n, nbytes, length, weight,
-    ADD: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, packed, scales, stray, weight, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
     here = at < n
-    factor = tl.load(scales + at // length, mask=here, other=0.0) * weight
-    signed = tl.where(load_codes(bits, group, nbytes, 1) != 0, -factor, factor)
+    negative = load_codes(packed + tl.load(column + 3 * parts), group, (n + 7) // 8, 1)
+    behind = tl.where(here, 0, negative)
+    tl.store(stray + tl.program_id(0), tl.max(tl.max(behind, axis=1), axis=0))
+    block = at // tl.load(column + 5 * parts).to(INDEX)
+    scale = tl.load(scales + tl.load(column + 4 * parts) + block, mask=here, other=0.0)
+    factor = scale * weight
+    signed = tl.where(negative != 0, -factor, factor)
+    target = out + tl.load(column + 2 * parts) + at
     if ADD:
-        signed = tl.load(out + at, mask=here, other=0.0) + signed
-    tl.store(out + at, signed, mask=here)
+        signed = tl.load(target, mask=here, other=0.0) + signed
+    tl.store(target, signed, mask=here)
 
 
 @triton.jit

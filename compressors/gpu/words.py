@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -44,10 +45,33 @@ def index_type(n: int) -> Any:
     return tl.int32 if n < _NARROW else tl.int64
 
 
+def float64_bits(value: float) -> int:
+    """How a kernel is given a float64, in a parameter `tl.uint64`: as a float it has 32 bits."""
+    return int(np.float64(value).view(np.uint64))
+
+
+@triton.jit
+def float64(bits):
+    """Undo `float64_bits`."""
+    return tl.cast(bits, tl.uint64).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def magnifier(largest):
+    """See `bucket_levels.magnifier`."""
+    return tl.where(largest < 1e30, 2.0**24, 0.25)
+
+
 @triton.jit
 def places(count, INDEX: tl.constexpr):
     """(groups `[count]`, elements `[count, 8]`) of this program."""
-    group = tl.program_id(0).to(INDEX) * count + tl.arange(0, count)
+    return places_of(tl.program_id(0), count, INDEX)
+
+
+@triton.jit
+def places_of(number, count, INDEX: tl.constexpr):
+    """`places` of the program of that number."""
+    group = number.to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 
 

@@ -47,6 +47,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -183,6 +184,7 @@ class Cser(Csea):
 
 
 @kernel("streaming", updates=("momentum", "error"))
+@on_device("momentum", "error_step")
 def local_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
     """u = m u + g and E += g + m u, in place; the direction g + m u, float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)

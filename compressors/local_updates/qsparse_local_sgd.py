@@ -56,6 +56,7 @@ from gcsim.compressors.local_updates.qsparse_messages import (
 )
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
@@ -186,6 +187,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
 
 @kernel("streaming", updates=("momentum", "applied"))
+@on_device("momentum")
 def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
     """u = m u + g and applied += u, in place; returns u, float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)
@@ -195,6 +197,7 @@ def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) ->
 
 
 @kernel("streaming", updates=("momentum", "applied", "error"))
+@on_device("momentum")
 def last_step(
     gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
 ) -> Tensor:

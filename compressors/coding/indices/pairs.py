@@ -14,9 +14,11 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 
 
 @kernel("streaming")
+@on_device("sparse")
 def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError, InternalError
 
 LARGEST = (1 << 32) - 1
@@ -250,6 +251,7 @@ def gamma_bits(value: Any) -> Any:
 
 
 @kernel("streaming")
+@on_device("elias")
 def encode_omega(values: Tensor) -> Tensor:
     """The omega words of `values`, int64 `[k]`, one after the other: uint8 `[ceil(bits / 8)]`.
 
@@ -259,6 +261,7 @@ def encode_omega(values: Tensor) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("elias")
 def decode_omega(buffer: Tensor, count: int) -> Tensor:
     """The `count` values that `encode_omega` coded, int64 `[count]`.
 
@@ -269,26 +272,28 @@ def decode_omega(buffer: Tensor, count: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("elias")
 def encode_gamma(values: Tensor) -> Tensor:
     """`encode_omega` with gamma words."""
     return _encoded(values, gamma=True)
 
 
 @kernel("streaming")
+@on_device("elias")
 def decode_gamma(buffer: Tensor, count: int) -> Tensor:
     """`decode_omega` with gamma words."""
     return _decoded(buffer, count, gamma=True)
 
 
-def check_end(packed: NDArray[np.uint8], after: int) -> None:
+def check_end(packed: NDArray[np.uint8] | Tensor, after: int) -> None:
     """`InputError` unless `after`, the position behind the last word, is the buffer's end.
 
     That is: not -1 (a word that did not end), in the last byte, and only zeros follow it.
     """
     if after < 0:
         raise InputError("damaged payload: a code word does not end in its buffer")
-    if packed.size != -(-after // 8):
-        raise InputError(f"damaged payload: {packed.size} bytes, code words end at bit {after}")
+    if len(packed) != -(-after // 8):
+        raise InputError(f"damaged payload: {len(packed)} bytes, code words end at bit {after}")
     if after % 8 and int(packed[-1]) >> after % 8:
         raise InputError("damaged payload: bits are set behind the last code word")
 

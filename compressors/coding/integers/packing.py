@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import handled, on_device
 from gcsim.errors import InputError, InternalError, Problem
 
 MAX_BITS = 16
@@ -127,6 +127,8 @@ def unpack_fixed(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[n
 
 def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> None:
     """`InputError` unless the buffer is as long as `count` codes, and padded with zeros."""
+    if isinstance(packed, torch.Tensor) and not handled(packed):
+        packed = array(packed)
     expected = packed_bytes(count, bits)
     if len(packed) != expected:
         raise damaged(f"{len(packed)} bytes for {count} codes of {bits} bits, not {expected}")

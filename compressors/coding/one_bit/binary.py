@@ -29,6 +29,7 @@ from gcsim.compressors.coding.rounding.levels import bucket_count
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
 
@@ -39,6 +40,7 @@ _CHUNK = 4096
 
 
 @kernel("streaming")
+@on_device("binary")
 def bits_above(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """One bit an element, v >= its bucket's threshold: uint8 `[ceil(n / 8)]`.
 
@@ -50,6 +52,7 @@ def bits_above(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("binary")
 def random_bits(values: Tensor, bounds: Tensor, size: int, key: np.uint64) -> Tensor:
     """One random bit an element, 1 with probability (v + b) / 2b: uint8 `[ceil(n / 8)]`.
 
@@ -63,6 +66,7 @@ def random_bits(values: Tensor, bounds: Tensor, size: int, key: np.uint64) -> Te
 
 
 @kernel("streaming", updates=("out",))
+@on_device("binary")
 def add_chosen(
     out: Tensor, bits: Tensor, lows: Tensor, highs: Tensor, *, size: int, weight: float
 ) -> None:
@@ -100,7 +104,7 @@ def read_binary(
     buckets = bucket_count(n, size)
     cells = (2, 1, 0)[frame.flags] * buckets
     head, bits = split_body(frame, 4 * cells, packed_bytes(n, 1))
-    check_packed(array(bits), n, 1)
+    check_packed(bits, n, 1)
     if known is not None:
         return bits, *known
     levels = from_bytes(head, torch.float32, cells)

@@ -18,6 +18,7 @@ from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes, u
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_bytes, kernel
+from gcsim.compressors.on_device import on_device
 
 _CHUNK = 4096
 """Elements whose bits are gathered before they are folded; a multiple of 8."""
@@ -32,6 +33,7 @@ def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
 
 
 @kernel("reduction")
+@on_device("columns")
 def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
 
@@ -45,6 +47,7 @@ def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, 
 
 
 @kernel("reduction", updates=("values",))
+@on_device("columns")
 def add_and_sum_columns(
     values: Tensor, added: Tensor, columns: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,6 +83,7 @@ def _widening(columns: int) -> int:
 
 
 @kernel("streaming", resident=("values",), variants=("keep_error",))  # a stripe
+@on_device("columns")
 def column_bits(
     values: Tensor,
     columns: int,
@@ -112,6 +116,7 @@ def column_bits(
 
 
 @kernel("streaming", resident=("out",))
+@on_device("columns")
 def add_columns(
     out: Tensor,
     columns: int,

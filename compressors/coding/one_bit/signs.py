@@ -224,7 +224,8 @@ def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: fl
     Raises
     ------
     InputError
-        When the bits are not those of n elements, or a scale is not a finite number >= 0.
+        When the bits are not those of n elements, or a scale is not a finite number >= 0; what
+        kernels make of `out` is then worthless.
     """
     _decode(out, bits, scales, length, weight, add=True)
 
@@ -240,7 +241,7 @@ def _decode(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
 ) -> None:
     n = out.numel()
-    check_packed(array(bits), n, 1)
+    check_packed(bits, n, 1)
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")

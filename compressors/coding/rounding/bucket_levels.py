@@ -60,6 +60,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
 
@@ -92,6 +93,7 @@ def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
 
 
 @kernel("streaming", updates=("values",))
+@on_device("binary")
 def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
     """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
 
@@ -103,6 +105,7 @@ def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
 
 
 @kernel("sort")
+@on_device("tables")
 def search_levels(
     values: Tensor, *, size: int, count: int, clip: float | None, search: Search
 ) -> Tensor:
@@ -152,6 +155,7 @@ def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) 
 
 
 @kernel("streaming")
+@on_device("tables")
 def round_between(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
     """Codes of randomly rounded elements: uint8 `[n]`, each below the number of levels.
 
@@ -240,6 +244,7 @@ def _add_frames(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("streaming", updates=("out",))
+@on_device("tables")
 def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weight: float) -> None:
     with written_back(out) as sums:
         in_parallel(

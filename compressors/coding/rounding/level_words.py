@@ -34,6 +34,7 @@ from gcsim.compressors.coding.integers.elias import (
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 _BLOCK = 1 << 14
@@ -42,6 +43,7 @@ _ROOM = 8
 
 
 @kernel("streaming")
+@on_device("elias")
 def encode_dense(codes: Tensor, steps: int) -> Tensor:
     """The dense words of codes q + s, uint8 `[n]`, each in [0, 2s]: uint8 `[ceil(bits / 8)]`."""
     data = np.ascontiguousarray(array(codes))
@@ -58,6 +60,7 @@ def encode_dense(codes: Tensor, steps: int) -> Tensor:
 
 
 @kernel("streaming")
+@on_device("elias")
 def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
     """Undo `encode_dense`: uint8 `[count]`.
 
@@ -75,6 +78,7 @@ def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
 
 
 @kernel("gather_scatter")
+@on_device("elias")
 def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
     """(the sparse words, uint8 `[ceil(bits / 8)]`; the number of levels that are not zero)."""
     data = np.ascontiguousarray(array(codes))
@@ -93,6 +97,7 @@ def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
 
 
 @kernel("gather_scatter")
+@on_device("elias")
 def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
     """Undo `encode_sparse`: uint8 `[count]`; `InputError` as for `decode_dense`."""
     packed = np.ascontiguousarray(array(body))

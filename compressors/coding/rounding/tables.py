@@ -41,6 +41,7 @@ from gcsim.compressors.coding.rounding.truncated_normals import last_not_above
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
 
@@ -49,7 +50,7 @@ Levels = NDArray[np.float32]
 MAX_BITS = 8
 _NUMBER_AT = 4
 """Bits of a frame's flags before the table's number: widths up to `MAX_BITS` fit them."""
-_COUNTED = 32
+COUNTED = 32
 """Tables of up to that many levels are searched by counting, longer ones from a cell on."""
 _CELL_BITS = 18
 """A cell is a range of float32 numbers that differ in their lowest bits only."""
@@ -121,6 +122,7 @@ def add_decoded(
 
 
 @kernel("streaming")
+@on_device("known_tables")
 def encode_table(
     values: Tensor, norms: Tensor, levels: Levels, key: np.uint64, *, size: int, bits: int
 ) -> Tensor:
@@ -142,7 +144,7 @@ def encode_table(
     data = np.ascontiguousarray(array(values))
     out = np.empty(packed_bytes(data.size, bits), dtype=np.uint8)
     pairs = levels.size - 1
-    room = 1 << MAX_BITS if levels.size > _COUNTED else -(-pairs // _TOGETHER) * _TOGETHER
+    room = 1 << MAX_BITS if levels.size > COUNTED else -(-pairs // _TOGETHER) * _TOGETHER
     lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity is below no element
     gaps = np.zeros(room, dtype=np.float32)
     lower[:pairs], gaps[:pairs] = levels[:-1], np.diff(levels)
@@ -155,6 +157,7 @@ def encode_table(
 
 
 @kernel("streaming", updates=("out",))
+@on_device("known_tables")
 def add_table(
     out: Tensor,
     packed: Tensor,
@@ -203,7 +206,7 @@ def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) 
 
 def _cells(lower: Levels) -> tuple[NDArray[np.uint8], int]:
     """By cell: the last level that none of its numbers is below; and the most levels in a cell."""
-    if lower.size <= _COUNTED:
+    if lower.size <= COUNTED:
         return np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _CELL_BITS), dtype=np.uint32) << np.uint32(_CELL_BITS)
     least = first.view(np.float32)
@@ -239,7 +242,7 @@ def _encode(
             at = end
         for i in range(length):
             random[i] = np.float32(fractions[i]) * np.float32(2.0**-16) + np.float32(2.0**-17)
-        if lower.size > _COUNTED:
+        if lower.size > COUNTED:
             _search(shares[:length], random, lower, gaps, cells, most, numbers)
         else:
             _count(shares[:length], random, lower, gaps, numbers)

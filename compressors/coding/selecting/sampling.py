@@ -20,20 +20,21 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, summing_loop
+from gcsim.compressors.loops import array, in_parallel, inlined, loop, summing_loop, tensor
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import fraction64
 
 BLOCK = 16
 """Elements that share a sum: one line of the cache in float32."""
 _CHUNK = 1 << 16
 """Elements whose positions are collected together: a multiple of `BLOCK`."""
-_SLACK = 2.0**-40
+SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
 
 
 class Weights:
-    """Weights of n elements, in host memory, with the sums of their blocks."""
+    """Weights of n elements, in host memory or where kernels are, with the sums of their blocks."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -43,11 +44,12 @@ class Weights:
 
 
 @kernel("reduction")
+@on_device("sampling")
 def block_sums(values: Tensor) -> Tensor:
     """Sums of |v| over blocks of 16 elements (the last may be shorter): float64 `[ceil(n/16)]`."""
     sums = np.empty(-(-values.numel() // BLOCK), dtype=np.float64)
     in_parallel(_add_blocks, values.numel(), array(values), sums, grain=_CHUNK)
-    return torch.from_numpy(sums)
+    return tensor(sums, values)
 
 
 def saturation(weights: Weights, scale: float) -> tuple[int, float, float]:
@@ -60,6 +62,7 @@ def saturation(weights: Weights, scale: float) -> tuple[int, float, float]:
 
 
 @kernel("reduction")
+@on_device("sampling")
 def _saturation(sums: Tensor, weights: Weights, scale: float) -> tuple[int, float, float]:
     n = weights.values.numel()
     partial = np.zeros((-(-n // _CHUNK), 3), dtype=np.float64)
@@ -101,6 +104,7 @@ def draw(
     return drawing(weights.sums, touched, weights, scale, key, (factor, prior, chances))
 
 
+@on_device("sampling")
 def _draw(
     sums: Tensor,
     touched: Tensor,
@@ -226,7 +230,7 @@ def _draw_chunks(
         number = 0
         for b in range(first // BLOCK, -(-last // BLOCK)):
             hits[number] = b
-            number += int(fraction64(key, b) < sums[b] * scale * (1.0 + _SLACK))
+            number += int(fraction64(key, b) < sums[b] * scale * (1.0 + SLACK))
         # Load the blocks together: one by one, each would wait for the branches of the last.
         loaded = np.float32(0)
         for hit in range(number):
@@ -235,7 +239,7 @@ def _draw_chunks(
         for hit in range(number):
             b = hits[hit]
             # the block's one uniform is inverted: who is hit first, given that somebody may be
-            u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + _SLACK), at
+            u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + SLACK), at
             begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
             fresh = sums.size + begin  # number of the block's next uniform
             taken, survive = 0.0, 1.0

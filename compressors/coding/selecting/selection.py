@@ -67,6 +67,7 @@ def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
 
 
 @kernel("gather_scatter")
+@on_device("selecting")
 def _sum(terms: list[Tensor]) -> Tensor:
     # numpy: a sample is too short for torch's threads
     with np.errstate(over="ignore"):

@@ -18,36 +18,43 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import in_parallel, inlined, loop
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 from gcsim.errors import InternalError
 
-_SEGMENT = 1 << 20
+SEGMENT = 1 << 20
 """Elements whose bitmap stays in the cache."""
 
 
-@kernel("random")
-def distinct_positions(generator: np.random.Generator, n: int, k: int) -> Tensor:
+@kernel("random", resident=("like",))
+@on_device("sampling")
+def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: int) -> Tensor:
     """A uniformly random subset of k of the positions 0 … n-1: int64 `[k]`, ascending.
 
-    Raises `InternalError` unless 0 <= k <= n < 10^9.
+    On the device of `like`. Raises `InternalError` unless 0 <= k <= n < 10^9.
     """
+    parts, key = parts_of(generator, n, k)
+    ends = np.array(list(itertools.accumulate(parts, initial=0)), dtype=np.int64)
+    positions = np.empty(k, dtype=np.int64)
+    in_parallel(_mark_and_list, n, ends, key, positions, grain=SEGMENT)
+    count_random(min(k, n - k), 64)
+    return tensor(positions, like)
+
+
+def parts_of(generator: np.random.Generator, n: int, k: int) -> tuple[list[int], np.uint64]:
+    """(how many positions lie in each segment; the key of the numbers that draw them)."""
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
     parts = [k]
-    if n > _SEGMENT:
-        sizes = np.full(-(-n // _SEGMENT), _SEGMENT)
-        if n % _SEGMENT:
-            sizes[-1] = n % _SEGMENT
+    if n > SEGMENT:
+        sizes = np.full(-(-n // SEGMENT), SEGMENT)
+        if n % SEGMENT:
+            sizes[-1] = n % SEGMENT
         parts = generator.multivariate_hypergeometric(sizes, k).tolist()
-    key = np.uint64(generator.bit_generator.random_raw())
-    ends = np.array(list(itertools.accumulate(parts, initial=0)), dtype=np.int64)
-    positions = np.empty(k, dtype=np.int64)
-    in_parallel(_mark_and_list, n, ends, key, positions, grain=_SEGMENT)
-    count_random(min(k, n - k), 64)
-    return torch.from_numpy(positions)
+    return parts, np.uint64(generator.bit_generator.random_raw())
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -66,11 +73,11 @@ def _ones(word: np.uint64) -> int:
 @loop
 def _mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
     """In each segment as many random positions as `ends` says, ascending."""
-    words = np.empty((min(_SEGMENT, stop - start) + 63) // 64, dtype=np.uint64)
+    words = np.empty((min(SEGMENT, stop - start) + 63) // 64, dtype=np.uint64)
     one = np.uint64(1)
-    for first in range(start, stop, _SEGMENT):
-        n = min(_SEGMENT, stop - first)
-        at, k = ends[first // _SEGMENT], ends[first // _SEGMENT + 1] - ends[first // _SEGMENT]
+    for first in range(start, stop, SEGMENT):
+        n = min(SEGMENT, stop - first)
+        at, k = ends[first // SEGMENT], ends[first // SEGMENT + 1] - ends[first // SEGMENT]
         complement = 2 * k > n  # more than half: draw those that are left out
         wanted = n - k if complement else k
         words[:] = np.uint64(0)

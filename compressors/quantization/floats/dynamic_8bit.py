@@ -33,6 +33,7 @@ from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.errors import InputError
@@ -118,10 +119,11 @@ def _decades() -> tuple[tuple[np.float32, ...], ...]:
     return tuple(tuple(np.float32(v) for v in row) for row in (least, slopes, -first / 9.0))
 
 
-_LEAST, _SLOPES, _OFFSETS = _decades()
+LEAST, SLOPES, OFFSETS = _decades()
 
 
 @kernel("streaming")
+@on_device("floats")
 def nearest_codes(values: Tensor, largest: float) -> Tensor:
     """Codes of values / largest, 128 added for negative ones: uint8 `[n]`."""
     numbers = array(values)
@@ -138,9 +140,9 @@ def _nearest(start: int, stop: int, values: Any, largest: Any, codes: Any) -> No
         size = abs(scaled)
         slope = offset = cells = np.float32(0)
         for k in range(DECADES):  # unrolled: choices between constants, no branch
-            above = size >= _LEAST[k]
-            slope = _SLOPES[k] if above else slope
-            offset = _OFFSETS[k] if above else offset
+            above = size >= LEAST[k]
+            slope = SLOPES[k] if above else slope
+            offset = OFFSETS[k] if above else offset
             cells = np.float32(1 << k) if above else cells
         last = max(cells - np.float32(1), np.float32(0))
         cell = min(max(size * slope + offset, np.float32(0)), last)

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder
@@ -43,7 +43,7 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
@@ -88,12 +88,22 @@ class Natural(Compressor[NaturalParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, bits, frames = self.worker, self.parameters.bits, []
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            key = random_key(me.seed, step, piece.index, "natural rounding", me.rank)
-            body = to_powers(values, key, bits=bits)
-            frames.append(pack_frame(Codec.NATURAL, body, numel=piece.numel, flags=bits))
-        return torch.cat(frames)
+        me = self.worker
+        keys = [
+            random_key(me.seed, step, piece.index, "natural rounding", me.rank)
+            for piece in bucket.layout.slices
+        ]
+        return encoded(bucket.gradient, bucket.layout, keys, self.parameters.bits)
+
+
+@of_bucket("natural")
+def encoded(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
+    """The message of a gradient, float32 `[layout.numel]`, with a key for each tensor."""
+    frames = []
+    for (piece, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
+        body = to_powers(values, key, bits=bits)
+        frames.append(pack_frame(Codec.NATURAL, body, numel=piece.numel, flags=bits))
+    return torch.cat(frames)
 
 
 def rounding_error(values: Tensor, bits: int = 9) -> float:
@@ -111,6 +121,7 @@ def rounding_error(values: Tensor, bits: int = 9) -> float:
     return float((up * (high - magnitudes) ** 2 + (1 - up) * (magnitudes - low) ** 2).sum())
 
 
+@of_bucket("add_natural")
 @decoder(Codec.NATURAL)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the powers of two of a frame."""

@@ -49,6 +49,7 @@ from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
 
@@ -184,6 +185,7 @@ def bucket_lengths(layout: BucketLayout, size: int) -> Tensor:
 
 
 @kernel("reduction")
+@on_device("binary")
 def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Tensor, Tensor]:
     """(thresholds, lower, upper levels) of a float32 `[n]`: float32 `[ceil(n / size)]` each."""
     data = array(values)
@@ -193,6 +195,7 @@ def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Ten
 
 
 @kernel("reduction")
+@on_device("binary")
 def class_sums(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """By bucket: sum below the threshold, sum from it on, number of the latter.
 

@@ -44,6 +44,7 @@ from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange
@@ -110,6 +111,7 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("reduction")
+@on_device("binary")
 def optimal_bounds(values: Tensor, size: int) -> Tensor:
     """The best b of each bucket of a float32 `[n]`: float32 `[ceil(n / size)]`."""
     data = array(values)

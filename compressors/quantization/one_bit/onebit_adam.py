@@ -68,6 +68,7 @@ from gcsim.compressors.coding.one_bit.signs import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once
@@ -187,16 +188,13 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         bits, self._scale[index] = fold_average(
             bucket.gradient, average, coded, before, decay=p.beta1, norm=p.scale
         )
-        size = chunk // 8
         if together(coded):
-            messages = np.zeros((self.worker.count, HEADER_BYTES + 4 + size), dtype=np.uint8)
+            size = HEADER_BYTES + 4 + chunk // 8
+            messages = np.zeros((self.worker.count, size), dtype=np.uint8)
             scale = array(self._scale[index])
             put_chunks(messages, array(bits), scale, chunk, int(Codec.SIGN_BLOCK))
             return list(torch.from_numpy(messages))
-        return [
-            chunk_frame(bits[rank * size : (rank + 1) * size], self._scale[index], chunk)
-            for rank in range(self.worker.count)
-        ]
+        return chunk_frames(bits, self._scale[index], chunk, self.worker.count)
 
     def _answer(self, bucket: Bucket, received: Iterable[Tensor]) -> Tensor:
         """The mean of this worker's chunk over all workers plus what was lost of it, coded."""
@@ -210,6 +208,13 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
             mean, coded, before, mean.numel(), self.parameters.scale
         )
         return chunk_frame(bits, self._server_scale[index], chunk)
+
+
+@of_bucket()
+def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
+    """The `chunk_frame` of each of `count` chunks, of which `bits` are the signs."""
+    parts = [bits[rank * chunk // 8 : (rank + 1) * chunk // 8] for rank in range(count)]
+    return [chunk_frame(part, scale, chunk) for part in parts]
 
 
 def chunk_frame(bits: Tensor, scale: Tensor, chunk: int) -> Tensor:

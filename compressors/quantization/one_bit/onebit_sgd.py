@@ -337,7 +337,7 @@ def add_stripe(
             )
         head, bits = split_body(frame, 8 * width if elements else 0, packed_bytes(elements, 1))
         if elements:
-            check_packed(array(bits), elements, 1)
+            check_packed(bits, elements, 1)
             low, high = from_bytes(head, torch.float32, 2 * width).view(2, width)
             part, at = matrix.part(out).view(-1), (number * width, width)
             add_columns(part, matrix.columns, at, bits, (low, high), weight=weight)

@@ -44,6 +44,7 @@ from gcsim.compressors.coding.one_bit.signs import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -157,20 +158,10 @@ class SignMemory:
             coded.new_zeros(-(-piece.numel // (block_length(piece.numel, self._most) or 1)))
             for piece in batched(layout.slices)
         ]
-        now, frames = [], []
-        for number, (piece, values) in enumerate(layout.views(bucket.gradient)):
-            part = slice(piece.offset, piece.offset + piece.numel)
-            length = block_length(piece.numel, self._most)
-            if momentum is None:
-                bits, scales = fold(values, coded[part], before[number], length)
-            else:
-                bits, scales = fold_nesterov(
-                    values, momentum[part], coded[part], before[number], length, decay=decay
-                )
-            now.append(scales)
-            frames.append(sign_frame(bits, scales, piece.numel))
-        self._scales[layout.index] = now
-        return torch.cat(frames)
+        message, self._scales[layout.index] = remembered(
+            bucket.gradient, layout, coded, before, self._most, momentum, decay
+        )
+        return message
 
     def error(self, bucket: Bucket) -> Tensor:
         """What has been lost and not made up for: float32 `[n]`, a fresh tensor."""
@@ -182,6 +173,29 @@ class SignMemory:
             length = block_length(piece.numel, self._most)
             piece.of(lost).copy_(error_of(coded, each, length))
         return lost
+
+
+@of_bucket("remembered_signs")
+def remembered(
+    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
+    momentum: Tensor | None, decay: float,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """(the message, each tensor's scales) of `SignMemory.encode`; `scales` are the last one's.
+
+    `values`, `coded` and `momentum` are float32 `[layout.numel]`, the latter two changed in place.
+    """
+    now, frames = [], []
+    for number, (piece, part) in enumerate(layout.views(values)):
+        length = block_length(piece.numel, most)
+        if momentum is None:
+            bits, found = fold(part, piece.of(coded), scales[number], length)
+        else:
+            bits, found = fold_nesterov(
+                part, piece.of(momentum), piece.of(coded), scales[number], length, decay=decay
+            )
+        now.append(found)
+        frames.append(sign_frame(bits, found, piece.numel))
+    return torch.cat(frames), now
 
 
 # --- messages: one frame a tensor, float32 scales and then bits ------------------------------
@@ -196,6 +210,7 @@ def block_length(n: int, most: int | None) -> int:
     return -(-n // blocks)
 
 
+@of_bucket("scaled_signs")
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
     """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
     frames = []
@@ -221,6 +236,7 @@ def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, c
         add_decoded(payload, layout, out, 1.0 / count, overwrite=number == 0)
 
 
+@of_bucket("add_scaled_signs")
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:

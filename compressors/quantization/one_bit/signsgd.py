@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import handled, on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -151,26 +151,51 @@ class Votes:
         self._layout = layout
         self._half = count // 2
         self._ties = count % 2 == 0
-        self._counts = [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
+        self._counts = no_counts(like, layout, count)
 
     def add(self, message: Tensor) -> None:
         """Count one worker's message; raises `InputError` when it is damaged."""
-        for counts, (_, bits) in zip(self._counts, bits_of(message, self._layout), strict=True):
-            add_votes(counts, bits)
+        count_votes(message, self._layout, self._counts)
 
     def message(self) -> Tensor:
         """What the majority says, a tie being positive; as `encode`."""
-        pairs = zip(self._counts, self._layout.slices, strict=True)
-        return torch.cat([_frame(more_than(counts, self._half), p.numel) for counts, p in pairs])
+        return said(self._counts, self._layout, self._half)
 
     def write(self, out: Tensor, ties: bool) -> None:
         """The update into `out`, float32 `[n]`; with `ties`, a tie is 0 instead of +1."""
-        split = ties and self._ties
-        for counts, (_, part) in zip(self._counts, self._layout.views(out), strict=True):
-            one, n = out.new_ones(min(part.numel(), 1)), part.numel()
-            write_signs(part, more_than(counts, self._half), one, n, 0.5 if split else 1.0)
-            if split:  # half a vote from each side of the tie
-                add_signs(part, more_than(counts, self._half - 1), one, n, 0.5)
+        write_said(self._counts, self._layout, self._half, out, ties and self._ties)
+
+
+@of_bucket()
+def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
+    """Counters of votes, a tensor's each; of all tensors together where kernels work on them."""
+    return [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
+
+
+@of_bucket()
+def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
+    """See `Votes.add`."""
+    for each, (_, bits) in zip(counts, bits_of(message, layout), strict=True):
+        add_votes(each, bits)
+
+
+@of_bucket()
+def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
+    """The message of what more than half say."""
+    pairs = zip(counts, layout.slices, strict=True)
+    return torch.cat([_frame(more_than(each, half), piece.numel) for each, piece in pairs])
+
+
+@of_bucket()
+def write_said(
+    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
+) -> None:
+    """See `Votes.write`; with `split`, a tie is 0."""
+    for each, (_, part) in zip(counts, layout.views(out), strict=True):
+        one, n = out.new_ones(min(part.numel(), 1)), part.numel()
+        write_signs(part, more_than(each, half), one, n, 0.5 if split else 1.0)
+        if split:  # half a vote from each side of the tie
+            add_signs(part, more_than(each, half - 1), one, n, 0.5)
 
 
 def negative(vector: Tensor, count: int) -> Tensor:
@@ -211,12 +236,14 @@ def _write_majority(
 # --- messages: one frame of bits a tensor ----------------------------------------------------
 
 
+@of_bucket("signs")
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     views = batched(layout.views(vector))
     return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
 
 
+@of_bucket("write_signs")
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
     """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
 
@@ -230,8 +257,7 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
     """Each tensor and its packed bits; raises `InputError`."""
     for piece, frame in frames_of(message, layout, Codec.SIGN):
-        body = frame.body if handled(frame.body) else array(frame.body)
-        check_packed(body, piece.numel, 1)
+        check_packed(frame.body, piece.numel, 1)
         yield piece, frame.body
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from gcsim.compressors.base import About
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.quantization.rounding.bucket_tables import (
     BucketTableParameters,
     BucketTables,
@@ -51,12 +52,17 @@ class Linear(BucketTables[LinearParameters]):
 
     @classmethod
     def tables(cls, values: Tensor, parameters: LinearParameters) -> Tensor:
-        return cls.searched(values, parameters, _quantiles)
+        return cls.searched(values, parameters, quantiles)
+
+
+@on_device("tables")
+def quantiles(rows: Any, levels: Any) -> None:
+    """Quantiles j / (s - 1) of each sorted row; arrays, or tensors that kernels work on."""
+    _quantiles(rows, levels)
 
 
 @loop
 def _quantiles(rows: Any, levels: Any) -> None:
-    """Quantiles j / (s - 1) of each sorted row."""
     last = levels.shape[1] - 1
     for r in range(rows.shape[0]):
         row = rows[r]

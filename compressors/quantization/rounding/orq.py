@@ -38,6 +38,7 @@ from pydantic import Field
 from gcsim.compressors.base import About
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import loop, summing_loop
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.quantization.rounding.bucket_tables import (
     BucketTableParameters,
     BucketTables,
@@ -71,14 +72,22 @@ class Orq(BucketTables[OrqParameters]):
         sweeps = MAX_SWEEPS if parameters.refine else 0
 
         def search(rows: Any, levels: Any) -> None:
-            _optimal_levels(rows, levels, sweeps)
+            optimal_levels(rows, levels, sweeps)
 
         return cls.searched(values, parameters, search)
 
 
+@on_device("tables")
+def optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
+    """Levels `[buckets, s]` of sorted rows `[buckets, length]`: greedy, then `sweeps` sweeps.
+
+    Arrays, or tensors that kernels work on.
+    """
+    _optimal_levels(rows, levels, sweeps)
+
+
 @loop
 def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
-    """Levels `[buckets, s]` of sorted rows `[buckets, length]`: greedy, then `sweeps` sweeps."""
     last = levels.shape[1] - 1
     for r in range(rows.shape[0]):
         row, found = rows[r], levels[r]

@@ -33,10 +33,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
@@ -59,6 +60,7 @@ from gcsim.compressors.coding.rounding.levels import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
@@ -71,7 +73,7 @@ _CODECS: dict[Coding, Codec] = {
     "elias_dense": Codec.QSGD_ELIAS_DENSE,
     "elias_sparse": Codec.QSGD_ELIAS_SPARSE,
 }
-_CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
+CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
 MAX_BUCKET = 65535
 """A frame's `params` is the bucket's length; 0 for one bucket a tensor."""
 
@@ -134,21 +136,33 @@ class Qsgd(Compressor[QsgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, chosen, frames = self.worker, self.parameters, []
-        bits = code_bits(chosen.steps) if chosen.coding == "fixed" else 8
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            size = chosen.bucket or max(1, piece.numel)
-            norms = bucket_norms(values, size, chosen.norm)  # [buckets]
-            key = random_key(me.seed, step, piece.index, "qsgd rounding", me.rank)
-            # codes q + s: packed bits [bytes] for a fixed width, else one byte an element
-            codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
-            coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
-            frame = pack_frame(
-                _CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
-                numel=piece.numel, nonzero=nonzero, flags=chosen.steps, params=chosen.bucket or 0,
-            )  # fmt: skip
-            frames.append(frame)
-        return torch.cat(frames)
+        me = self.worker
+        keys = [
+            random_key(me.seed, step, piece.index, "qsgd rounding", me.rank)
+            for piece in bucket.layout.slices
+        ]
+        return encoded(bucket.gradient, bucket.layout, keys, self.parameters)
+
+
+@of_bucket("qsgd")
+def encoded(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: QsgdParameters
+) -> Tensor:
+    """The message of a gradient, float32 `[layout.numel]`, with a key for each tensor."""
+    frames = []
+    bits = code_bits(chosen.steps) if chosen.coding == "fixed" else 8
+    for (piece, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
+        size = chosen.bucket or max(1, piece.numel)
+        norms = bucket_norms(values, size, chosen.norm)  # [buckets]
+        # codes q + s: packed bits [bytes] for a fixed width, else one byte an element
+        codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
+        coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
+        frame = pack_frame(
+            _CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
+            numel=piece.numel, nonzero=nonzero, flags=chosen.steps, params=chosen.bucket or 0,
+        )  # fmt: skip
+        frames.append(frame)
+    return torch.cat(frames)
 
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
@@ -165,10 +179,11 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
     return total
 
 
-@decoder(_CODINGS)
+@of_bucket("add_qsgd")
+@decoder(CODINGS)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the levels of a frame times its buckets' norms."""
-    n, steps, coding = frame.numel, frame.flags, _CODINGS[frame.codec]
+    n, steps, coding = frame.numel, frame.flags, CODINGS[frame.codec]
     size = frame.params or max(1, n)
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"damaged payload: {steps} steps")

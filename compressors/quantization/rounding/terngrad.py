@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
@@ -46,7 +46,7 @@ from gcsim.compressors.loops import (
     total_of,
 )
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import of_bucket, on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
@@ -54,7 +54,7 @@ from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
 Scalar = Literal["largest", "clip"]
-_BASE3, _TWO_BIT = 0, 1  # the frame's flags
+BASE3, TWO_BIT = 0, 1  # the frame's flags
 _MOST_WORKERS = 127
 """Their digits add up within int8."""
 
@@ -118,10 +118,7 @@ class TernGrad(Compressor[TernGradParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters
-        found = [
-            bound_and_scalar(values, chosen.clip, chosen.scalar)
-            for _, values in batched(bucket.layout.views(bucket.gradient))
-        ]
+        found = bounds_and_scalars(bucket.gradient, bucket.layout, chosen.clip, chosen.scalar)
         bounds = [bound for bound, _ in found]
         scalars = bucket.gradient.new_tensor([scalar for _, scalar in found])
         if chosen.shared:
@@ -130,7 +127,8 @@ class TernGrad(Compressor[TernGradParameters]):
         weight = 1.0 / self.worker.count
         if chosen.packing == "all_reduce":
             digits = torch.empty_like(bucket.gradient, dtype=torch.int8)
-            parts = self._digits(bucket, step, bounds, scalars, 8)
+            keys = self._keys(bucket.layout, step)
+            parts = digits_of(bucket.gradient, bucket.layout, keys, bounds, scalars, 8)
             for (_, part), codes in zip(bucket.layout.views(digits), parts, strict=True):
                 torch.sub(codes.view(torch.int8), 1, out=part)
             sums = yield AllReduce(tensor=digits)
@@ -147,26 +145,49 @@ class TernGrad(Compressor[TernGradParameters]):
         are at least as large as what is left by clipping.
         """
         two_bit = self.parameters.packing == "two_bit"
-        frames = []
-        parts = self._digits(bucket, step, bounds, scalars, 2 if two_bit else 8)
-        for position, (piece, codes) in enumerate(zip(bucket.layout.slices, parts, strict=True)):
-            packed = codes if two_bit else pack_digits(codes, 3)
-            body = torch.cat((as_bytes(scalars[position : position + 1]), packed))
-            flags = _TWO_BIT if two_bit else _BASE3
-            frames.append(pack_frame(Codec.TERNGRAD, body, numel=piece.numel, flags=flags))
-        return torch.cat(frames)
+        keys = self._keys(bucket.layout, step)
+        return encoded(bucket.gradient, bucket.layout, keys, bounds, scalars, two_bit)
 
-    def _digits(
-        self, bucket: Bucket, step: int, bounds: list[float], scalars: Tensor, bits: int
-    ) -> Iterable[Tensor]:
-        """Each tensor's digits plus one, packed in `bits` bits."""
-        me = self.worker
-        for position, (piece, values) in enumerate(bucket.layout.views(bucket.gradient)):
-            key = random_key(me.seed, step, piece.index, "terngrad rounding", me.rank)
-            scalar, size = scalars[position : position + 1], max(1, piece.numel)
-            yield encode_levels(
-                values, scalar, key, size=size, steps=1, bits=bits, bound=bounds[position]
-            )
+    def _keys(self, layout: BucketLayout, step: int) -> list[np.uint64]:
+        me, purpose = self.worker, "terngrad rounding"
+        return [random_key(me.seed, step, p.index, purpose, me.rank) for p in layout.slices]
+
+
+@of_bucket("terngrad")
+def encoded(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
+    scalars: Tensor, two_bit: bool,
+) -> Tensor:  # fmt: skip
+    """See `TernGrad.encode`."""
+    frames = []
+    parts = digits_of(gradient, layout, keys, bounds, scalars, 2 if two_bit else 8)
+    for position, (piece, codes) in enumerate(zip(layout.slices, parts, strict=True)):
+        packed = codes if two_bit else pack_digits(codes, 3)
+        body = torch.cat((as_bytes(scalars[position : position + 1]), packed))
+        flags = TWO_BIT if two_bit else BASE3
+        frames.append(pack_frame(Codec.TERNGRAD, body, numel=piece.numel, flags=flags))
+    return torch.cat(frames)
+
+
+def digits_of(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
+    scalars: Tensor, bits: int,
+) -> Iterable[Tensor]:  # fmt: skip
+    """Each tensor's digits plus one, packed in `bits` bits."""
+    for position, (piece, values) in enumerate(layout.views(gradient)):
+        scalar, size = scalars[position : position + 1], max(1, piece.numel)
+        yield encode_levels(
+            values, scalar, keys[position], size=size, steps=1, bits=bits, bound=bounds[position]
+        )
+
+
+@of_bucket()
+def bounds_and_scalars(
+    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Scalar
+) -> list[tuple[float, float]]:
+    """`bound_and_scalar` of each tensor of a gradient, float32 `[layout.numel]`."""
+    views = batched(layout.views(gradient))
+    return [bound_and_scalar(values, clip, scalar) for _, values in views]
 
 
 def bound_and_scalar(
@@ -177,7 +198,13 @@ def bound_and_scalar(
     The bound is `clip` standard deviations, infinite when there is no spread; the scalar is the
     largest |v| after clipping or, with scalar = "clip", the bound where it is finite.
     """
-    largest, spread = magnitude_and_spread(values)
+    return clipping(*magnitude_and_spread(values), clip, scalar)
+
+
+def clipping(
+    largest: float, spread: float, clip: float | None, scalar: Scalar
+) -> tuple[float, float]:
+    """`bound_and_scalar` from the largest |v| and the standard deviation."""
     bound = math.inf
     if clip is not None and spread > 0:
         bound = float(np.float32(min(clip * spread, float(np.finfo(np.float32).max))))
@@ -205,13 +232,14 @@ def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
     return float(largest.max().view(np.float32)), math.sqrt(max(variance, 0.0))
 
 
+@of_bucket("add_terngrad")
 @decoder(Codec.TERNGRAD)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame's scalar times its digits."""
     n = frame.numel
-    if frame.flags not in (_BASE3, _TWO_BIT):
+    if frame.flags not in (BASE3, TWO_BIT):
         raise InputError(f"damaged payload: unknown packing {frame.flags} of ternary digits")
-    two_bit = frame.flags == _TWO_BIT
+    two_bit = frame.flags == TWO_BIT
     head, tail = split_body(frame, 4, packed_bytes(n, 2) if two_bit else digit_bytes(n, 3))
     codes, bits = (tail, 2) if two_bit else (unpack_digits(tail, n, 3), 8)
     scalar = from_bytes(head, torch.float32, 1)

@@ -20,7 +20,7 @@ _PRIOR_FLOOR = 1e-30
 
 
 class Distribution:
-    """One tensor's sampling state, in host memory; equal on all workers."""
+    """One tensor's sampling state, where its weights are; equal on all workers."""
 
     def __init__(self, weights: Weights, prior: Tensor | None, *, ever: bool) -> None:
         self.weights = weights
@@ -28,7 +28,8 @@ class Distribution:
         self.prior = prior
         """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
         n = weights.values.numel()
-        self.ever = torch.zeros(n, dtype=torch.bool) if ever else None
+        device = weights.values.device
+        self.ever = torch.zeros(n, dtype=torch.bool, device=device) if ever else None
         """What was sampled since the prior began, bool `[n]`; None: only the last step counts."""
 
     def sample(

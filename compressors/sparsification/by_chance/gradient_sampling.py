@@ -46,6 +46,7 @@ from gcsim.compressors.coding.sparse import ValueFormat, energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.on_device import within_reach
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -115,7 +116,8 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         for piece in batched(bucket.layout.slices):
             if piece.index not in self.distributions and piece.numel:
                 chance = self._count(piece) / piece.numel
-                weights = Weights(torch.full((piece.numel,), chance))
+                device = within_reach(bucket.gradient[:0]).device
+                weights = Weights(torch.full((piece.numel,), chance, device=device))
                 state = Distribution(weights, None, ever=self.remembers_all)
                 self.distributions[piece.index] = state
         return (yield from self._sampled(bucket, step))
@@ -228,7 +230,7 @@ class GradientSampling(RandomSamplingBayes):
         mean = total.float()
         for piece, part in batched(bucket.layout.views(mean)):
             if piece.numel:
-                self._synchronise(piece, part.cpu())
+                self._synchronise(piece, within_reach(part))
         return mean
 
     def _synchronise(self, piece: TensorSlice, mean: Tensor) -> None:

@@ -84,7 +84,7 @@ class RandomK(ErrorFeedback[RandomKParameters]):
         for piece in batched(bucket.layout.slices):
             k = count_kept(piece.numel, self.parameters.ratio)
             generator = stream(self.worker.seed, step, piece.index, "randomk")
-            positions = distinct_positions(generator, piece.numel, k).to(bucket.gradient.device)
+            positions = distinct_positions(bucket.gradient, generator, piece.numel, k)
             drawn.append(positions.add_(piece.offset))
             factors.append((k, piece.numel / max(1, k)))
         return torch.cat(drawn) if len(drawn) > 1 else drawn[0], factors

@@ -65,6 +65,7 @@ from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device, within_reach
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
@@ -114,7 +115,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
 
     def _encode_tensor(self, values: Tensor, key: np.uint64) -> Tensor:
         n = values.numel()
-        weights = Weights(values.cpu())
+        weights = Weights(within_reach(values))
         scale, magnitude = multiplier(weights, self.parameters)
         positions, _ = draw(weights, scale, key, expected=round(self.parameters.ratio * n))
         (a, certain), (b, others) = split_certain(weights.values, positions, scale)
@@ -124,6 +125,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         )
         head = _HEAD.pack(magnitude, a.numel(), index_a.numel())
         first = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        first = first.to(certain.device)
         body = torch.cat((first, as_bytes(certain), pack_signs(others), index_a, index_b))
         sent, flags = positions.numel(), coders[0] | coders[1] << 4
         return pack_frame(
@@ -155,10 +157,11 @@ def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple
 
 
 @kernel("gather_scatter")
+@on_device("sampling")
 def split_certain(
     values: Tensor, positions: Tensor, scale: float
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """(positions, values) of A, where scale |v| >= 1, and of B; all on the host."""
+    """(positions, values) of A, where scale |v| >= 1, and of B."""
     numbers, places = array(values), array(positions)
     order, picked = np.empty_like(places), np.empty(places.size, dtype=np.float32)
     a = _split(numbers, places, float(scale), order, picked)

@@ -207,8 +207,9 @@ class _Coding:
         if self.parameters.policy == "leftmost":
             return positives[:k]
         generator = stream(self.seed, step, piece.index, "policy")
-        dropped = distinct_positions(generator, positives.numel(), positives.numel() - k)
-        kept = np.ones(positives.numel(), dtype=np.bool_)
+        n = positives.numel()
+        dropped = distinct_positions(positives, generator, n, n - k)
+        kept = np.ones(n, dtype=np.bool_)
         kept[array(dropped)] = False
         return tensor(array(positives)[kept], positives)
 

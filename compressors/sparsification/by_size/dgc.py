@@ -69,6 +69,7 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
@@ -246,6 +247,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
 
 @kernel("streaming", updates=("u", "v"))
+@on_device("momentum")
 def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
 ) -> Marks:
@@ -260,6 +262,7 @@ def add_momentum(
 
 
 @kernel("gather_scatter")
+@on_device("momentum")
 def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
     """What `add_momentum` will make of parts of (u, v, gradient), for these elements only."""
     u, v, gradient = (array(part) for part in parts)  # numpy: too short for torch's threads

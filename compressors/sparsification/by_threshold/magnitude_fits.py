@@ -24,6 +24,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.on_device import on_device
 
 Distribution = Literal["exponential", "generalised_pareto", "gamma"]
 
@@ -105,6 +106,7 @@ def _of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) 
 
 
 @kernel("streaming", updates=("memory",))
+@on_device("reductions")
 def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
     """memory += added, in place; (n, sum of |memory|, sum of squares)."""
     totals, squares = partial_sums(memory.numel()), partial_sums(memory.numel())
@@ -114,6 +116,7 @@ def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
 
 
 @kernel("reduction")
+@on_device("reductions")
 def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
     """Of the excess of |values| over the threshold, where positive: (count, sum, squares)."""
     counts, totals, squares = (partial_sums(values.numel()) for _ in range(3))
@@ -124,6 +127,7 @@ def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
 
 
 @kernel("reduction")
+@on_device("reductions")
 def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
     """(number of zeros, sum of ln |value| over the others)."""
     zeros, totals = partial_sums(values.numel()), partial_sums(values.numel())

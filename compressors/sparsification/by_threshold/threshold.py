@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, encode_indices
 from gcsim.compressors.coding.selecting.marks import add_and_mark, mark, take
 from gcsim.compressors.coding.sparse import (
@@ -38,6 +38,7 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
+from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 
@@ -72,24 +73,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         residual = None
         if self.parameters.error_feedback:
             residual = bucket_state(self.residual, bucket)
-        frames = []
-        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = None if residual is None else piece.of(residual)
-            frames.append(self._frame(gradient, memory))
-        return torch.cat(frames)
-
-    def _frame(self, gradient: Tensor, memory: Tensor | None) -> Tensor:
-        chosen, n = self.parameters, gradient.numel()
-        up = just_above(chosen.threshold)
-        if memory is None:
-            indices, values = take(gradient, mark(gradient, up))
-        else:
-            indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
-        sent = sent_of(memory, indices, values, chosen.values)
-        coder = choose_coder(chosen.indices, n, indices.numel())
-        coded = encode_indices(indices, n, coder)
-        del indices  # with a low threshold the largest thing in memory
-        return pack_coded(sent, coded, n, coder)
+        return encoded(bucket.gradient, residual, bucket.layout, self.parameters)
 
     @classmethod
     def properties(cls, parameters: ThresholdParameters) -> Properties:
@@ -98,6 +82,32 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
             return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
+
+
+@of_bucket("above")
+def encoded(
+    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: ThresholdParameters
+) -> Tensor:
+    """The message of `Threshold.encode`; gradient and residual are float32 `[layout.numel]`."""
+    frames = []
+    for piece, part in batched(layout.views(gradient)):
+        memory = None if residual is None else piece.of(residual)
+        frames.append(_frame(part, memory, chosen))
+    return torch.cat(frames)
+
+
+def _frame(gradient: Tensor, memory: Tensor | None, chosen: ThresholdParameters) -> Tensor:
+    n = gradient.numel()
+    up = just_above(chosen.threshold)
+    if memory is None:
+        indices, values = take(gradient, mark(gradient, up))
+    else:
+        indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
+    sent = sent_of(memory, indices, values, chosen.values)
+    coder = choose_coder(chosen.indices, n, indices.numel())
+    coded = encode_indices(indices, n, coder)
+    del indices  # with a low threshold the largest thing in memory
+    return pack_coded(sent, coded, n, coder)
 
 
 @cache

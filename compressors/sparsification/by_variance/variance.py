@@ -51,6 +51,7 @@ from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_variance.words import (
@@ -148,13 +149,15 @@ def moments_of(bucket: Bucket, name: str) -> Tensor:
 
 
 @kernel("streaming", updates=("r", "v"))
+@on_device("variance")
 def _add_and_find(
     r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor, *, alpha: float, zeta: float
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], float]:
     """r += g, v = zeta (v + moment), in place; what is clear, and the largest |r| of that.
 
     Clear is r^2 > alpha v before the decay. The indices lie in an int32 `[n]`, each block's from
-    the block's first place on; how many they are, an int64 `[ceil(n / BLOCK)]`.
+    the block's first place on; how many they are, an int64 `[ceil(n / BLOCK)]`. From kernels, the
+    indices are a tensor of them alone.
     """
     n = r.numel()
     found = np.empty(n, dtype=np.int32)

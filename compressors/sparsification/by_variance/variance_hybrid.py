@@ -34,6 +34,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.sparsification.by_variance.variance import moments_of
@@ -95,6 +96,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
 
 
 @kernel("streaming", updates=("r", "v"))
+@on_device("variance")
 def _add_and_send(
     r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor,
     parameters: VarianceHybridParameters,

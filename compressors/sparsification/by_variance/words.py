@@ -29,6 +29,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 INDEX_LIMIT = 1 << 28
@@ -45,7 +46,7 @@ _LARGEST = np.int32(0x7F000000)
 """Bits of 2^127, the largest power of two that is finite."""
 BIAS, MANTISSA_BITS = 127, 23
 """Of float32."""
-_DEEPEST, _DEPTH_BITS = 7, 28
+DEEPEST, DEPTH_BITS = 7, 28
 
 
 # --- sender -----------------------------------------------------------------------------------
@@ -65,11 +66,12 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
     """
     rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
     depth = (cap - rounded) >> np.int32(MANTISSA_BITS)
-    word = index | (depth << np.int32(_DEPTH_BITS)) | (bits & _SIGN)
-    return word, depth <= np.int32(_DEEPEST)
+    word = index | (depth << np.int32(DEPTH_BITS)) | (bits & _SIGN)
+    return word, depth <= np.int32(DEEPEST)
 
 
 @kernel("gather_scatter", by_results=True, name="variance_words.take_out")
+@on_device("variance")
 def take_out(
     r: Tensor, v: Tensor, found: NDArray[np.int32], counts: NDArray[np.int64], *, cap: Any,
     drop: bool,
@@ -134,11 +136,11 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     exponent = int(from_bytes(head, torch.int8, 1))
     words = from_bytes(tail, torch.int32, frame.nonzero)
     _check_words(words, exponent, frame.numel)
-    with written_back(part) as target:
-        _add_words(words, exponent, target, weight)
+    _add_words(words, exponent, part, weight)
 
 
 @unpriced
+@on_device("variance")
 def _check_words(words: Tensor, exponent: int, n: int) -> None:
     data = array(words)
     if not data.size:
@@ -169,27 +171,29 @@ def _depth(words: Any) -> Any:
     """The largest of the words' depths."""
     deepest = np.int32(0)
     for i in range(words.size):
-        deepest = max(deepest, (words[i] >> np.int32(_DEPTH_BITS)) & _DEEPEST)
+        deepest = max(deepest, (words[i] >> np.int32(DEPTH_BITS)) & DEEPEST)
     return deepest
 
 
-@kernel("gather_scatter", name="variance_words._add_words")
-def _add_words(words: Tensor, exponent: int, out: NDArray[np.float32], weight: float) -> None:
+@kernel("gather_scatter", resident=("out",), name="variance_words._add_words")
+@on_device("variance")
+def _add_words(words: Tensor, exponent: int, out: Tensor, weight: float) -> None:
     """out += weight * decoded words; the meter counts what is touched, not all of `out`."""
     data = array(words)
-    levels = _levels(exponent) * np.float32(weight)
-    in_parallel(_scatter_words, data.size, data, levels, out)
+    weighted = levels(exponent) * np.float32(weight)
+    with written_back(out) as target:
+        in_parallel(_scatter_words, data.size, data, weighted, target)
 
 
 @loop
 def _scatter_words(start: int, stop: int, words: Any, levels: Any, out: Any) -> None:
     words = words[start:stop]
     for i in range(words.size):
-        out[words[i] & _INDEX] += levels[(words[i] >> np.int32(_DEPTH_BITS)) & np.int32(15)]
+        out[words[i] & _INDEX] += levels[(words[i] >> np.int32(DEPTH_BITS)) & np.int32(15)]
 
 
 @functools.lru_cache
-def _levels(exponent: int) -> NDArray[np.float32]:
+def levels(exponent: int) -> NDArray[np.float32]:
     """The values of a word's highest four bits: 2^e, 2^(e - 1), ... 2^(e - 7), then minus these."""
-    powers = np.ldexp(np.float32(1), exponent - np.arange(_DEEPEST + 1))
+    powers = np.ldexp(np.float32(1), exponent - np.arange(DEEPEST + 1))
     return np.concatenate((powers, -powers)).astype(np.float32)

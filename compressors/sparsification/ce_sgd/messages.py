@@ -79,7 +79,7 @@ def new_selection(frame: Frame) -> Tensor | None:
     if not int(body[0]):
         return None
     bitmap = body[1 : 1 + packed_bytes(frame.numel, 1)]
-    check_packed(array(bitmap), frame.numel, 1)
+    check_packed(bitmap, frame.numel, 1)
     return bitmap
 
 
@@ -154,7 +154,7 @@ def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_answer`."""
     cut = packed_bytes(frame.numel, 1)
     union = frame.body[:cut]
-    check_packed(array(union), frame.numel, 1)
+    check_packed(union, frame.numel, 1)
     starts = bit_starts(array(union), frame.numel)
     if int(starts[-1]) != frame.nonzero:
         raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")

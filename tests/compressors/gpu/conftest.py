@@ -17,8 +17,8 @@ from gcsim.compressors.coding.frame import as_bytes
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 
-ON_HOST = 40
-"""Bytes of the longest thing that may come to the host: a frame's header, a row of flags."""
+ON_HOST = 96
+"""Bytes of the longest thing that may come to the host: headers and moments of three tensors."""
 Outcome = tuple[object, list[Tensor]]
 
 

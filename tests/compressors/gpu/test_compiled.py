@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import gpu
+from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import kernels
 from tests.compressors.gpu.test_methods import MORE, QUICK
 
@@ -43,10 +44,11 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
         if hasattr(loaded, "launch"):
             monkeypatch.setattr(loaded, "launch", _noting(loaded.launch, launches))
     with kernels():
-        for name, parameters in [*QUICK, *MORE]:
-            workers = team(name, ((300,),), workers=2, **parameters)
-            workers.step(torch.randn(2, 300).unbind(), 0)
-    assert len(launches) > 40
+        for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
+            workers = team(name, ((30, 10),), workers=2, **parameters)
+            for step in range(2):
+                workers.step(torch.randn(2, 300).unbind(), step)
+    assert len(launches) > 100
     noted = tmp_path / "launches.json"
     noted.write_text(f"[{', '.join(launches)}]")
     done = subprocess.run(
@@ -74,9 +76,13 @@ def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]
             for name, value in zip(parameters, arguments, strict=False)
         }
         known = {
-            name: value if isinstance(value, int) else f"tl.{value}"
+            name: value if isinstance(value, (int, float)) else f"tl.{value}"
             for name, value in constants.items()
         }
+        for name, value in zip(parameters, arguments, strict=False):
+            if type(value) is int and value == 1 and types[name] == "i32":
+                del types[name]
+                known[name] = 1  # so is it compiled at run time
         launches.add(json.dumps([kernel.fn.__module__, kernel.fn.__name__, types, known]))
         run(kernel, programs, *arguments, **constants)
 

@@ -1,12 +1,12 @@
 """Kernels give the bytes that loops give, for the same input and key; run by an interpreter.
 
 Expected values are those of the compiled loops, which have their own tests against independent
-constructions. Lengths lie around groups of eight and the ends of a program's tile (2048) and block
-(4096).
+constructions.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors import on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
+from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers import digits, packing
 from gcsim.compressors.coding.one_bit import signs, votes
@@ -29,69 +30,27 @@ from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_leng
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.coding.sparse import _add_checked, _add_set
 from gcsim.compressors.meter import segment
-from gcsim.compressors.quantization.floats import natural
+from gcsim.compressors.quantization.floats import dynamic_8bit, natural
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-
-LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
-few = settings(
-    max_examples=settings().max_examples // 6,
-    phases=(Phase.explicit, Phase.generate),  # an interpreter is too slow to look for the least
-)
-SEEDS = st.integers(0, 2**32 - 1)
-KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
-
-
-def vector(n: int, kind: str, seed: int) -> Tensor:
-    """Finite float32 `[n]` of a kind."""
-    rng = np.random.default_rng(seed)
-    values: Any
-    if kind == "normal":
-        values = rng.standard_normal(n)
-    elif kind == "ties":  # few magnitudes, zeros of both signs among them
-        values = rng.integers(-3, 4, n) * rng.choice([-1.0, 1.0], n)
-    elif kind == "subnormal":
-        values = rng.integers(-(1 << 23), 1 << 23, n) * 2.0**-149
-    else:  # any exponent
-        bits = rng.integers(0, 1 << 32, n, dtype=np.uint32)
-        finite = (bits & 0x7F800000) != 0x7F800000
-        return torch.from_numpy(np.where(finite, bits, 0).astype(np.uint32).view(np.float32))
-    return torch.from_numpy(values.astype(np.float32))
-
-
-VECTORS = st.builds(
-    vector,
-    st.sampled_from(LENGTHS),
-    st.sampled_from(("normal", "ties", "subnormal", "any")),
-    SEEDS,
-)
-EXACT = st.builds(vector, st.sampled_from(LENGTHS), st.just("ties"), SEEDS)
-"""Sums of these are exact in float64, whatever the order."""
-
-
-def spoilt(values: Tensor, *, by: float) -> Tensor:
-    """With one element that is infinite or not a number."""
-    return torch.where(torch.arange(values.numel()) == values.numel() // 2, by, values)
+from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
+from tests.compressors.shared import layout_of_shapes
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
-    modules = (
-        packing, digits, levels, signs, votes, signsgd, terngrad, natural, narrow_floats,
-        index_coding, selection, marks,
-    )  # fmt: skip
-    loops = {
-        f"{module.__name__}.{name}": f for module in modules for name, f in vars(module).items()
-    }
-    for place in ("all_finite", "squared_length", "fingerprint"):
-        loops[f"gcsim.compressors.coding.scans.{place}"] = globals()[place]
-    for place in ("_add_checked", "_add_set"):
-        loops[f"gcsim.compressors.coding.sparse.{place}"] = globals()[place]
-    assert len(on_device.twins) >= 34
-    for name, file in on_device.twins.items():
-        twin = on_device.twin(file, name.rpartition(".")[2])
-        assert inspect.signature(twin) == inspect.signature(loops[name]), name
+    for name in REGISTRY:  # imports them all
+        compressor_class(name)
+    assert len(on_device.twins) >= 74
+    for name, place in on_device.twins.items():
+        module, _, function = name.rpartition(".")
+        loop = getattr(importlib.import_module(module), function)
+        twin = on_device.twin(*place)
+        parameters = inspect.signature(loop).parameters
+        named = [key for key, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+        assert list(inspect.signature(twin).parameters) == named, name
 
 
 # --- packing --------------------------------------------------------------------------------------
@@ -227,7 +186,12 @@ def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
 def test_scales_that_are_none_are_refused(scale: float) -> None:
     bits = torch.zeros(13, dtype=torch.uint8)
     scales = torch.tensor([1.0, scale])
-    assert demand_same(signs.add_signs, torch.zeros(100), bits, scales, 50, 1.0)[0] is InputError
+    given_ = torch.zeros(100), bits, scales, 50, 1.0
+    expected = outcome(signs.add_signs, *given_)[0]
+    assert isinstance(expected, tuple)
+    assert expected[0] is InputError
+    with kernels():  # whose `out` is then worthless
+        assert outcome(signs.add_signs, *given_)[0] == expected
 
 
 @few
@@ -380,6 +344,12 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
             demand_same(narrow_floats.add_looked_up, torch.ones(values.numel()), codes, table)
 
 
+@few
+@given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
+def test_dynamic_codes(values: Tensor, largest: float) -> None:
+    demand_same(dynamic_8bit.nearest_codes, values, largest)
+
+
 # --- sums, and what stands around kernels ---------------------------------------------------------
 
 
@@ -393,17 +363,29 @@ def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
 
 
 @few
-@given(n=st.integers(0, 40) | st.sampled_from(LENGTHS), seed=SEEDS)
-def test_frames_and_their_checksums(n: int, seed: int) -> None:
-    body = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8))
-    message = demand_same(frame.pack_frame, frame.Codec.SIGN, body, numel=n)
+@given(lengths=st.lists(st.integers(0, 40) | st.sampled_from(LENGTHS), min_size=1, max_size=5))
+def test_frames_and_their_checksums(lengths: list[int]) -> None:
+    rng = np.random.default_rng(len(lengths))
+    bodies = [torch.from_numpy(rng.integers(0, 256, n, dtype=np.uint8)) for n in lengths]
+    frames = [demand_same(frame.pack_frame, frame.Codec.SIGN, each, numel=9) for each in bodies]
+    message = torch.cat(frames)
     with kernels():
-        (read,) = frame.read_frames(torch.cat((body[:0], message)))
-        assert equal(read.body, body)
-        if n:
-            message[-1] ^= 4
-            with pytest.raises(InputError, match="checksum"):
-                list(frame.read_frames(message))
+        again = torch.cat([torch.cat((one[:16], one.new_zeros(4), one[20:])) for one in frames])
+        on_gpu("seal", again, lengths)
+        assert torch.equal(again, message)
+        for most in (2, 9):
+            read = [each.body for each in frame.read_frames(message, most=most)]
+            assert equal(read, bodies)
+
+
+@few
+@given(at=st.integers(0, 99), flip=st.integers(1, 255), cut=st.integers(0, 3))
+def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
+    """With the same words: which frame it is, and what is wrong with it."""
+    body = torch.arange(30, dtype=torch.uint8)
+    message = torch.cat([frame.pack_frame(frame.Codec.SIGN, body, numel=9) for _ in range(2)])
+    message[at] ^= flip
+    demand_same(lambda sent: [f.body for f in frame.read_frames(sent, most=3)], message[cut:])
 
 
 def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
@@ -414,10 +396,13 @@ def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
             norms = levels.bucket_norms(values, 512, "max")
             levels.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
             selection.take_largest(values, 30, clear=False)
+            selection.add_and_take_largest(values.clone(), values, 30)
+            signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))
             packing.pack_signs(values)
         return list(recorder.costs())
 
     expected = run()
     assert "levels.encode_levels" in str(expected)
+    assert "packing.pack_signs" in str(expected)
     with kernels():
         assert run() == expected

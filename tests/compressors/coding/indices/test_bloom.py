@@ -21,7 +21,7 @@ from gcsim.errors import InputError
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_positions(stream(seed, 0, 0, "test"), n, k)
+    return distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
 
 
 def key(seed: int = 0) -> np.uint64:

@@ -28,7 +28,7 @@ CODERS = pytest.mark.parametrize("coder", list(Coder), ids=lambda c: c.name.lowe
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_positions(stream(seed, 0, 0, "test"), n, k)
+    return distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
 
 
 @given(st.sampled_from(list(Coder)), st.integers(1, 700), st.floats(0, 1), st.integers(0, 99))

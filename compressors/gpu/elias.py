@@ -1,0 +1,274 @@
+"""How do words of unknown length become bits on a GPU, and bits words? Elias codes.
+
+Twins of `coding/integers/elias.py` and of `coding/rounding/level_words.py`. Writing is two passes:
+the lengths of words are added up, which says where each begins, and each byte is gathered from the
+words that reach into it. A reader cannot know where a word begins before it has read all others, so
+what begins at each bit is read, wherever that is, and where it ends; from the first bit on, these
+steps are followed by twice as many at a time. Reading takes about 40 bytes a bit, therefore bodies
+of more than `_LONGEST` bits are the host's.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gcsim.compressors.coding.integers.elias import LARGEST, check_end
+from gcsim.compressors.gpu.packing import unpacked
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import InputError, InternalError
+
+_LONGEST = 1 << 27
+
+
+def encode_omega(values: Tensor) -> Tensor:
+    """See `elias.encode_omega`."""
+    return _written(*_words(_checked(values), gamma=False))
+
+
+def encode_gamma(values: Tensor) -> Tensor:
+    """See `elias.encode_gamma`."""
+    return _written(*_words(_checked(values), gamma=True))
+
+
+def decode_omega(buffer: Tensor, count: int) -> Tensor:
+    """See `elias.decode_omega`."""
+    return _decoded(buffer, count, gamma=False)
+
+
+def decode_gamma(buffer: Tensor, count: int) -> Tensor:
+    """See `elias.decode_gamma`."""
+    return _decoded(buffer, count, gamma=True)
+
+
+def encode_dense(codes: Tensor, steps: int) -> Tensor:
+    """See `level_words.encode_dense`."""
+    levels = codes.long() - steps
+    words, lengths = _words(levels.abs() + 1, gamma=False)
+    return _written(words | ((levels < 0).long() << lengths), lengths + (levels != 0))
+
+
+def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
+    """See `level_words.encode_sparse`."""
+    levels = codes.long() - steps
+    places = levels.nonzero().view(-1)
+    levels = levels[places]
+    words, lengths = _words(torch.diff(places, prepend=places.new_full((1,), -1)), gamma=False)
+    sizes, longer = _words(levels.abs(), gamma=False)
+    words |= ((levels < 0).long() | (sizes << 1)) << lengths  # 43 + 1 + 13 bits at most
+    return _written(words, lengths + 1 + longer), places.numel()
+
+
+def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
+    """See `level_words.decode_dense`."""
+    limit = 8 * body.numel()
+    if count > limit:
+        raise InputError(f"damaged payload: {body.numel()} bytes for {count} levels")
+    if limit > _LONGEST:
+        return NotImplemented  # type: ignore[no-any-return]
+    values, ends = _read(body, gamma=False)
+    signed = values > 1
+    negative = signed & _bits_at(body, ends)
+    ends = torch.where(values > steps + 1, limit + 1, ends + signed)
+    starts = _followed(body, ends, count)
+    levels = torch.where(negative, 1 - values, values - 1)[starts]
+    return (levels + steps).to(torch.uint8)
+
+
+def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
+    """See `level_words.decode_sparse`."""
+    limit = 8 * body.numel()
+    if limit > _LONGEST:
+        return NotImplemented  # type: ignore[no-any-return]
+    gaps, signs = _read(body, gamma=False)  # the sign is behind the gap, the level behind both
+    second = (signs + 1).clamp(max=max(0, limit - 1))
+    levels, ends = gaps[second], signs[second]
+    ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
+    starts = _followed(body, ends, nonzero)
+    at = gaps[starts].cumsum(0) - 1
+    if nonzero and int(at[-1]) >= count:
+        raise InputError(f"damaged payload: level {int(at[-1])} of {count}")
+    signed = torch.where(_bits_at(body, signs), -levels, levels)[starts]
+    codes = body.new_full((count,), steps)
+    codes[at] = (signed + steps).to(torch.uint8)
+    return codes
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _checked(values: Tensor) -> Tensor:
+    if not bool(((values >= 1) & (values <= LARGEST)).all()):
+        raise InternalError(f"Elias codes are for 1 … {LARGEST}")
+    return values.long().contiguous()
+
+
+def _words(values: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+    """(words, the first bit the lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
+    k = values.numel()
+    words, lengths = torch.empty_like(values), torch.empty_like(values)
+    launch(_put, blocks(k), values, words, lengths, k, GAMMA=gamma, BLOCK=BLOCK)
+    return words, lengths
+
+
+def _written(words: Tensor, lengths: Tensor) -> Tensor:
+    """All words, one behind the other: uint8 `[ceil(bits / 8)]`. The host waits for the length."""
+    ends = lengths.cumsum(0)
+    size = -(-int(ends[-1]) // 8) if len(ends) else 0
+    out = words.new_empty(size, dtype=torch.uint8)
+    begins = ends - lengths
+    bits = torch.arange(0, 8 * size, 8, device=words.device)
+    first = torch.searchsorted(begins, bits, right=True) - 1
+    launch(_gather, blocks(size), words, begins, first, out, words.numel(), size, BLOCK=BLOCK)
+    return out
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _decoded(buffer: Tensor, count: int, *, gamma: bool) -> Tensor:
+    if not 0 <= count <= 8 * buffer.numel():  # a word has one bit at least
+        raise InputError(f"damaged payload: {buffer.numel()} bytes for {count} code words")
+    if 8 * buffer.numel() > _LONGEST:
+        return NotImplemented  # type: ignore[no-any-return]
+    values, ends = _read(buffer, gamma=gamma)
+    return values[_followed(buffer, ends, count)]
+
+
+def _read(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+    """Of each bit: the value of a word that begins there, and the bit behind it, int64 `[bits]`.
+
+    That is one more than there are bits where no word begins.
+    """
+    limit = 8 * body.numel()
+    values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
+    launch(
+        _get, blocks(limit), body.contiguous(), values, ends, limit, body.numel(),
+        GAMMA=gamma, BLOCK=BLOCK,
+    )  # fmt: skip
+    return values, ends
+
+
+def _bits_at(body: Tensor, places: Tensor) -> Tensor:
+    """The bits there, bool; of places behind the last bit, those of the last."""
+    bits = unpacked(body, 8 * body.numel(), 1, torch.uint8)
+    return bits[places.clamp(max=max(0, bits.numel() - 1))] != 0
+
+
+def _followed(body: Tensor, ends: Tensor, count: int) -> Tensor:
+    """Where each of `count` words begins; `ends` says where the word at each bit ends.
+
+    Raises `InputError` unless these are all of the body, padded with zeros to a whole byte.
+    """
+    limit = 8 * body.numel()
+    nowhere = ends.new_full((2,), limit + 1)
+    further = torch.cat((ends.clamp(max=limit + 1), nowhere))  # from behind the last bit, too
+    starts = ends.new_zeros(min(count, 1))
+    after = further
+    while starts.numel() < count:
+        starts = torch.cat((starts, after[starts]))
+        after = after[after]
+    starts = starts[:count]
+    end = int(further[starts[-1]]) if count else 0
+    check_end(body, end if end <= limit else -1)
+    return starts
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _bit_length(values):
+    """Bits of positive numbers below 2^53 in binary: a float64's exponent says it."""
+    return (values.to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022
+
+
+@triton.jit
+def _reversed(values, length):
+    """The `length` bits, 1 to 32, of `values` in the opposite order: uint64."""
+    x = values.to(tl.uint32)
+    x = ((x >> 1) & 0x55555555) | ((x & 0x55555555) << 1)
+    x = ((x >> 2) & 0x33333333) | ((x & 0x33333333) << 2)
+    x = ((x >> 4) & 0x0F0F0F0F) | ((x & 0x0F0F0F0F) << 4)
+    x = ((x >> 8) & 0x00FF00FF) | ((x & 0x00FF00FF) << 8)
+    x = (x >> 16) | (x << 16)
+    return (x >> (32 - length).to(tl.uint32)).to(tl.uint64)
+
+
+@triton.jit
+def _put(values, words, lengths, n, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    group = tl.load(values + at, mask=at < n, other=1)
+    if GAMMA:  # as many zeros as bits follow the first
+        size = _bit_length(group)
+        word = _reversed(group, size) << (size - 1).to(tl.uint64)
+        length = 2 * size - 1
+    else:  # groups from the last to the first: each is coded by the one before it
+        word = tl.zeros([BLOCK], dtype=tl.uint64)
+        length = tl.full([BLOCK], 1, dtype=tl.int64)
+        for _ in tl.static_range(4):  # 32 bits, 5, 3, 2
+            size = _bit_length(group)
+            longer = (word << size.to(tl.uint64)) | _reversed(group, size)
+            word = tl.where(group > 1, longer, word)
+            length += tl.where(group > 1, size, 0)
+            group = tl.where(group > 1, size - 1, 1)
+    tl.store(words + at, word.to(tl.int64, bitcast=True), mask=at < n)
+    tl.store(lengths + at, length, mask=at < n)
+
+
+@triton.jit
+def _gather(words, begins, first, out, k, nbytes, BLOCK: tl.constexpr):
+    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = byte < nbytes
+    number = tl.load(first + byte, mask=here, other=0)  # of the word with the byte's first bit
+    total = tl.zeros([BLOCK], dtype=tl.uint64)
+    for j in tl.static_range(9):  # eight words more may begin in a byte
+        known = here & (number + j < k)
+        ahead = byte * 8 - tl.load(begins + number + j, mask=known, other=0)
+        word = tl.load(words + number + j, mask=known, other=0).to(tl.uint64, bitcast=True)
+        low = word >> tl.minimum(tl.maximum(ahead, 0), 63).to(tl.uint64)
+        high = word << tl.minimum(tl.maximum(-ahead, 0), 8).to(tl.uint64)
+        total |= tl.where(ahead >= 0, low, high)
+    tl.store(out + byte, (total & 255).to(tl.uint8), mask=here)
+
+
+@triton.jit
+def _get(packed, values, ends, limit, nbytes, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
+    bit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    byte = bit >> 3
+    window = tl.zeros([BLOCK], dtype=tl.uint64)
+    for j in tl.static_range(8):
+        next_byte = tl.load(packed + byte + j, mask=byte + j < nbytes, other=0).to(tl.uint64)
+        window |= next_byte << (8 * j)
+    ninth = tl.load(packed + byte + 8, mask=byte + 8 < nbytes, other=0).to(tl.uint64)
+    within = (bit & 7).to(tl.uint64)
+    window = (window >> within) | ((ninth << 1) << (63 - within))
+    if GAMMA:
+        lowest = window & (0 - window)
+        zeros = tl.where(window != 0, _bit_length(lowest), 33) - 1
+        good = zeros < 32
+        zeros = tl.minimum(zeros, 31)
+        size = zeros + 1
+        field = (window >> zeros.to(tl.uint64)) & ((1 << size) - 1).to(tl.uint64)
+        value = _reversed(field, size).to(tl.int64)
+        length = zeros + size
+    else:
+        value = tl.full([BLOCK], 1, dtype=tl.int64)
+        length = tl.zeros([BLOCK], dtype=tl.int64)
+        going = bit < limit
+        good = going
+        for _ in tl.static_range(5):  # four groups at most, then the zero at the end
+            rest = window >> length.to(tl.uint64)
+            one = going & ((rest & 1) != 0)
+            good = good & ((one & (value > 31)) == 0)
+            size = tl.minimum(value, 31) + 1
+            group = _reversed(rest & ((1 << size) - 1).to(tl.uint64), size).to(tl.int64)
+            length += tl.where(going, tl.where(one, size, 1), 0)
+            value = tl.where(one, group, value)
+            going = one & good
+        good = good & (going == 0)
+    end = bit + length
+    good = good & (end <= limit)
+    tl.store(values + bit, tl.where(good, value, 0), mask=bit < limit)
+    tl.store(ends + bit, tl.where(good, end, limit + 1), mask=bit < limit)

@@ -1,0 +1,431 @@
+"""How does a bucket become a message on a GPU in launches whose number does not grow with tensors?
+
+Twins of what a method does with all tensors of a bucket. Each kernel treats them together, and
+writes bodies where the message has them. What a twin does not treat, or finds damaged, it leaves to
+the loop over tensors, whose kernels are launched for each: that says what is wrong with which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame
+from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.integers.digits import digit_bytes
+from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
+from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
+from gcsim.compressors.coding.rounding.levels import MAX_STEPS
+from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
+from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
+from gcsim.compressors.gpu.frames import begun, seal
+from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.packing import combined, separated
+from gcsim.compressors.gpu.parts import by_part, parts_of, put, starts
+from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
+from gcsim.compressors.gpu.selecting import (
+    mark_parts,
+    new_marks_of,
+    take_largest_of,
+    take_parts,
+)
+from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
+from gcsim.compressors.gpu.sparse import add_at_parts
+from gcsim.compressors.gpu.words import blocks
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
+from gcsim.compressors.quantization.rounding.qsgd import CODINGS, code_bits
+from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
+from gcsim.compressors.sparsification.by_threshold.threshold import just_above
+
+_NOT_HERE: Any = NotImplemented
+"""What a twin returns that leaves the call to the loop."""
+
+
+# --- levels -----------------------------------------------------------------------------------
+
+
+def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
+    """See `qsgd.encoded`."""
+    if chosen.coding != "fixed":
+        return _NOT_HERE  # type: ignore[no-any-return]
+    elements, begins = _tensors(layout)
+    bits, sizes = code_bits(chosen.steps), [chosen.bucket or max(1, n) for n in elements]
+    buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
+    heads = [4 * count for count in buckets.counts]
+    lengths = [h + packed_bytes(n, bits) for h, n in zip(heads, elements, strict=True)]
+    message, bodies = begun(
+        gradient, Codec.QSGD, elements, lengths, flags=chosen.steps, params=chosen.bucket or 0
+    )
+    norms = norms_of(gradient, buckets, chosen.norm)
+    put(message, norms.view(torch.uint8), heads, bodies)
+    encode_parts(
+        gradient, norms, message, elements, begins, starts(buckets.counts), _sum(bodies, heads),
+        sizes=sizes, keys=keys, bounds=[np.inf] * len(elements), steps=chosen.steps, bits=bits,
+    )  # fmt: skip
+    seal(message, lengths)
+    return message
+
+
+def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `qsgd.add_decoded`."""
+    frames = _alike(message, layout, CODINGS)
+    if not frames or frames[0].codec != Codec.QSGD or not 1 <= frames[0].flags <= MAX_STEPS:
+        return _NOT_HERE
+    steps, bits = frames[0].flags, code_bits(frames[0].flags)
+    elements, begins = _tensors(layout)
+    sizes = [frame.params or max(1, frame.numel) for frame in frames]
+    counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
+    heads = [4 * count for count in counts]
+    if not _as_long(frames, _sum(heads, [packed_bytes(n, bits) for n in elements])):
+        return _NOT_HERE
+    most = add_parts(
+        out, message, _floats(frames, heads), elements, begins, starts(counts),
+        _places(message, frames, heads), sizes=sizes, steps=steps, bits=bits, weight=weight,
+    )  # fmt: skip
+    return None if most <= 2 * steps else _NOT_HERE
+
+
+def bounds_and_scalars(
+    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Any
+) -> list[tuple[float, float]]:
+    """See `terngrad.bounds_and_scalars`."""
+    found = magnitudes_and_spreads(gradient.contiguous(), *_tensors(layout))
+    return [clipping(largest, spread, clip, scalar) for largest, spread in found]
+
+
+def terngrad(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
+    scalars: Tensor, two_bit: bool,
+) -> Tensor:  # fmt: skip
+    """See `terngrad.encoded`."""
+    elements, begins = _tensors(layout)
+    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
+    message, bodies = begun(
+        gradient, Codec.TERNGRAD, elements, lengths, flags=TWO_BIT if two_bit else BASE3
+    )
+    heads, which = [4] * len(elements), list(range(len(elements)))
+    put(message, scalars.view(torch.uint8), heads, bodies)
+    places = _sum(bodies, heads)
+    codes = message if two_bit else gradient.new_empty(gradient.numel(), dtype=torch.uint8)
+    encode_parts(
+        gradient.contiguous(), scalars, codes, elements, begins, which,
+        places if two_bit else begins, sizes=[max(1, n) for n in elements], keys=keys,
+        bounds=bounds, steps=1, bits=2 if two_bit else 8,
+    )  # fmt: skip
+    if not two_bit:
+        combined(codes, message, elements, begins, places, 3)
+    seal(message, lengths)
+    return message
+
+
+def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `terngrad.add_decoded`."""
+    frames = _alike(message, layout, Codec.TERNGRAD)
+    elements, begins = _tensors(layout)
+    if not frames or frames[0].flags not in (TWO_BIT, BASE3):
+        return _NOT_HERE
+    two_bit = frames[0].flags == TWO_BIT
+    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
+    if not _as_long(frames, lengths):
+        return _NOT_HERE
+    heads, which = [4] * len(elements), list(range(len(elements)))
+    places = _places(message, frames, heads)
+    codes = message
+    if not two_bit:
+        codes = message.new_empty(out.numel())
+        largest, stray = separated(message, codes, elements, begins, places, 3)
+        if largest >= 3**5 or stray:
+            return _NOT_HERE
+    most = add_parts(
+        out, codes, _floats(frames, heads), elements, begins, which,
+        places if two_bit else begins, sizes=[max(1, n) for n in elements], steps=1,
+        bits=2 if two_bit else 8, weight=weight,
+    )  # fmt: skip
+    return None if most <= 2 else _NOT_HERE
+
+
+# --- powers of two ----------------------------------------------------------------------------
+
+
+def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
+    """See `natural.encoded`."""
+    elements, begins = _tensors(layout)
+    lengths = [power_bytes(n, bits) for n in elements]
+    message, bodies = begun(gradient, Codec.NATURAL, elements, lengths, flags=bits)
+    powers_of(gradient, message, elements, begins, bodies, keys, bits)
+    seal(message, lengths)
+    return message
+
+
+def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `natural.add_decoded`."""
+    frames = _alike(message, layout, Codec.NATURAL)
+    bits = frames[0].flags if frames else 0
+    elements, begins = _tensors(layout)
+    if bits not in (8, 9) or not _as_long(frames, [power_bytes(n, bits) for n in elements]):
+        return _NOT_HERE
+    places = _places(message, frames)
+    right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
+    return None if right else _NOT_HERE
+
+
+# --- signs ------------------------------------------------------------------------------------
+
+
+def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
+    """See `signsgd.encode`."""
+    elements, begins = _tensors(layout)
+    lengths = [packed_bytes(n, 1) for n in elements]
+    message, bodies = begun(vector, Codec.SIGN, elements, lengths)
+    buckets = Buckets(elements=elements, begins=begins, sizes=[max(1, n) for n in elements])
+    fold_parts(vector.contiguous(), message, buckets, bodies)
+    seal(message, lengths)
+    return message
+
+
+def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
+    """See `signsgd.write_decoded`."""
+    frames = _alike(message, layout, Codec.SIGN)
+    elements, begins = _tensors(layout)
+    if not frames or not _as_long(frames, [packed_bytes(n, 1) for n in elements]):
+        return _NOT_HERE
+    one, first = out.new_ones(1), [0] * len(elements)
+    stray, _ = decode_parts(
+        out, message, one, elements, begins, _places(message, frames), first,
+        [max(1, n) for n in elements], weight=1.0, add=False,
+    )  # fmt: skip
+    return _NOT_HERE if stray else None
+
+
+def scaled_signs(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
+    """See `scaled_sign.encode`."""
+    buckets = _blocks(layout, most)
+    return _scaled(vector, buckets)[0]
+
+
+def remembered_signs(
+    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
+    momentum: Tensor | None, decay: float,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """See `scaled_sign.remembered`."""
+    buckets = _blocks(layout, most)
+    memory: dict[str, Any] = {"coded": coded, "scales": torch.cat(scales)}
+    if momentum is not None:
+        memory |= {"mixed": momentum, "factors": (decay, 1.0, 1.0, decay), "keep": True}
+    message, now = _scaled(values, buckets, **memory)
+    return message, list(now.split(buckets.counts))
+
+
+def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Tensor]:
+    """(the message; the scales of all blocks)."""
+    heads = [4 * count for count in buckets.counts]
+    lengths = _sum(heads, [packed_bytes(n, 1) for n in buckets.elements])
+    message, bodies = begun(values, Codec.SIGN_BLOCK, buckets.elements, lengths)
+    fold_parts(values.contiguous(), message, buckets, _sum(bodies, heads), **memory)
+    scales = means_of(memory.get("coded", values), buckets, "mean_abs")
+    put(message, scales.view(torch.uint8), heads, bodies)
+    seal(message, lengths)
+    return message, scales
+
+
+def add_scaled_signs(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
+) -> Any:
+    """See `scaled_sign.add_decoded`."""
+    frames = _alike(message, layout, Codec.SIGN_BLOCK)
+    elements, begins = _tensors(layout)
+    heads = [f.body.numel() - packed_bytes(f.numel, 1) for f in frames]
+    counts = [head // 4 for head in heads]
+    fits = [
+        min(n, 1) <= count <= n and head == 4 * count
+        for n, count, head in zip(elements, counts, heads, strict=False)
+    ]
+    lengths = [-(-n // count) if count else 1 for n, count in zip(elements, counts, strict=False)]
+    whole = [(count - 1) * s < n for n, s, count in zip(elements, lengths, counts, strict=False)]
+    if not frames or not all(fits) or not all(whole):
+        return _NOT_HERE
+    stray, right = decode_parts(
+        out, message, _floats(frames, heads), elements, begins, _places(message, frames, heads),
+        starts(counts), lengths, weight=weight, add=not overwrite,
+    )  # fmt: skip
+    return None if right and not stray else _NOT_HERE
+
+
+def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
+    """See `onebit_adam.chunk_frames`."""
+    size = chunk // 8
+    bodies = bits.new_zeros((count, 4 + size))
+    bodies[:, : scale.nbytes] = scale.view(torch.uint8)
+    signs = bits.new_zeros(count * size)
+    signs[: bits.numel()] = bits
+    bodies[:, 4:] = signs.view(count, size)
+    lengths = [4 + size] * count
+    message, places = begun(bits, Codec.SIGN_BLOCK, [chunk] * count, lengths)
+    put(message, bodies.view(-1), lengths, places)
+    seal(message, lengths)
+    return list(message.split(HEADER_BYTES + 4 + size))
+
+
+def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
+    elements, begins = _tensors(layout)
+    sizes = [max(1, block_length(n, most)) for n in elements]
+    return Buckets(elements=elements, begins=begins, sizes=sizes)
+
+
+def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
+    """See `signsgd.no_counts`: one for the bits of all tensors."""
+    total = sum(packed_bytes(n, 1) for n in _tensors(layout)[0])
+    return [no_votes(8 * total, count, like)]
+
+
+def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
+    """See `signsgd.count_votes`. The host waits once, for whether bits are set behind a last."""
+    frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
+    lengths = [packed_bytes(frame.numel, 1) for frame in frames]
+    whole, used = _as_long(frames, lengths), [frame.numel % 8 for frame in frames]
+    ends = zip(_places(message, frames), lengths, used, strict=True)
+    if whole and any(used):
+        at = [(place + n - 1, bits) for place, n, bits in ends if bits]
+        last, behind = torch.tensor(at, device=message.device).T
+        whole = not bool((message[last] >> behind).any())
+    if not whole:
+        for frame in frames:  # says what is wrong with which
+            check_packed(frame.body, frame.numel, 1)
+    add_votes(counts[0], torch.cat([frame.body for frame in frames]))
+
+
+def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
+    """See `signsgd.said`."""
+    elements, _ = _tensors(layout)
+    lengths = [packed_bytes(n, 1) for n in elements]
+    message, bodies = begun(counts[0], Codec.SIGN, elements, lengths)
+    put(message, more_than(counts[0], half), lengths, bodies)
+    seal(message, lengths)
+    return message
+
+
+def write_said(
+    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
+) -> None:
+    """See `signsgd.write_said`."""
+    elements, begins = _tensors(layout)
+    places = starts([packed_bytes(n, 1) for n in elements])
+    one, first, sizes = out.new_ones(1), [0] * len(elements), [max(1, n) for n in elements]
+    for threshold in (half, half - 1) if split else (half,):
+        decode_parts(
+            out, more_than(counts[0], threshold), one, elements, begins, places, first, sizes,
+            weight=0.5 if split else 1.0, add=threshold < half,
+        )  # fmt: skip
+
+
+# --- values and indices -----------------------------------------------------------------------
+
+
+def largest(
+    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any
+) -> tuple[Tensor, bool]:
+    """See `topk.encoded`."""
+    if chosen.indices != "raw":
+        return _NOT_HERE  # type: ignore[no-any-return]
+    source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
+    elements, begins = _tensors(layout)
+    sent = [count_kept(n, chosen.ratio) for n in elements]
+    found = take_largest_of(
+        source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
+    )
+    return _sparse(residual, layout, sent, *found, chosen.values), True
+
+
+def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
+    """See `threshold.encoded`. The host waits for how many pass of each tensor."""
+    if chosen.indices != "raw":
+        return _NOT_HERE  # type: ignore[no-any-return]
+    source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
+    elements, begins = _tensors(layout)
+    parts = parts_of(source, elements, [blocks(n) for n in elements], begins)
+    marks = new_marks_of(source, parts.firsts[-1], just_above(chosen.threshold))
+    mark_parts(source, added, marks, parts)
+    sent = by_part(marks.counts, parts).tolist()
+    found = take_parts(source, marks, parts, clear=residual is not None)
+    return _sparse(residual, layout, sent, *found, chosen.values)
+
+
+def _sparse(
+    residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
+    values: Tensor, values_as: ValueFormat,
+) -> Tensor:  # fmt: skip
+    """The message; what float16 rounds off goes back to the residual, if there is one."""
+    elements, begins = _tensors(layout)
+    travels = travelling(values, values_as)
+    if residual is not None and travels.dtype != values.dtype:
+        owners = torch.from_numpy(np.repeat(begins, sent)).to(indices.device)
+        residual.index_copy_(0, indices + owners, values - travels.float())
+    size = travels.element_size()
+    lengths = [(size + 4) * k for k in sent]
+    flags = int(Coder.RAW) | (HALF if size == 2 else 0)
+    message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
+    put(message, travels.view(torch.uint8), [size * k for k in sent], bodies)
+    places = [body + size * k for body, k in zip(bodies, sent, strict=True)]
+    put(message, indices.int().view(torch.uint8), [4 * k for k in sent], places)
+    seal(message, lengths)
+    return message
+
+
+def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `sparse.add_message`."""
+    frames = _alike(message, layout, Codec.SPARSE)
+    if not frames or frames[0].flags & 0xF != Coder.RAW:
+        return _NOT_HERE
+    half, sent = frames[0].flags & HALF, [frame.nonzero for frame in frames]
+    size = 2 if half else 4
+    if not _as_long(frames, [(size + 4) * k for k in sent]):
+        return _NOT_HERE
+    pairs = [frame.body.split((size * frame.nonzero, 4 * frame.nonzero)) for frame in frames]
+    values, indices = (torch.cat(each) for each in zip(*pairs, strict=True))
+    numbers = values.view(torch.float16 if half else torch.float32).float()
+    elements, begins = _tensors(layout)
+    right = add_at_parts(
+        out, indices.view(torch.int32), numbers, sent, begins, elements, weight=weight
+    )
+    return None if right else _NOT_HERE
+
+
+# --- layouts and frames -----------------------------------------------------------------------
+
+
+def _tensors(layout: BucketLayout) -> tuple[list[int], list[int]]:
+    """(elements of each; where it begins)."""
+    return [p.numel for p in layout.slices], [p.offset for p in layout.slices]
+
+
+def _alike(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> list[Frame]:
+    """The frames of a message if they agree on codec and flags, else none."""
+    frames = [frame for _, frame in frames_of(message, layout, codec)]
+    return frames if len({(frame.codec, frame.flags) for frame in frames}) == 1 else []
+
+
+def _as_long(frames: list[Frame], lengths: list[int]) -> bool:
+    return [frame.body.numel() for frame in frames] == lengths
+
+
+def _places(message: Tensor, frames: list[Frame], heads: list[int] | None = None) -> list[int]:
+    """Where bodies begin in a message, or what is behind their heads."""
+    first = int(message.storage_offset())
+    places = [int(frame.body.storage_offset()) - first for frame in frames]
+    return _sum(places, heads) if heads else places
+
+
+def _floats(frames: list[Frame], heads: list[int]) -> Tensor:
+    """The float32 numbers that bodies begin with, one frame's after the other."""
+    some = [frame.body[:head] for frame, head in zip(frames, heads, strict=True)]
+    return torch.cat(some).view(torch.float32)
+
+
+def _sum(first: list[int], second: list[int]) -> list[int]:
+    return [a + b for a, b in zip(first, second, strict=True)]

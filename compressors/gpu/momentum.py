@@ -1,0 +1,92 @@
+"""How does a worker bring its momentum on, on a GPU? DGC's velocity, and steps of a worker alone.
+
+Twins of what stands in `dgc.py`, and in `local_updates/cser.py` and `qsparse_local_sgd.py`. What is
+done by torch's operators rounds after each, as the loops' operations do (`add_` with a factor might
+not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from gcsim.compressors.coding.selecting.marks import Marks
+from gcsim.compressors.gpu.selecting import new_marks_of
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.lazy_torch import Tensor
+
+
+def add_momentum(
+    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
+) -> Marks:
+    """See `dgc.add_momentum`."""
+    n = v.numel()
+    marks = new_marks_of(v, blocks(n), threshold)
+    launch(
+        _accumulate, blocks(n), u, v, gradient.contiguous(), marks.counts, n,
+        float(np.float32(momentum)), float(marks.up), NESTEROV=nesterov, BLOCK=BLOCK,
+    )  # fmt: skip
+    return marks
+
+
+def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+    """See `dgc._next_velocity`."""
+    u, v, gradient = parts
+    m = float(np.float32(momentum))
+    return v + ((u + gradient) * m + gradient if nesterov else u * m + gradient)
+
+
+def _momentum(momentum: Tensor, gradient: Tensor, m: float) -> Tensor:
+    """u = m u + g, in place."""
+    return momentum.mul_(float(np.float32(m))).add_(gradient)
+
+
+def error_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
+    """See `cser.local_step`."""
+    direction = gradient + _momentum(momentum, gradient, m) * float(np.float32(m))
+    error.add_(direction)
+    return direction
+
+
+def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
+    """See `qsparse_local_sgd.local_step`."""
+    direction = _momentum(momentum, gradient, m).clone()
+    applied.add_(direction)
+    return direction
+
+
+def last_step(
+    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
+) -> Tensor:
+    """See `qsparse_local_sgd.last_step`."""
+    error.add_(applied + _momentum(momentum, gradient, m))
+    taken = -applied
+    applied.zero_()
+    return taken
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _accumulate(
+    u, v, gradient, counts, n, momentum, up, NESTEROV: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    direction = tl.load(u + at, mask=at < n, other=0.0)
+    added = tl.load(gradient + at, mask=at < n, other=0.0)
+    if NESTEROV:
+        direction = (direction + added) * momentum
+        step = direction + added
+    else:
+        direction = direction * momentum + added
+        step = direction
+    velocity = tl.load(v + at, mask=at < n, other=0.0) + step
+    tl.store(u + at, direction, mask=at < n)
+    tl.store(v + at, velocity, mask=at < n)
+    inside = (velocity < up) & (velocity > -up)  # NaN is not
+    hits = tl.where((at < n) & (inside == 0), 1, 0)
+    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))

@@ -1,0 +1,109 @@
+"""How does one launch work on all tensors of a bucket? By a table that says where each begins.
+
+The programs of a kernel are shared out: a part takes as many as it needs, and each finds in the
+table which part is its own. A call for one tensor is one with a table of one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch
+from gcsim.compressors.lazy_torch import Tensor, torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a kernel needs to know of tensors that it works on together."""
+
+    table: Tensor
+    """int64 `[2 + columns, parts]`: the first program of each, its elements, and what it needs."""
+    firsts: list[int]
+    """By part: its first program; at the end, how many programs there are."""
+    index: Any
+    """The type of a place within a part."""
+
+    @property
+    def count(self) -> int:
+        return len(self.firsts) - 1
+
+    @property
+    def lanes(self) -> int:
+        """The next power of two."""
+        return 1 << max(0, self.count - 1).bit_length()
+
+
+def parts_of(
+    like: Tensor, elements: Sequence[int], programs: Sequence[int], *columns: Sequence[int]
+) -> Parts:
+    """The parts of so many elements and programs each; columns of int64, or of 64 bits."""
+    firsts = [0, *accumulate(programs)]
+    rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
+    table = torch.from_numpy(np.array((firsts[:-1], elements, *rows), dtype=np.int64))
+    return Parts(
+        table=table.to(like.device), firsts=firsts, index=index_type(max(elements, default=0))
+    )
+
+
+def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
+    """`launch`, with the table behind the other arguments: kernels end in `table, parts, LANES`."""
+    launch(
+        kernel, parts.firsts[-1], *arguments, parts.table, parts.count, LANES=parts.lanes,
+        **constants,
+    )  # fmt: skip
+
+
+def starts(lengths: Sequence[int]) -> list[int]:
+    """Where each begins when they lie one behind the other."""
+    return list(accumulate(lengths[:-1], initial=0)) if lengths else []
+
+
+def by_program(found: Tensor, parts: Parts) -> Tensor:
+    """Each part's number for each of its programs: `[parts]` to `[programs]`."""
+    if parts.count == 1:
+        return found.expand(parts.firsts[-1]).contiguous()
+    owners = np.repeat(np.arange(parts.count), np.diff(parts.firsts))
+    return found[torch.from_numpy(owners).to(found.device)]
+
+
+def by_part(found: Tensor, parts: Parts) -> Tensor:
+    """The sum of whole numbers over the programs of each part: `[programs, …]` to `[parts, …]`."""
+    if parts.count == 1:
+        return found.sum(0, keepdim=True, dtype=torch.int64)
+    upto = torch.cat((torch.zeros_like(found[:1]), found)).cumsum(0)
+    ends = torch.tensor(parts.firsts, device=found.device)
+    return upto[ends[1:]] - upto[ends[:-1]]
+
+
+def put(target: Tensor, source: Tensor, lengths: Sequence[int], places: Sequence[int]) -> None:
+    """Copy bytes that lie one behind the other, so many at a time, to their places in `target`."""
+    parts = parts_of(target, lengths, [blocks(n) for n in lengths], starts(lengths), places)
+    launch_parts(_copy, parts, source, target, BLOCK=BLOCK)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def own_part(table, parts, LANES: tl.constexpr):
+    """(this program's column of the table, its number within the part, the part's elements)."""
+    program = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    firsts = tl.load(table + lane, mask=lane < parts, other=1 << 62)
+    column = table + (tl.sum((firsts <= program).to(tl.int32), axis=0) - 1)
+    return column, program - tl.load(column), tl.load(column + parts)
+
+
+@triton.jit
+def _copy(source, target, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    column, number, n = own_part(table, parts, LANES)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    byte = tl.load(source + tl.load(column + 2 * parts) + at, mask=at < n, other=0)
+    tl.store(target + tl.load(column + 3 * parts) + at, byte, mask=at < n)

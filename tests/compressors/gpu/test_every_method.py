@@ -1,0 +1,60 @@
+"""Every registered method on kernels: the CPU's payloads and updates, and what the page says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.registry import REGISTRY
+from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
+
+PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
+SHAPES = ((30, 9), (1,), (2100,))
+STEPS = 3
+
+
+def said_to_stay() -> set[str]:
+    """The methods of the page's first table but for those of its row of the others."""
+    table = PAGE.read_text().split("## Which methods stay on the device")[1].split("\n\n")[1]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    return {
+        name
+        for methods, way in rows
+        for name in re.findall(r"`(\w+)`", methods)
+        if name in REGISTRY and "through host memory" not in way
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REGISTRY)
+def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) -> None:
+    """With default parameters; and it is among those that stay on the device if nothing longer
+    than a header comes to the host."""
+
+    def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
+        workers = team(name, SHAPES, workers=2)
+        generator, found = torch.Generator().manual_seed(11), []
+        with kernels() if on_kernels else nullcontext(), host_copies() as seen:
+            for step in range(STEPS):
+                gradients = torch.randn(2, workers.layout.numel, generator=generator)
+                found += workers.step(gradients.unbind(), step)
+                found += [each for sent in workers.listener.as_sent for each in sent]
+        return found, seen
+
+    expected, _ = run(False)
+    found, seen = run(True)
+    if name == "bingrad_pb":  # the loop's levels hang on the order of sums of float32
+        expected, found = ([e for e in each if e.is_floating_point()] for each in (expected, found))
+        assert all(
+            torch.allclose(f, e, rtol=0, atol=1e-6) for f, e in zip(found, expected, strict=True)
+        )
+    else:
+        assert equal(found, expected)
+    assert (max(seen, default=0) <= ON_HOST) == (name in said_to_stay())

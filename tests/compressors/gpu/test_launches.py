@@ -1,0 +1,60 @@
+"""How many kernels does a bucket take? As many for thirty tensors as for three."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gcsim.compressors import gpu
+from tests.compressors.gpu.conftest import host_copies, kernels
+
+ALIKE: list[tuple[str, dict[str, Any]]] = [
+    ("qsgd", {}),
+    ("natural", {}),
+    ("terngrad", {}),
+    ("terngrad", {"packing": "two_bit"}),
+    ("signsgd", {}),
+    ("signum", {"aggregation": "all_gather", "tie": "zero"}),
+    ("topk", {"values": "fp16"}),
+    ("threshold", {"threshold": 0.5, "indices": "raw"}),
+    ("scaled_sign", {}),
+    ("ef_signsgd", {}),
+    ("ef_block_sgdm", {}),
+    ("onebit_adam", {"freeze_step": 0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [ALIKE[0], *(pytest.param(*each, marks=pytest.mark.long) for each in ALIKE[1:])],
+)
+def test_launches_and_waits_do_not_grow_with_tensors(
+    name: str, parameters: dict[str, Any], team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+
+    def counting(run: Callable[..., None]) -> Callable[..., None]:
+        def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+            launched.append(kernel.fn.__name__)
+            run(kernel, programs, *arguments, **constants)
+
+        return launch
+
+    for module in pkgutil.iter_modules(gpu.__path__, f"{gpu.__name__}."):
+        loaded = importlib.import_module(module.name)
+        if hasattr(loaded, "launch"):
+            monkeypatch.setattr(loaded, "launch", counting(loaded.launch))
+
+    def step(tensors: int) -> tuple[list[str], int]:
+        launched.clear()
+        workers = team(name, ((5,), (9,), (3, 4)) * (tensors // 3), workers=2, **parameters)
+        with kernels(), host_copies() as seen:
+            workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
+        return list(launched), len(seen)
+
+    assert step(30) == step(3)
