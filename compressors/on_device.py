@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,14 +40,6 @@ def handled(values: Tensor) -> bool:
 def within_reach(values: Tensor) -> Tensor:
     """The tensor where kernels work on it, else in host memory, where loops do."""
     return values if handled(values) else values.cpu()
-
-
-def of_bucket(name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`on_device("messages", name)` of what is done with all tensors of a bucket.
-
-    While somebody counts kernels, those of the loop over tensors are: the twin steps aside.
-    """
-    return on_device("messages", name, aside=counting)
 
 
 def on_device(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, of_bucket, pack_frame
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
@@ -30,7 +30,7 @@ from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import of_bucket, on_device
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]

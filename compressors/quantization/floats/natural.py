@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.coding.frame import Codec, Frame, of_bucket, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import (
@@ -43,7 +43,7 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, count_random, kernel
-from gcsim.compressors.on_device import of_bucket, on_device
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange

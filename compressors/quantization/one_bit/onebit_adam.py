@@ -53,6 +53,7 @@ from gcsim.compressors.coding.frame import (
     Codec,
     as_bytes,
     from_bytes,
+    of_bucket,
     pack_frame,
     together,
 )
@@ -68,7 +69,6 @@ from gcsim.compressors.coding.one_bit.signs import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once

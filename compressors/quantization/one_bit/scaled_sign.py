@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, of_bucket, pack_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import frames_of, split_body
 from gcsim.compressors.coding.one_bit.signs import (
@@ -44,7 +44,6 @@ from gcsim.compressors.coding.one_bit.signs import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once

@@ -36,7 +36,7 @@ from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Codec, pack_frame
+from gcsim.compressors.coding.frame import Codec, of_bucket, pack_frame
 from gcsim.compressors.coding.integers.packing import check_packed, pack_signs
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.signs import add_signs, write_signs
@@ -44,7 +44,7 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import of_bucket, on_device
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.sharing import fill_once

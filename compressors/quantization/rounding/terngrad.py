@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, of_bucket, pack_frame
 from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import decoder, split_body
@@ -46,7 +46,7 @@ from gcsim.compressors.loops import (
     total_of,
 )
 from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import of_bucket, on_device
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange

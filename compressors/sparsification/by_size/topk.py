@@ -20,6 +20,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.selecting.selection import (
     add_and_take_largest,
@@ -37,7 +38,6 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, encode_indices
 from gcsim.compressors.coding.selecting.marks import add_and_mark, mark, take
 from gcsim.compressors.coding.sparse import (
@@ -38,7 +39,6 @@ from gcsim.compressors.coding.sparse import (
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import of_bucket
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 

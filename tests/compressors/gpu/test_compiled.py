@@ -9,6 +9,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,14 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             for step in range(2):
                 workers.step(torch.randn(2, 300).unbind(), step)
     assert len(launches) > 100
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for launch in sorted(launches):  # kernels that differ in numbers alone: the first and the last
+        module, kernel, types, known = json.loads(launch)
+        form = {key: "" if type(value) is int else value for key, value in known.items()}
+        kinds[f"{module}.{kernel}", f"{types} {form}"].append(launch)
+    chosen = {launch for alike in kinds.values() for launch in (alike[0], alike[-1])}
     noted = tmp_path / "launches.json"
-    noted.write_text(f"[{', '.join(launches)}]")
+    noted.write_text(f"[{', '.join(sorted(chosen))}]")
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("compiling.py"), noted, str(capability)],
         env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
@@ -58,7 +65,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(compiled) == len(launches)
+    assert len(compiled) == len(chosen)
     for name, instructions in compiled:
         for each in instructions:
             assert not each.startswith("fma."), name

@@ -1,4 +1,4 @@
-"""How many kernels does a bucket take? As many for thirty tensors as for three."""
+"""How many kernels does a bucket take? As many for twelve tensors as for three."""
 
 from __future__ import annotations
 
@@ -57,4 +57,4 @@ def test_launches_and_waits_do_not_grow_with_tensors(
             workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
         return list(launched), len(seen)
 
-    assert step(30) == step(3)
+    assert step(12) == step(3)

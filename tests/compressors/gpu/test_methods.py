@@ -22,27 +22,18 @@ QUICK: list[tuple[str, dict[str, Any]]] = [
     ("threshold", {"threshold": 0.5}),
 ]
 MORE: list[tuple[str, dict[str, Any]]] = [
-    ("qsgd", {}),
     ("topk", {"ratio": 0.05, "indices": "rice"}),
     ("qsgd", {"norm": "l2", "steps": 15, "bucket": None}),
     ("qsgd", {"coding": "digits", "steps": 1}),
     ("qsgd", {"coding": "elias_dense"}),
     ("qsgd", {"coding": "elias_sparse", "norm": "l2"}),
-    ("terngrad", {}),
     ("terngrad", {"packing": "two_bit", "shared": False}),
     ("terngrad", {"packing": "all_reduce"}),
-    ("natural", {}),
     ("natural", {"bits": 8}),
-    ("signsgd", {}),
     ("signsgd", {"aggregation": "all_gather", "tie": "zero"}),
     ("signum", {"aggregation": "counters"}),
     ("scaled_sign", {"aggregation": "push_pull"}),
-    ("ef_block_sgdm", {}),
-    ("fp16", {}),
-    ("bf16", {}),
-    ("fp8", {}),
     ("fp8", {"format": "e5m2", "aggregation": "tree"}),
-    ("topk", {}),
     ("topk", {"indices": "bitmap", "values": "fp16"}),
     ("topk", {"indices": "packed", "error_feedback": False}),
     ("topk", {"indices": "omega"}),
@@ -63,6 +54,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
 ]
+"""Defaults are in `test_every_method.py`."""
 
 
 @pytest.mark.parametrize(
