@@ -8,7 +8,8 @@ A call whose first argument is a tensor on a GPU, or a list of such, is handed o
 of the same name and signature in `gpu/levels.py`: its twin, which has the same contract and gives
 the same bytes. The meter stands outside and counts both alike. A twin that has no kernel for its
 arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and so it is
-where Triton is not installed. Triton is imported at the first tensor on a GPU.
+where Triton is not installed, or the GPU is too old for it. Triton is imported at the first tensor
+on a GPU.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ host_visits = 0
 What takes time there says nothing about the device."""
 
 
+_OLDEST = 7, 0
+"""Compute capability that Triton compiles for."""
+
+
 def handled(values: Tensor) -> bool:
     """Whether kernels work on this tensor."""
-    return (values.is_cuda or interpreted) and _has_triton()
+    return (interpreted or (values.is_cuda and _new_enough(values.device))) and _has_triton()
 
 
 def within_reach(values: Tensor) -> Tensor:
@@ -82,6 +87,11 @@ def twin(file: str, name: str) -> Callable[..., Any]:
         importlib.import_module(f"gcsim.compressors.gpu.{file}"), name
     )
     return found
+
+
+@functools.cache
+def _new_enough(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= _OLDEST
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,17 @@ def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
     workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
     with kernels(), pytest.raises(AssertionError, match="asked for"):
         workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)
+
+
+@pytest.mark.parametrize(("capability", "has_kernels"), [((6, 0), False), ((7, 0), True)])
+def test_a_gpu_that_triton_does_not_compile_for_has_no_kernels(
+    capability: tuple[int, int], has_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    on_device._new_enough.cache_clear()
+    there: Any = SimpleNamespace(is_cuda=True, device="cuda:0")
+    assert on_device.handled(there) == has_kernels
+    on_device._new_enough.cache_clear()
 
 
 def test_no_part_of_gcsim_imports_triton_where_there_is_no_gpu() -> None:
