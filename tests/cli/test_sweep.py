@@ -526,6 +526,7 @@ def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
     wait_until(lambda: bool(list(empty.glob("gradients-*"))))
     workers = children(process.pid)
     assert len(workers) == 1  # stage 1 has the machine to itself
+    time.sleep(1)  # until it trains: whoever has just made a folder does not hold it yet
     process.send_signal(number)
     process.communicate(timeout=600)
     wait_until(lambda: gone(workers))
