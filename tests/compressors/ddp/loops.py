@@ -19,7 +19,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
-from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.ddp import hook as hooks
 from gcsim.compressors.ddp.collectives import Collectives
@@ -28,6 +28,7 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange, gather_va
 from gcsim.errors import InputError
 from tests.compressors.ddp.plan import (
     BUCKET_MB,
+    PROBE,
     SEED,
     SHAPES,
     Planned,
@@ -42,10 +43,6 @@ from tests.compressors.standin import pretended_gpu
 
 COUNT = 3
 TOPK: dict[str, Any] = {"ratio": 0.05}
-ABOUT = About(
-    title="Probe", family="dense", collective="all-reduce", bits="32", unbiased=True, state="none",
-    paper="none",
-)  # fmt: skip
 
 
 def grads(model: nn.Module) -> list[Tensor | None]:
@@ -225,7 +222,7 @@ def exchanges_as_on_a_gpu(rank: int) -> None:
 class Waits(Compressor):
     """Bucket 0's exchange ends only after the backward pass has reached the first parameter."""
 
-    about = ABOUT
+    about = PROBE
     reached = threading.Event()
     seen: list[tuple[int, bool]] = []  # noqa: RUF012 - one rank's notes
 
@@ -250,7 +247,7 @@ def backward_goes_on_meanwhile(rank: int) -> None:
 class Dawdles(Compressor):
     """Several collectives a bucket, at moments that differ from rank to rank."""
 
-    about = ABOUT
+    about = PROBE
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         total = bucket.gradient / self.worker.count

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcsim.compressors.base import Compressor, Worker
+from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
@@ -30,6 +30,11 @@ ROOT = SCRIPT.parents[3]
 SHAPES = [(40, 60), (60,), (30, 8, 3, 3), (30,), (70, 30), (), (9, 50), (2500,)]
 STEPS = 4
 """Of the compressor; one more iteration comes before."""
+PROBE = About(
+    title="Probe", family="dense", collective="all-reduce", bits="32", unbiased=True, state="none",
+    paper="none",
+)  # fmt: skip
+"""Of compressors that tests make."""
 BUCKET_MB = 0.008
 SEED = 11
 

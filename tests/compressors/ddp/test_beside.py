@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
-from gcsim.compressors.base import About, Compressor
+from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.ddp.hook import DdpHook
 from gcsim.compressors.ddp.measured import Sums
@@ -21,29 +19,17 @@ from gcsim.compressors.ddp.model import group_for, one_device
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.streams import Beside, clock_of
 from gcsim.errors import InputError
+from tests.compressors.ddp.plan import PROBE
 from tests.compressors.standin import PretendedGpu, pretended_gpu
 
-ABOUT = About(
-    title="Probe", family="dense", collective="all-reduce", bits="32", unbiased=True, state="none",
-    paper="none",
-)  # fmt: skip
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-    )
-    yield
-    dist.destroy_process_group()
 
 
 def probe(gpu: PretendedGpu, seen: list[tuple[int, set[str]]]) -> type[Compressor]:
     """Notes what its stream is behind at each step, and states what it queues."""
 
     class Probe(Compressor):
-        about = ABOUT
+        about = PROBE
 
         def exchange(self, bucket: Bucket, step: int) -> Exchange:
             seen.append((bucket.layout.index, set(gpu.known())))

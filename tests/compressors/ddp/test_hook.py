@@ -8,13 +8,11 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,16 +22,6 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from gcsim.compressors.sparsification.by_size.topk import TopK
 from gcsim.errors import InputError
 from tests.compressors.ddp.plan import ROOT, carried, start_ranks
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-    )
-    yield
-    dist.destroy_process_group()
 
 
 def free_port() -> int:
