@@ -1,6 +1,6 @@
 """How is a vector rounded to levels that all workers know, on a GPU? NUQSGD, ALQ and AMQ.
 
-Twins of `coding/rounding/tables.py`.
+Twins of `coding/rounding/tables.py`, and of what ALQ and AMQ learn of buckets (sums by torch).
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.rounding.tables import COUNTED, Levels
+from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, Buckets, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     index_type,
@@ -23,6 +25,9 @@ from gcsim.compressors.gpu.words import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import count_random
+
+_TOGETHER = 1 << 20
+"""Elements whose errors are added up together, in float64."""
 
 
 def encode_table(
@@ -62,6 +67,48 @@ def add_table(
     )  # fmt: skip
     if n and (most := int(highest.max())) >= levels.size:
         raise damaged(f"code {most} into a table of {levels.size} levels")
+
+
+def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) -> float:
+    """See `tables.rounding_error`."""
+    exact = torch.from_numpy(levels.astype(np.float64)).to(values.device)
+    each = max(1, _TOGETHER // size)  # buckets
+    total = norms.new_zeros((), dtype=torch.float64)
+    for first in range(0, norms.numel(), each):
+        part = values[first * size : (first + each) * size].double()
+        norm = norms[first : first + each].double().repeat_interleave(size)[: part.numel()]
+        share = torch.where(norm > 0, part / norm, 0.0)
+        low = torch.searchsorted(exact, share, right=True).sub_(1).clamp_(0, levels.size - 2)
+        error = ((share - exact[low]) * (exact[low + 1] - share)).clamp_(min=0.0)
+        total += (norm * norm * error).sum()
+    return float(total)
+
+
+def bucket_sums(values: Tensor, size: int) -> Tensor:
+    """See `adaptive_levels.bucket_sums`."""
+    buckets = Buckets.of_one(values, size)
+    return torch.stack([bucket_totals(values, buckets, what) for what in (PLAIN, SQUARES)], 1)
+
+
+def _weighted(
+    norms: list[Tensor], sums: list[Tensor], lengths: NDArray[np.float64], most: int | None
+) -> Tensor:
+    """See `adaptive_levels._weighted`."""
+    norm = torch.cat(norms).double()
+    rows = norm.new_zeros((min(most or 1, norm.numel()), 3))
+    used = norm.isfinite() & (norm > 0)
+    norm, length = norm[used], torch.from_numpy(lengths).to(norm.device)[used]
+    total, square = torch.cat(sums)[used].T
+    mean = total / norm / length
+    within = (square / norm**2 - length * mean**2).clamp_(min=0.0)
+    if most is None:
+        return torch.stack((length.sum(), (length * mean).sum(), within.sum()))[None]
+    weight, largest = norm.sort(descending=True, stable=True)
+    weight, largest = weight[: len(rows)], largest[: len(rows)]
+    variance = within[largest] / (length[largest] - 1).clamp(min=1)
+    found = torch.stack((weight, weight * mean[largest], weight * variance), 1)
+    rows[: len(found)] = found
+    return rows
 
 
 # --- kernels --------------------------------------------------------------------------------------

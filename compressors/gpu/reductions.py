@@ -21,7 +21,7 @@ from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 
-MAGNITUDE, SQUARES, ABSOLUTE = 0, 1, 2
+MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
 _INFINITE = 0x7F800000
 
 
@@ -60,7 +60,7 @@ def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
     """Of each bucket of a float32 `[n]`, one tensor's after the other: `[buckets]`.
 
     `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
-    `ABSOLUTE`: the sum of v^2 or |v|, float64.
+    `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64.
     """
     counts = buckets.counts
     width = min(BLOCK, 1 << max(0, max(buckets.sizes) - 1).bit_length())
@@ -189,8 +189,10 @@ def _reduce(
     elif WHAT == 1:
         wide = v.to(tl.float64)
         total = tl.sum(wide * wide, axis=1)
-    else:
+    elif WHAT == 2:
         total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
+    else:
+        total = tl.sum(v.to(tl.float64), axis=1)
     slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
     tl.store(slot, total, mask=row * size < n)
 

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
+
+from gcsim.compressors.lazy_torch import Tensor, torch
 
 GROUPS = 256
 """Groups of eight elements that a program works on."""
@@ -48,6 +51,29 @@ def index_type(n: int) -> Any:
 def float64_bits(value: float) -> int:
     """How a kernel is given a float64, in a parameter `tl.uint64`: as a float it has 32 bits."""
     return int(np.float64(value).view(np.uint64))
+
+
+def bits64_of(key: np.uint64, index: Tensor) -> Tensor:
+    """`random.bits64` of each index (int64) by torch's operators: int64, of the same bits."""
+    z = (index + 1) * _signed(0x9E3779B97F4A7C15) + _signed(int(key))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ shifted(z, shift)) * _signed(factor)
+    return z ^ shifted(z, 31)
+
+
+def shifted(words: Tensor, bits: int) -> Tensor:
+    """int64 as words without a sign, shifted to the right."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
+    """table[places], where the places are; a short table."""
+    return torch.from_numpy(table).to(places.device)[places.long()]
+
+
+def _signed(word: int) -> int:
+    """The int64 of the same bits."""
+    return word - (word >> 63 << 64)
 
 
 @triton.jit

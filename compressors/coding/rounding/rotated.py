@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 
 LANES = 32
@@ -31,6 +32,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 @kernel("streaming", updates=("held",))
+@on_device("rotated")
 def round_rotated(
     held: Tensor,
     *,
@@ -54,22 +56,22 @@ def round_rotated(
     count_random(n, 16)
     count_random(n, 1)
     codes = np.empty(n, dtype=np.uint8)
-    lines = _lines(table.tobytes(), grid)
+    lines = lines_of(table.tobytes(), grid)
     scale = min(grid / (2 * most), LARGEST) if most > 0 else 0.0
     numbers = np.array([scale, grid / 2, grid, len(table) - 1], dtype=np.float32)
     values = ((2 * most / grid) * table - most).astype(np.float32)
     with written_back(held) as target:
-        for first, stop, size in _pieces(n, stages):
+        for first, stop, size in pieces(n, stages):
             in_parallel(
                 _round_rotated, stop - first, target[first:stop], codes[first:stop],
-                np.int64(first), np.int64(size), np.int64(_lanes(size, stages)), lines, values,
+                np.int64(first), np.int64(size), np.int64(lanes_of(size, stages)), lines, values,
                 numbers, signs, rounding, grain=size,
             )  # fmt: skip
     return tensor(codes, held)
 
 
 @cache
-def _lines(integers: bytes, grid: int) -> NDArray[np.float32]:
+def lines_of(integers: bytes, grid: int) -> NDArray[np.float32]:
     """Between two integers of a table the code is a linear function of t: slopes and offsets."""
     table = np.frombuffer(integers, dtype=np.uint8)
     index = np.searchsorted(table, np.arange(grid + 1), side="right") - 1
@@ -79,6 +81,7 @@ def _lines(integers: bytes, grid: int) -> NDArray[np.float32]:
 
 
 @kernel("streaming", updates=("out",))
+@on_device("rotated")
 def rotate_back(
     out: Tensor, sums: Tensor, *, step: float, most: float, stages: int, signs: np.uint64
 ) -> None:
@@ -87,15 +90,15 @@ def rotate_back(
     count_random(n, 1)
     integers = array(sums)
     with written_back(out) as target:
-        for first, stop, size in _pieces(n, stages):
+        for first, stop, size in pieces(n, stages):
             in_parallel(
                 _rotate_back, stop - first, target[first:stop], integers[first:stop],
-                np.int64(first), np.int64(size), np.int64(_lanes(size, stages)), np.float32(step),
+                np.int64(first), np.int64(size), np.int64(lanes_of(size, stages)), np.float32(step),
                 np.float32(most), signs, grain=size,
             )  # fmt: skip
 
 
-def _pieces(n: int, stages: int) -> Iterable[tuple[int, int, int]]:
+def pieces(n: int, stages: int) -> Iterable[tuple[int, int, int]]:
     """(first, stop, size): ranges to be transformed in parts of `size` elements, a power of two."""
     size, first = LANES << stages, 0
     while first < n:
@@ -106,7 +109,8 @@ def _pieces(n: int, stages: int) -> Iterable[tuple[int, int, int]]:
         size //= 2
 
 
-def _lanes(size: int, stages: int) -> int:
+def lanes_of(size: int, stages: int) -> int:
+    """Distance of the elements of a transform, in parts of `size` elements."""
     return max(1, size >> stages)
 
 

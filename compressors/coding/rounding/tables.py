@@ -194,6 +194,7 @@ def table_error(values: Tensor, levels: Levels, *, size: int | None, norm: Norm)
 
 
 @kernel("reduction")
+@on_device("known_tables")
 def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) -> float:
     """As `table_error`, with the norms at hand: float32 `[ceil(n / size)]`."""
     data = np.ascontiguousarray(array(values))

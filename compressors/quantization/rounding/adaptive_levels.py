@@ -49,6 +49,7 @@ from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 
@@ -152,33 +153,38 @@ def statistics(parts: list[Tensor], chosen: AdaptiveParameters) -> Tensor:
     `parts` are a DDP bucket's tensors. Buckets without a norm (all zero, or not finite) count for
     nothing.
     """
-    norms, means, squares, lengths = [], [], [], []
+    norms, sums, lengths = [], [], []
     for values in parts:
         size = chosen.bucket or max(1, values.numel())
-        norm = array(bucket_norms(values, size, chosen.norm)).astype(np.float64)
-        sums = array(bucket_sums(values, size))
-        length = np.full(norm.size, size, dtype=np.float64)
-        length[-1:] = values.numel() - size * (norm.size - 1)
-        used = np.isfinite(norm) & (norm > 0)
-        norms.append(norm[used])
-        means.append(sums[used, 0] / norm[used] / length[used])
-        squares.append(sums[used, 1] / norm[used] ** 2)
-        lengths.append(length[used])
-    norm, mean, length = np.concatenate(norms), np.concatenate(means), np.concatenate(lengths)
-    within = np.maximum(np.concatenate(squares) - length * mean**2, 0.0)
-    if chosen.distribution == "single":
+        norms.append(bucket_norms(values, size, chosen.norm))
+        sums.append(bucket_sums(values, size))
+        length = np.full(norms[-1].numel(), size, dtype=np.float64)
+        length[-1:] = values.numel() - size * (length.size - 1)
+        lengths.append(length)
+    most = None if chosen.distribution == "single" else chosen.components
+    return _weighted(norms, sums, np.concatenate(lengths), most)
+
+
+@on_device("known_tables")
+def _weighted(
+    norms: list[Tensor], sums: list[Tensor], lengths: Numbers, most: int | None
+) -> Tensor:
+    """The rows, of at most so many buckets (None: of all together, in one); `lengths`: of each."""
+    norm = np.concatenate([array(each) for each in norms]).astype(np.float64)
+    used = np.isfinite(norm) & (norm > 0)
+    buckets, norm, length = norm.size, norm[used], lengths[used]
+    total, square = np.concatenate([array(each) for each in sums])[used].T
+    mean = total / norm / length
+    within = np.maximum(square / norm**2 - length * mean**2, 0.0)
+    if most is None:
         rows = np.array([[length.sum(), (length * mean).sum(), within.sum()]])
     else:
-        rows = np.zeros((min(chosen.components, _bucket_total(parts, chosen.bucket)), 3))
+        rows = np.zeros((min(most, buckets), 3))
         largest = np.argsort(-norm, kind="stable")[: len(rows)]
         variance = within[largest] / np.maximum(length[largest] - 1, 1)
         weight = norm[largest]
         rows[: largest.size] = np.stack((weight, weight * mean[largest], weight * variance), axis=1)
     return torch.from_numpy(rows)
-
-
-def _bucket_total(parts: list[Tensor], size: int | None) -> int:
-    return sum(bucket_count(values.numel(), size or max(1, values.numel())) for values in parts)
 
 
 def in_common(summed: Tensor) -> Numbers:
@@ -192,6 +198,7 @@ def in_common(summed: Tensor) -> Numbers:
 
 
 @kernel("reduction")
+@on_device("known_tables")
 def bucket_sums(values: Tensor, size: int) -> Tensor:
     """Sum of the elements and of their squares of each bucket: float64 `[buckets, 2]`."""
     data = np.ascontiguousarray(array(values))

@@ -56,6 +56,7 @@ from gcsim.compressors.loops import (
     written_back,
 )
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
@@ -134,8 +135,8 @@ class Thc(ErrorFeedback[ThcParameters]):
         else:
             held = torch.zeros_like(bucket.gradient)
         views = batched(layout.views(held))
-        norms = torch.tensor([add_and_measure(p, piece.of(bucket.gradient)) for piece, p in views])
-        norms = yield AllReduce(tensor=norms, op="max")
+        found = [add_and_measure(p, piece.of(bucket.gradient)) for piece, p in views]
+        norms = yield AllReduce(tensor=torch.tensor(found, device=held.device), op="max")
         ranges = [
             self.parameters.half_range * norm / math.sqrt(max(piece.numel, 1))
             for piece, norm in zip(layout.slices, norms.tolist(), strict=True)
@@ -149,7 +150,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         else:
 
             def serve(payloads: Iterable[Tensor]) -> Tensor:
-                return self._serve(layout, payloads)
+                return self._serve(held, layout, payloads)
 
             own = self._message(codes, layout)
             answer = yield PushPull(payload=own, server=serve, without_server="alltoall_allgather")
@@ -177,10 +178,13 @@ class Thc(ErrorFeedback[ThcParameters]):
             frames.append(pack_frame(Codec.THC, body, numel=piece.numel, flags=bits, params=grid))
         return torch.cat(frames)
 
-    def _serve(self, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
-        """The server's step: sums of the table's integers."""
+    def _serve(self, like: Tensor, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
+        """The server's step: sums of the table's integers, on the device of `like`."""
         chosen = self.parameters
-        sums = [torch.zeros(piece.numel, dtype=self.sum_dtype) for piece in batched(layout.slices)]
+        sums = [
+            torch.zeros(piece.numel, dtype=self.sum_dtype, device=like.device)
+            for piece in batched(layout.slices)
+        ]
         for payload in payloads:
             frames = frames_of(payload, layout, Codec.THC)
             for total, (piece, frame) in zip(sums, frames, strict=True):
@@ -245,6 +249,7 @@ def lookup_table(parameters: ThcParameters) -> NDArray[np.uint8]:
 
 
 @kernel("reduction", updates=("held",))
+@on_device("rotated")
 def add_and_measure(held: Tensor, gradient: Tensor) -> float:
     """held += gradient, in place (float32 `[n]`); the norm of the sum, at most float32's range."""
     sums = partial_sums(gradient.numel())
@@ -254,6 +259,7 @@ def add_and_measure(held: Tensor, gradient: Tensor) -> float:
 
 
 @kernel("streaming", updates=("total",))
+@on_device("rotated")
 def add_integers(total: Tensor, codes: Tensor, table: NDArray[np.uint8]) -> None:
     """total += table[codes], in place: integers `[n]`, uint8 `[n]`."""
     with written_back(total) as target:

@@ -17,7 +17,8 @@ from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.rounding import bucket_levels, tables
 from gcsim.compressors.coding.rounding.levels import bucket_norms
 from gcsim.compressors.quantization.one_bit import bingrad_b, bingrad_pb
-from gcsim.compressors.quantization.rounding import linear, orq
+from gcsim.compressors.quantization.rounding import adaptive_levels, linear, orq
+from gcsim.compressors.quantization.rounding.alq import AlqParameters
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
 
@@ -108,6 +109,25 @@ def test_tables_that_all_know(
     packed = demand_same(tables.encode_table, values, norms, levels, key, **form)
     out = torch.linspace(-1, 1, values.numel())
     demand_same(tables.add_table, out, packed, norms, levels, weight=1 / 3, **form)
+    expected = tables.rounding_error(values, norms, levels, size=size)
+    with kernels():
+        found = tables.rounding_error(values, norms, levels, size=size)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@few
+@given(values=st.lists(EXACT, min_size=1, max_size=2), size=SIZES, most=st.sampled_from((1, 3)))
+def test_statistics_of_buckets(values: list[Tensor], size: int, most: int) -> None:
+    """Sums are exact, and all else is done bucket by bucket."""
+    chosen = AlqParameters(bucket=size, norm="max", components=most)
+    demand_same(adaptive_levels.statistics, values, chosen)
+    for each in values:
+        demand_same(adaptive_levels.bucket_sums, each, size)
+    together = chosen.model_copy(update={"distribution": "single"})
+    expected = adaptive_levels.statistics(values, together)
+    with kernels():
+        found = adaptive_levels.statistics(values, together)
+    assert torch.allclose(found, expected, rtol=1e-12, atol=0)
 
 
 @few
