@@ -48,7 +48,6 @@ from gcsim.compressors.coding.frame import (
 from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.coding.selecting.selection import count_kept, largest
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import written_back
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch, take_off
 from gcsim.errors import InputError
@@ -141,11 +140,9 @@ class CountSketch(Compressor[CountSketchParameters]):
         indices = largest(estimates, count_kept(n, p.ratio))
         values = estimates[indices]
         indices = indices.to(torch.int32)
-        with written_back(error) as cells:
-            take_off(indices, values, cells, hashes, subtract=p.after == "subtract")
+        take_off(indices, values, error, hashes, subtract=p.after == "subtract")
         if p.momentum_masking and p.momentum:
-            with written_back(momentum) as cells:
-                take_off(indices, values, cells, hashes, subtract=False)
+            take_off(indices, values, momentum, hashes, subtract=False)
         return indices, values
 
 

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_bytes, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64, random_key, stream
 
 PARTS = 2
@@ -71,6 +72,7 @@ def _hash(
 
 
 @kernel("gather_scatter")
+@on_device("sketches")
 def sketch(values: Tensor, hashes: Hashes) -> Tensor:
     """The table of a float32 `[n]`: float32 `[r, c]`.
 
@@ -111,6 +113,7 @@ def _add_rows(
 
 
 @kernel("gather_scatter")
+@on_device("sketches")
 def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
     """The median over rows of each element's cell times sign: float32 `[n]`.
 
@@ -162,13 +165,14 @@ def _sort_columns(values: Any, count: int) -> None:
                 lower[i] = other if one < other else one
 
 
-@kernel("gather_scatter")
+@kernel("gather_scatter", resident=("table",))
+@on_device("sketches")
 def take_off(
-    indices: Tensor, values: Tensor, table: NDArray[np.float32], hashes: Hashes, *,
-    subtract: bool,
-) -> None:  # fmt: skip
+    indices: Tensor, values: Tensor, table: Tensor, hashes: Hashes, *, subtract: bool
+) -> None:
     """Zero the cells of the indices (int32), or subtract the values' sketch, in place."""
-    _clear_cells(array(indices), array(values), table, subtract, *hashes.for_loops)
+    with written_back(table) as cells:
+        _clear_cells(array(indices), array(values), cells, subtract, *hashes.for_loops)
 
 
 @loop
