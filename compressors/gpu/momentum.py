@@ -1,6 +1,7 @@
 """How does a worker bring its momentum on, on a GPU? DGC's velocity, and steps of a worker alone.
 
-Twins of what stands in `dgc.py`, and in `local_updates/cser.py` and `qsparse_local_sgd.py`. What is
+Twins of what stands in `dgc.py`, and in `local_updates/cser.py` and `qsparse_local_sgd.py` (and in
+its messages). What is
 done by torch's operators rounds after each, as the loops' operations do (`add_` with a factor might
 not).
 """
@@ -15,8 +16,9 @@ import triton.language as tl
 
 from gcsim.compressors.coding.selecting.marks import Marks
 from gcsim.compressors.gpu.selecting import new_marks_of
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch, looked_up
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.local_updates import qsparse_messages
 
 
 def add_momentum(
@@ -66,6 +68,16 @@ def last_step(
     taken = -applied
     applied.zero_()
     return taken
+
+
+def to_sign_magnitude(codes: Tensor) -> Tensor:
+    """See `qsparse_messages.to_sign_magnitude`."""
+    return looked_up(qsparse_messages.SIGN_MAGNITUDE, codes)
+
+
+def from_sign_magnitude(stored: Tensor) -> Tensor:
+    """See `qsparse_messages.from_sign_magnitude`."""
+    return looked_up(qsparse_messages.CODES, stored)
 
 
 # --- kernels --------------------------------------------------------------------------------------

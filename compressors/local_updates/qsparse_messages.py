@@ -36,13 +36,14 @@ from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 
 STEPS = 127
 VALUE_BUCKET = 512
 """Kept values that share a norm."""
 _LEVELS = np.arange(256) - STEPS
-_SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
-_CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
+SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
+CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
 _SIGNS = 1 << 4
 """Flag of a frame: signs and one magnitude."""
 
@@ -94,15 +95,17 @@ def pack_levels_kept(
 
 
 @kernel("streaming")
+@on_device("momentum")
 def to_sign_magnitude(codes: Tensor) -> Tensor:
     """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
-    return tensor(_SIGN_MAGNITUDE[array(codes)], codes)
+    return tensor(SIGN_MAGNITUDE[array(codes)], codes)
 
 
 @kernel("streaming")
+@on_device("momentum")
 def from_sign_magnitude(stored: Tensor) -> Tensor:
     """Undo `to_sign_magnitude`: uint8 q + 127."""
-    return tensor(_CODES[array(stored)], stored)
+    return tensor(CODES[array(stored)], stored)
 
 
 # --- receiver ---------------------------------------------------------------------------------

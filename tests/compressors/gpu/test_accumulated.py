@@ -14,7 +14,7 @@ from torch import Tensor
 from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices import pairs
 from gcsim.compressors.coding.selecting import marks, selection
-from gcsim.compressors.local_updates import cser, qsparse_local_sgd
+from gcsim.compressors.local_updates import cser, qsparse_local_sgd, qsparse_messages
 from gcsim.compressors.sparsification.by_size import dgc
 from gcsim.compressors.sparsification.by_threshold import magnitude_fits
 from gcsim.compressors.sparsification.by_variance import variance, variance_hybrid, words
@@ -133,6 +133,12 @@ def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
     demand_same(cser.local_step, values, u, error, 0.9)
     demand_same(qsparse_local_sgd.local_step, values, u, sums, 0.9)
     demand_same(qsparse_local_sgd.last_step, values, u, sums, error, 0.9)
+
+
+def test_bytes_of_a_sign_and_a_magnitude() -> None:
+    every = torch.arange(256, dtype=torch.uint8)
+    demand_same(qsparse_messages.to_sign_magnitude, every)
+    demand_same(qsparse_messages.from_sign_magnitude, every)
 
 
 def test_not_a_number_is_marked_and_refused() -> None:

@@ -54,6 +54,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_adam", {"freeze_step": 1}),
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
+    ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
 ]
 """Defaults are in `test_every_method.py`."""
 
