@@ -10,13 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
+WIDTHS = 1, 2, 4
+"""Bytes of a value, by form."""
 _BLOCK = 4096
 """Elements whose values are put together before they are written behind those of other blocks."""
 _REGION = _BLOCK + 16
@@ -24,6 +28,7 @@ _ORIGINS = _REGION << 16 | 2 * _REGION << 32 | 3 * _REGION << 48
 
 
 @kernel("gather_scatter")
+@on_device("truncated")
 def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
     """(body of the frame of factor * values, number of values that are not zero in it).
 
@@ -34,7 +39,7 @@ def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
     tags = np.empty(packed_bytes(n, 2), dtype=np.uint8)
     counts = np.zeros((-(-n // _BLOCK), 3), dtype=np.int64)
     unit = np.float32(factor)
-    limits = np.array([127 - bound, 127 - bound // 2, 127], dtype=np.uint32) << np.uint32(23)
+    limits = limits_of(bound)
     in_parallel(_tag, n, numbers, unit, limits, tags, counts, grain=_BLOCK)
     totals = counts.sum(axis=0)
     starts = np.cumsum(counts, axis=0) - counts
@@ -46,6 +51,7 @@ def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
 
 
 @kernel("gather_scatter", updates=("out",))
+@on_device("truncated")
 def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: float) -> None:
     """out += weight * what `cut` made the message of, in place; `out` is float32 `[n]`.
 
@@ -56,28 +62,48 @@ def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: floa
     tag_bytes = packed_bytes(n, 2)
     tags = body[:tag_bytes]
     if body.size < tag_bytes or (n % 4 and int(tags[-1]) >> (2 * (n % 4))):
-        raise InputError(f"damaged payload: {body.size} bytes, tags of {n} values expected")
+        raise no_tags(body.size, n)
     counts = np.zeros((-(-n // _BLOCK), 3), dtype=np.int64)
     in_parallel(_count, n, tags, counts, grain=_BLOCK)
     totals = counts.sum(axis=0)
     starts = np.cumsum(counts, axis=0) - counts
-    widths = totals * (1, 2, 4)
-    if int(widths.sum()) != body.size - tag_bytes or int(totals.sum()) != sent:
-        raise InputError(
-            f"damaged payload: {body.size - tag_bytes} bytes of {sent} values, "
-            f"the tags ask for {totals.tolist()} of 1, 2 and 4 bytes"
-        )
+    demand_as_tagged(totals.tolist(), body.size - tag_bytes, sent)
     forms = []
     at = tag_bytes
-    for width, dtype in zip(widths, ("u1", "<u2", "<u4"), strict=True):
+    for width, dtype in zip(totals * WIDTHS, ("u1", "<u2", "<u4"), strict=True):
         forms.append(np.frombuffer(body[at : at + width].tobytes(), dtype=dtype))  # aligned
         at += int(width)
-    scale8 = np.float32(weight * 0.5 ** (7 + bound // 2))
-    # 2^128 is only met where no value takes 32 bits
-    scale16, scale32 = np.float32(weight * 0.5**15), np.float32(min(weight, 3e38))
-    scales = np.array([scale8, scale16, scale32])
+    scales = scales_of(bound, weight)
     with written_back(out) as target:
         in_parallel(_read, n, tags, starts, starts + counts, scales, *forms, target, grain=_BLOCK)
+
+
+def no_tags(size: int, n: int) -> InputError:
+    """Of a message that does not begin with the tags of n values."""
+    return InputError(f"damaged payload: {size} bytes, tags of {n} values expected")
+
+
+def demand_as_tagged(totals: list[int], size: int, sent: int) -> None:
+    """Raise `InputError` unless `size` bytes hold `sent` values, so many of 1, 2 and 4 bytes."""
+    if sum(n * width for n, width in zip(totals, WIDTHS, strict=True)) != size or (
+        sum(totals) != sent
+    ):
+        raise InputError(
+            f"damaged payload: {size} bytes of {sent} values, "
+            f"the tags ask for {totals} of 1, 2 and 4 bytes"
+        )
+
+
+def limits_of(bound: int) -> NDArray[np.uint32]:
+    """Bits of the magnitudes at which the forms 1, 2 and 3 begin."""
+    return np.array([127 - bound, 127 - bound // 2, 127], dtype=np.uint32) << np.uint32(23)
+
+
+def scales_of(bound: int, weight: float) -> NDArray[np.float32]:
+    """What the integers and values of the forms 1, 2 and 3 are multiplied by."""
+    # 2^128 is only met where no value takes 32 bits
+    scales = weight * 0.5 ** (7 + bound // 2), weight * 0.5**15, min(weight, 3e38)
+    return np.array(scales, dtype=np.float32)
 
 
 @loop
