@@ -45,6 +45,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -126,7 +127,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
         """The server's answer: the sum of each block that anybody sent; `sums` is zeros `[n]`."""
         size = self.parameters.block
         sent = [
-            torch.zeros(block_count(p.numel, size), dtype=torch.bool)
+            torch.zeros(block_count(p.numel, size), dtype=torch.bool, device=sums.device)
             for p in batched(layout.slices)
         ]
         for payload in payloads:
@@ -196,6 +197,7 @@ def _read(frame: Frame, size: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel("reduction")
+@on_device("nonzero_blocks")
 def nonzero_blocks(values: Tensor, size: int) -> Tensor:
     """Which blocks hold anything but zeros: bool `[blocks]`, of float32 `[n]`."""
     n = values.numel()
@@ -205,6 +207,7 @@ def nonzero_blocks(values: Tensor, size: int) -> Tensor:
 
 
 @kernel("reduction")
+@on_device("nonzero_blocks")
 def block_norms(values: Tensor, size: int) -> Tensor:
     """Euclidean norm of each block: float32 `[blocks]`, of float32 `[n]`."""
     n = values.numel()
@@ -214,6 +217,7 @@ def block_norms(values: Tensor, size: int) -> Tensor:
 
 
 @kernel("gather_scatter")
+@on_device("nonzero_blocks")
 def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = False) -> Tensor:
     """The elements of the blocks, one after the other, float32; set to zero with `clear`."""
     numbers = array(blocks)
@@ -227,6 +231,7 @@ def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = Fals
 
 
 @kernel("gather_scatter", updates=("out",))
+@on_device("nonzero_blocks")
 def add_blocks(out: Tensor, blocks: Tensor, values: Tensor, size: int) -> None:
     """out[block] += its values, in place, for each of the blocks, which are distinct."""
     with written_back(out) as target:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors.coding.floats import truncated
+from gcsim.compressors.sparsification.by_size import omnireduce
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same
-from tests.compressors.gpu.examples import VECTORS, few, spoilt
+from tests.compressors.gpu.examples import EXACT, SEEDS, VECTORS, few, spoilt
 
 
 @few
@@ -34,3 +35,16 @@ def test_values_cut_to_bytes(values: Tensor, bound: int, factor: float, power: i
     if values.numel() % 4:
         stray = body | torch.tensor([255] * body.numel(), dtype=torch.uint8)
         assert demand_same(truncated.add_cut, out, stray, sent=sent, **form)[0] is InputError
+
+
+@few
+@given(values=EXACT, size=st.sampled_from((1, 5, 256, 5000)), clear=st.booleans(), seed=SEEDS)
+def test_blocks_that_are_not_zero(values: Tensor, size: int, clear: bool, seed: int) -> None:
+    count = omnireduce.block_count(values.numel(), size)
+    chosen = torch.from_numpy(np.random.default_rng(seed).random(count) < 0.5)
+    values = values * chosen.repeat_interleave(size)[: values.numel()]
+    demand_same(omnireduce.nonzero_blocks, values, size)
+    demand_same(omnireduce.block_norms, values, size)
+    blocks = chosen.nonzero().view(-1)
+    taken = demand_same(omnireduce.take_blocks, values, blocks, size, clear=clear)
+    demand_same(omnireduce.add_blocks, values, blocks, taken, size)
