@@ -25,10 +25,10 @@ arXiv:1712.02679.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
@@ -40,6 +40,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
@@ -106,22 +107,18 @@ def add_and_select(
     maximum. Returns (its magnitude, float32 `[1]`; the number of sent elements; the words, uint8
     or int16 `[sent + empty bins]`). Raises `InputError` when not-a-number is among the sums.
     """
-    maxima, counts = _add(memory, gradient, size, factor)
-    level = np.float32(maxima.mean(dtype=np.float64) if maxima.size else 0)
-    if not np.isfinite(level):
+    bins = _add(memory, gradient, size, factor)
+    if not np.isfinite(bins.level):
         raise InputError("cannot select by magnitude: a value is not a finite number")
-    words = _take(memory, gradient, size, factor, maxima, counts, level)
-    return torch.tensor([level], device=memory.device), int(counts.sum()), words
+    words = _take(memory, gradient, size, factor, bins)
+    return torch.tensor([bins.level], device=memory.device), int(bins.counts.sum()), words
 
 
 @decoder(Codec.ADACOMP)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the signs of a frame's words, times its level."""
     level, words = _read(frame)
-    with written_back(part) as target:
-        weighted, touched = np.float32(weight * level), part[: words.numel()]
-        intact = _add_words(target, words, frame, weighted, touched)
-    if not intact:
+    if not _add_words(part[: words.numel()], words, frame, np.float32(weight * level), part):
         raise InputError(f"damaged payload: words do not fill the bins of {frame.numel} elements")
 
 
@@ -141,11 +138,22 @@ def _read(frame: Frame) -> tuple[float, Tensor]:
 # --- passes -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bins:
+    """What a pass found of the bins: arrays, or on a GPU tensors."""
+
+    maxima: Any
+    """float32: the largest magnitude of each."""
+    counts: Any
+    """int64: how many elements of each are sent."""
+    level: np.float32
+    """The mean of the maxima."""
+
+
 @kernel("streaming", updates=("memory",))
-def _add(
-    memory: Tensor, gradient: Tensor, size: int, factor: float
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """memory += gradient; of each bin the largest magnitude and how many elements are sent."""
+@on_device("bins")
+def _add(memory: Tensor, gradient: Tensor, size: int, factor: float) -> Bins:
+    """memory += gradient."""
     bins = -(-memory.numel() // size)
     maxima, counts = np.zeros(bins, dtype=np.float32), np.zeros(bins, dtype=np.int64)
     with written_back(memory) as sums:
@@ -153,36 +161,39 @@ def _add(
             _add_bins, sums.size, sums, array(gradient), size, np.float32(factor), maxima, counts,
             grain=1024 * size,
         )  # fmt: skip
-    return maxima, counts
+    level = np.float32(maxima.mean(dtype=np.float64) if maxima.size else 0)
+    return Bins(maxima, counts, level)
 
 
 @kernel("streaming", updates=("memory",))
-def _take(
-    memory: Tensor, gradient: Tensor, size: int, factor: float,
-    maxima: NDArray[np.float32], counts: NDArray[np.int64], level: np.float32,
-) -> Tensor:  # fmt: skip
-    ends = np.cumsum(np.maximum(counts, 1))
+@on_device("bins")
+def _take(memory: Tensor, gradient: Tensor, size: int, factor: float, bins: Bins) -> Tensor:
+    """The words of what is sent, which is taken out."""
+    ends = np.cumsum(np.maximum(bins.counts, 1))
     starts = np.append(0, ends)
     words = np.empty(starts[-1], dtype=np.uint8 if size < _BYTE else np.uint16)
     with written_back(memory) as sums:
         in_parallel(
-            _take_bins, sums.size, sums, array(gradient), size, np.float32(factor), maxima, counts,
-            starts, level, words, grain=1024 * size,
+            _take_bins, sums.size, sums, array(gradient), size, np.float32(factor), bins.maxima,
+            bins.counts, starts, bins.level, words, grain=1024 * size,
         )  # fmt: skip
     return tensor(words.view(np.uint8 if size < _BYTE else np.int16), memory)
 
 
-@kernel("gather_scatter", updates=("touched",))
+@kernel("gather_scatter", updates=("touched",), resident=("out",))
+@on_device("bins")
 def _add_words(
-    out: NDArray[np.float32],
+    touched: Tensor,  # as many elements as are read and written, for the meter
     words: Tensor,
     frame: Frame,
     level: np.float32,
-    touched: Tensor,  # as many elements as are read and written, for the meter
+    out: Tensor,
 ) -> bool:
+    """out += level times the words' signs; False when they do not fit the frame's bins."""
     data = array(words).view(np.uint8 if words.dtype == torch.uint8 else np.uint16)
     bits = 8 * data.itemsize
-    found = _read_words(data, bits, frame.params, level, out)
+    with written_back(out) as target:
+        found = _read_words(data, bits, frame.params, level, target)
     return bool(found == frame.nonzero)
 
 

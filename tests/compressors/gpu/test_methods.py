@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gcsim.compressors import check, on_device
 from gcsim.compressors.conformance import CHECKS
+from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
 
 SHAPES = ((30, 9), (1,), (2100,))
@@ -83,11 +84,14 @@ def test_payloads_and_updates_are_the_loops(
     assert max(seen) <= ON_HOST
 
 
-def test_a_method_without_kernels_is_noticed(team: Callable[..., Any]) -> None:
+def test_a_method_without_kernels_is_noticed(
+    team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above looks at what is copied to the host; so this must be seen."""
-    workers = team("adacomp", SHAPES, workers=2)
+    monkeypatch.setattr(on_device, "twin", lambda *_: lambda *_, **__: NotImplemented)
+    values = torch.randn(1000)
     with kernels(), host_copies() as seen:
-        workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
+        adacomp.add_and_select(torch.zeros(1000), values, 50, 1.0)
     assert max(seen) > ON_HOST
 
 
