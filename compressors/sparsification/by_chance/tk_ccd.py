@@ -37,6 +37,7 @@ from gcsim.compressors.coding.sparse import ValueFormat
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
 from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.on_device import on_device, within_reach
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -46,7 +47,7 @@ from gcsim.errors import InternalError
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Stage:
-    """One tensor's sets in a stage, in host memory; equal on all workers."""
+    """One tensor's sets in a stage, equal on all workers; on a GPU where kernels work there."""
 
     always: Tensor
     """S: int64 `[j]`, ascending."""
@@ -116,9 +117,9 @@ class TkCcd(Compressor[TkCcdParameters]):
     def _begin_stage(self, piece: TensorSlice, mean: Tensor, step: int) -> None:
         n, groups = piece.numel, self.parameters.groups
         count = round((self.parameters.ratio * n * groups - n) / (groups - 1))
-        always = largest(mean, min(n, max(0, count))).cpu()
+        always = within_reach(largest(mean, min(n, max(0, count))))
         key = random_key(self.worker.seed, step, piece.index, "tk-ccd groups")
-        dealt = deal(n - always.numel(), groups, key)
+        dealt = deal(always, n - always.numel(), groups, key)
         self.stages[piece.index] = _Stage(always=always, dealt=dealt)
 
     def _turn(self, piece: TensorSlice, trial: int) -> Tensor:
@@ -138,10 +139,12 @@ class TkCcd(Compressor[TkCcdParameters]):
         return Properties(error_bound=rounding_error(parameters.values))
 
 
-@kernel("random")
-def deal(n: int, groups: int, key: np.uint64) -> Tensor:
+@kernel("random", resident=("like",))
+@on_device("groups")
+def deal(like: Tensor, n: int, groups: int, key: np.uint64) -> Tensor:
     """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]`.
 
+    It lies where `like` does, which is not looked at.
     The last run, when it is short, is a permutation of its length, dealt to the groups in random
     order too; groups without an element of it have Q.
     """
@@ -152,6 +155,7 @@ def deal(n: int, groups: int, key: np.uint64) -> Tensor:
 
 
 @kernel("gather_scatter")
+@on_device("groups")
 def group_positions(dealt: Tensor, always: Tensor, group: int) -> Tensor:
     """Where group `group` is among all elements but `always`: int64, ascending."""
     runs, groups = dealt.shape

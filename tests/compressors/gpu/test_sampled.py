@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.selecting import sampling, subsets
 from gcsim.compressors.random import stream
-from gcsim.compressors.sparsification.by_chance import variance_bounded
+from gcsim.compressors.sparsification.by_chance import tk_ccd, variance_bounded
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, SEEDS, few, vector
 
@@ -74,3 +74,21 @@ def test_draws_of_other_weights_do_not_hang_on_the_order_of_sums() -> None:
 def test_certain_elements_are_split_off() -> None:
     values = vector(300, "normal", 4)
     demand_same(variance_bounded.split_certain, values, torch.arange(0, 300, 3), 0.8)
+
+
+@few
+@given(
+    n=st.sampled_from((0, 1, 8, 1000, 4100)), groups=st.sampled_from((2, 9, 100)), key=KEYS,
+    share=st.sampled_from((0.0, 0.3, 0.9)), seed=SEEDS,
+)  # fmt: skip
+def test_groups_in_turn(n: int, groups: int, key: np.uint64, share: float, seed: int) -> None:
+    always = torch.from_numpy(np.flatnonzero(np.random.default_rng(seed).random(n) < share))
+    dealt = demand_same(tk_ccd.deal, always, n - len(always), groups, key)
+    for group in (0, groups - 1):
+        demand_same(tk_ccd.group_positions, dealt, always, group)
+
+
+def test_more_groups_than_an_int16_counts() -> None:
+    dealt = torch.tensor([[1, 40_000, 0]], dtype=torch.uint16).expand(1, 3)
+    dealt = torch.cat((dealt, dealt), 1).view(1, 6)
+    demand_same(tk_ccd.group_positions, dealt, torch.tensor([1, 5]), 1)

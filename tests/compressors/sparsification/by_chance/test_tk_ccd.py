@@ -49,7 +49,7 @@ def test_a_stage_sends_the_largest_in_each_trial_and_the_rest_once(
 def test_groups_are_a_partition_of_sizes_that_differ_by_one_at_most(n: int) -> None:
     always = torch.arange(0, n, 7)
     rest = n - always.numel()
-    dealt = deal(rest, 10, random_key(0, 0, 0, "x"))
+    dealt = deal(always, rest, 10, random_key(0, 0, 0, "x"))
     groups = [group_positions(dealt, always, q) for q in range(10)]
     assert all(bool((group.diff() > 0).all()) for group in groups)
     assert torch.cat([always, *groups]).sort().values.tolist() == list(range(n))
@@ -62,7 +62,7 @@ def test_each_element_is_in_each_group_equally_often() -> None:
     draws, n, groups = 4000, 7, 5
     counts = torch.zeros(n, groups)
     for seed in range(draws):
-        dealt = deal(n, groups, random_key(seed, 0, 0, "x"))
+        dealt = deal(torch.zeros(0), n, groups, random_key(seed, 0, 0, "x"))
         for q in range(groups):
             counts[group_positions(dealt, torch.zeros(0, dtype=torch.int64), q), q] += 1
     assert bool((counts.sum(1) == draws).all())
