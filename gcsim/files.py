@@ -13,6 +13,7 @@ import grp
 import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import stat
 import tempfile
@@ -78,12 +79,15 @@ def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
     """
     where = inside or Path(tempfile.gettempdir())
     remove_left(where, prefix)
-    path, handle = _claimed(lambda: Path(tempfile.mkdtemp(prefix=prefix, dir=where)))
+    path = where / f"{prefix}{secrets.token_hex(8)}"  # known before it is there
+    handle: int | None = None
     try:
+        _, handle = _claimed(lambda: _new_folder(path))
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager
@@ -136,6 +140,11 @@ def _claimed(make: Callable[[], Path]) -> tuple[Path, int]:
             if _is_at(handle, path):
                 return path, handle
             os.close(handle)
+
+
+def _new_folder(path: Path) -> Path:
+    path.mkdir(mode=0o700)
+    return path
 
 
 def _new_file(path: Path) -> Path:

@@ -80,6 +80,18 @@ def test_a_living_process_keeps_what_it_has_and_a_killed_one_loses_it(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_a_folder_is_removed_where_a_signal_comes_before_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signal(*_: object, **__: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(files, "lock", signal)
+    with pytest.raises(SystemExit), files.temporary_folder("gradients-", tmp_path):
+        raise AssertionError("it was held")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_is_written_without_a_look_at_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

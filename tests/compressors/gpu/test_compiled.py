@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gcsim.compressors import gpu
 from gcsim.compressors.registry import REGISTRY
-from tests.compressors.gpu.conftest import kernels
+from tests.compressors.gpu.conftest import whole_methods
 from tests.compressors.gpu.test_methods import MORE, QUICK
 
 TYPES = {
@@ -44,7 +44,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
         loaded = importlib.import_module(module.name)
         if hasattr(loaded, "launch"):
             monkeypatch.setattr(loaded, "launch", _noting(loaded.launch, launches))
-    with kernels():
+    with whole_methods():
         for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
             workers = team(name, ((30, 10),), workers=2, **parameters)
             for step in range(2):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY
-from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
+from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_methods
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
 SHAPES = ((30, 70), (1,))
@@ -41,7 +41,7 @@ def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) 
     def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
         workers = team(name, SHAPES, workers=2)
         generator, found = torch.Generator().manual_seed(11), []
-        with kernels() if on_kernels else nullcontext(), host_copies() as seen:
+        with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
             for step in range(STEPS):
                 gradients = torch.randn(2, workers.layout.numel, generator=generator)
                 found += workers.step(gradients.unbind(), step)

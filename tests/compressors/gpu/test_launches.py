@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gcsim.compressors import gpu
-from tests.compressors.gpu.conftest import host_copies, kernels
+from tests.compressors.gpu.conftest import host_copies, whole_methods
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
@@ -53,7 +53,7 @@ def test_launches_and_waits_do_not_grow_with_tensors(
     def step(tensors: int) -> tuple[list[str], int]:
         launched.clear()
         workers = team(name, ((5,), (9,), (3, 4)) * (tensors // 3), workers=2, **parameters)
-        with kernels(), host_copies() as seen:
+        with whole_methods(), host_copies() as seen:
             workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
         return list(launched), len(seen)
 

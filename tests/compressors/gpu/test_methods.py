@@ -16,7 +16,7 @@ from torch import Tensor
 from gcsim.compressors import check, on_device
 from gcsim.compressors.conformance import CHECKS
 from gcsim.compressors.sparsification.by_threshold import adacomp
-from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels
+from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
 
 SHAPES = ((30, 9), (1,), (2100,))
 QUICK: list[tuple[str, dict[str, Any]]] = [
@@ -71,7 +71,7 @@ def test_payloads_and_updates_are_the_loops(
     def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
         workers = team(name, SHAPES, workers=2, **parameters)
         generator, found = torch.Generator().manual_seed(3), []
-        with kernels() if on_kernels else nullcontext(), host_copies() as seen:
+        with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
             for step in range(2):
                 gradients = torch.randn(2, workers.layout.numel, generator=generator)
                 found += workers.step(gradients.unbind(), step)
@@ -84,9 +84,7 @@ def test_payloads_and_updates_are_the_loops(
     assert max(seen) <= ON_HOST
 
 
-def test_a_method_without_kernels_is_noticed(
-    team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_without_kernels_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above looks at what is copied to the host; so this must be seen."""
     monkeypatch.setattr(on_device, "twin", lambda *_: lambda *_, **__: NotImplemented)
     values = torch.randn(1000)
@@ -104,7 +102,7 @@ def test_nobody_asks_for_triton_where_tensors_lie_on_the_host(
     monkeypatch.setattr(on_device, "_has_triton", asked)
     workers = team("topk", SHAPES, workers=2)
     workers.step(torch.randn(2, workers.layout.numel).unbind(), 0)
-    with kernels(), pytest.raises(AssertionError, match="asked for"):
+    with whole_methods(), pytest.raises(AssertionError, match="asked for"):
         workers.step(torch.randn(2, workers.layout.numel).unbind(), 1)
 
 
@@ -136,5 +134,5 @@ def test_no_part_of_gcsim_imports_triton_where_there_is_no_gpu() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["fp16"])
 def test_a_method_on_kernels_passes_all_checks(name: str) -> None:
-    with kernels():
+    with whole_methods():
         assert check(name) == tuple(CHECKS)
