@@ -5,31 +5,35 @@ the lengths of words are added up, which says where each begins, and each byte i
 words that reach into it. A reader cannot know where a word begins before it has read all others, so
 what begins at each bit is read, wherever that is, and where it ends; from the first bit on, these
 steps are followed by twice as many at a time. Reading takes about 40 bytes a bit, therefore bodies
-of more than `_LONGEST` bits are the host's.
+of more than `LONGEST` bits are the host's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.integers.elias import LARGEST, check_end
 from gcsim.compressors.gpu.packing import unpacked
+from gcsim.compressors.gpu.parts import spread
+from gcsim.compressors.gpu.parts import starts as starts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, InternalError
 
-_LONGEST = 1 << 27
+LONGEST = 1 << 27
 
 
 def encode_omega(values: Tensor) -> Tensor:
     """See `elias.encode_omega`."""
-    return _written(*_words(_checked(values), gamma=False))
+    return _written(*words_of(_checked(values), gamma=False))
 
 
 def encode_gamma(values: Tensor) -> Tensor:
     """See `elias.encode_gamma`."""
-    return _written(*_words(_checked(values), gamma=True))
+    return _written(*words_of(_checked(values), gamma=True))
 
 
 def decode_omega(buffer: Tensor, count: int) -> Tensor:
@@ -44,20 +48,30 @@ def decode_gamma(buffer: Tensor, count: int) -> Tensor:
 
 def encode_dense(codes: Tensor, steps: int) -> Tensor:
     """See `level_words.encode_dense`."""
+    return _written(*dense_words(codes, steps))
+
+
+def dense_words(codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Dense words of codes, and their lengths: int64 `[n]` each."""
     levels = codes.long() - steps
-    words, lengths = _words(levels.abs() + 1, gamma=False)
-    return _written(words | ((levels < 0).long() << lengths), lengths + (levels != 0))
+    words, lengths = words_of(levels.abs() + 1, gamma=False)
+    return words | ((levels < 0).long() << lengths), lengths + (levels != 0)
 
 
 def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
     """See `level_words.encode_sparse`."""
+    places = (codes != steps).nonzero().view(-1)
+    gaps = torch.diff(places, prepend=places.new_full((1,), -1))
+    return _written(*sparse_words(gaps, codes[places], steps)), places.numel()
+
+
+def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Sparse words of codes that are not s, and their lengths: int64 `[k]` each."""
     levels = codes.long() - steps
-    places = levels.nonzero().view(-1)
-    levels = levels[places]
-    words, lengths = _words(torch.diff(places, prepend=places.new_full((1,), -1)), gamma=False)
-    sizes, longer = _words(levels.abs(), gamma=False)
+    words, lengths = words_of(gaps, gamma=False)
+    sizes, longer = words_of(levels.abs(), gamma=False)
     words |= ((levels < 0).long() | (sizes << 1)) << lengths  # 43 + 1 + 13 bits at most
-    return _written(words, lengths + 1 + longer), places.numel()
+    return words, lengths + 1 + longer
 
 
 def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
@@ -65,34 +79,46 @@ def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
     limit = 8 * body.numel()
     if count > limit:
         raise InputError(f"damaged payload: {body.numel()} bytes for {count} levels")
-    if limit > _LONGEST:
+    if limit > LONGEST:
         return NotImplemented  # type: ignore[no-any-return]
-    values, ends = _read(body, gamma=False)
+    codes, ends = read_dense(body, steps)
+    return codes[_followed(body, ends, count)]
+
+
+def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Of each bit: the code of a dense word that begins there, uint8, and the bit behind it."""
+    values, ends = read_words(body, gamma=False)
     signed = values > 1
     negative = signed & _bits_at(body, ends)
-    ends = torch.where(values > steps + 1, limit + 1, ends + signed)
-    starts = _followed(body, ends, count)
-    levels = torch.where(negative, 1 - values, values - 1)[starts]
-    return (levels + steps).to(torch.uint8)
+    ends = torch.where(values > steps + 1, 8 * body.numel() + 1, ends + signed)
+    levels = torch.where(negative, 1 - values, values - 1)
+    return (levels + steps).to(torch.uint8), ends
 
 
 def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
     """See `level_words.decode_sparse`."""
     limit = 8 * body.numel()
-    if limit > _LONGEST:
+    if limit > LONGEST:
         return NotImplemented  # type: ignore[no-any-return]
-    gaps, signs = _read(body, gamma=False)  # the sign is behind the gap, the level behind both
-    second = (signs + 1).clamp(max=max(0, limit - 1))
-    levels, ends = gaps[second], signs[second]
-    ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
+    gaps, levels, ends = read_sparse(body, steps)
     starts = _followed(body, ends, nonzero)
     at = gaps[starts].cumsum(0) - 1
     if nonzero and int(at[-1]) >= count:
         raise InputError(f"damaged payload: level {int(at[-1])} of {count}")
-    signed = torch.where(_bits_at(body, signs), -levels, levels)[starts]
     codes = body.new_full((count,), steps)
-    codes[at] = (signed + steps).to(torch.uint8)
+    codes[at] = levels[starts]
     return codes
+
+
+def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each bit: gap and code of a sparse word that begins there, and the bit behind it."""
+    limit = 8 * body.numel()
+    gaps, signs = read_words(body, gamma=False)  # the sign is behind the gap, the level behind both
+    second = (signs + 1).clamp(max=max(0, limit - 1))
+    levels, ends = gaps[second], signs[second]
+    ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
+    signed = torch.where(_bits_at(body, signs), -levels, levels)
+    return gaps, (signed + steps).to(torch.uint8), ends
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -104,7 +130,7 @@ def _checked(values: Tensor) -> Tensor:
     return values.long().contiguous()
 
 
-def _words(values: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+def words_of(values: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
     """(words, the first bit the lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
     k = values.numel()
     words, lengths = torch.empty_like(values), torch.empty_like(values)
@@ -114,10 +140,24 @@ def _words(values: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
 
 def _written(words: Tensor, lengths: Tensor) -> Tensor:
     """All words, one behind the other: uint8 `[ceil(bits / 8)]`. The host waits for the length."""
-    ends = lengths.cumsum(0)
-    size = -(-int(ends[-1]) // 8) if len(ends) else 0
+    begins, sizes = sections(lengths, torch.zeros_like(lengths), 1)
+    return gathered(words, begins, int(sizes))
+
+
+def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(the bit at which each word begins, in sections of whole bytes; bytes of each section).
+
+    `owner`: int64 `[k]`, which section a word is of, ascending.
+    """
+    bits = lengths.new_zeros(count).index_add_(0, owner, lengths)
+    sizes = (bits + 7) // 8
+    moved = 8 * (sizes.cumsum(0) - sizes) - (bits.cumsum(0) - bits)
+    return lengths.cumsum(0) - lengths + moved[owner], sizes
+
+
+def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
+    """Words at their bits, ascending, zeros elsewhere: uint8 `[size]`; none is without a bit."""
     out = words.new_empty(size, dtype=torch.uint8)
-    begins = ends - lengths
     bits = torch.arange(0, 8 * size, 8, device=words.device)
     first = torch.searchsorted(begins, bits, right=True) - 1
     launch(_gather, blocks(size), words, begins, first, out, words.numel(), size, BLOCK=BLOCK)
@@ -130,13 +170,13 @@ def _written(words: Tensor, lengths: Tensor) -> Tensor:
 def _decoded(buffer: Tensor, count: int, *, gamma: bool) -> Tensor:
     if not 0 <= count <= 8 * buffer.numel():  # a word has one bit at least
         raise InputError(f"damaged payload: {buffer.numel()} bytes for {count} code words")
-    if 8 * buffer.numel() > _LONGEST:
+    if 8 * buffer.numel() > LONGEST:
         return NotImplemented  # type: ignore[no-any-return]
-    values, ends = _read(buffer, gamma=gamma)
+    values, ends = read_words(buffer, gamma=gamma)
     return values[_followed(buffer, ends, count)]
 
 
-def _read(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+def read_words(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
     """Of each bit: the value of a word that begins there, and the bit behind it, int64 `[bits]`.
 
     That is one more than there are bits where no word begins.
@@ -161,18 +201,50 @@ def _followed(body: Tensor, ends: Tensor, count: int) -> Tensor:
 
     Raises `InputError` unless these are all of the body, padded with zeros to a whole byte.
     """
-    limit = 8 * body.numel()
-    nowhere = ends.new_full((2,), limit + 1)
-    further = torch.cat((ends.clamp(max=limit + 1), nowhere))  # from behind the last bit, too
-    starts = ends.new_zeros(min(count, 1))
-    after = further
-    while starts.numel() < count:
-        starts = torch.cat((starts, after[starts]))
-        after = after[after]
-    starts = starts[:count]
-    end = int(further[starts[-1]]) if count else 0
-    check_end(body, end if end <= limit else -1)
+    starts, after = followed(ends, [body.numel()], [count])
+    end = int(after)
+    check_end(body, end if end <= 8 * body.numel() else -1)
     return starts
+
+
+def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """(where words begin, so many in each section of so many bytes; the bit behind the last of
+    each, more than there are where words do not fit): int64 `[sum of counts]`, `[sections]`.
+
+    `ends` says where the word at each bit ends. The host waits for how many are found.
+    """
+    limit = ends.numel()
+    first = torch.tensor(starts_of(sizes), device=ends.device) * 8
+    last = first + torch.tensor(sizes, device=ends.device) * 8
+    wanted = torch.tensor(counts, device=ends.device)
+    after = ends
+    if len(sizes) > 1:  # no word reaches into the next section
+        own = torch.searchsorted(last, torch.arange(limit, device=ends.device), right=True)
+        after = torch.where(ends > last[own], limit, ends)
+    after = torch.cat((after.clamp(max=limit), ends.new_full((1,), limit)))
+    begun = torch.zeros_like(after, dtype=torch.bool)
+    begun[first] = True
+    for _ in range(max(0, max(counts, default=0) - 1).bit_length()):
+        begun[torch.where(begun, after, limit)] = True
+        after = after[after]
+    found = begun[:limit].nonzero().view(-1)
+    before = torch.searchsorted(found, first)
+    enough = torch.searchsorted(found, last) - before >= wanted
+    numbers = torch.arange(sum(counts), device=ends.device)
+    numbers += spread(before - (wanted.cumsum(0) - wanted), counts)
+    places = torch.cat((found, ends.new_zeros(1)))[numbers.clamp(max=len(found))]
+    behind = torch.cat((ends, ends.new_zeros(1)))[torch.cat((places, ends.new_zeros(1)))]
+    behind = torch.where(wanted > 0, behind[wanted.cumsum(0) - 1], first)
+    return places, torch.where(enough & (behind <= last), behind, limit + 1)
+
+
+def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Whether what ends before bit `after` of the body fills its section, padded with zeros:
+    bool `[sections]`."""
+    ends = torch.tensor(sizes, device=body.device).cumsum(0)
+    last = torch.cat((body, body.new_zeros(1)))[(after >> 3).clamp(max=body.numel())].long()
+    padded = (after & 7 == 0) | (last >> (after & 7) == 0)
+    return padded & ((after + 7) // 8 == ends)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -224,7 +296,7 @@ def _gather(words, begins, first, out, k, nbytes, BLOCK: tl.constexpr):
     number = tl.load(first + byte, mask=here, other=0)  # of the word with the byte's first bit
     total = tl.zeros([BLOCK], dtype=tl.uint64)
     for j in tl.static_range(9):  # eight words more may begin in a byte
-        known = here & (number + j < k)
+        known = here & (number + j >= 0) & (number + j < k)
         ahead = byte * 8 - tl.load(begins + number + j, mask=known, other=0)
         word = tl.load(words + number + j, mask=known, other=0).to(tl.uint64, bitcast=True)
         low = word >> tl.minimum(tl.maximum(ahead, 0), 63).to(tl.uint64)

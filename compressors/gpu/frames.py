@@ -34,13 +34,15 @@ def seal(message: Tensor, lengths: list[int]) -> None:
 
 
 def begun(
-    like: Tensor, codec: int, elements: list[int], lengths: list[int], *, flags: int = 0,
-    params: int = 0, nonzero: list[int] | None = None,
+    like: Tensor, codec: int, elements: list[int], lengths: list[int], *,
+    flags: int | list[int] = 0, params: int = 0, nonzero: list[int] | None = None,
 ) -> tuple[Tensor, list[int]]:  # fmt: skip
     """(a message with its headers, to be filled and sealed; where the bodies begin)."""
     heads = np.zeros((len(lengths), HEADER_BYTES), dtype=np.uint8)
-    for head, n, sent, length in zip(heads, elements, nonzero or elements, lengths, strict=True):
-        if not write_header(head, int(codec), flags, params, n, sent, length):
+    of_each = [flags] * len(lengths) if isinstance(flags, int) else flags
+    fields = zip(heads, of_each, elements, nonzero or elements, lengths, strict=True)
+    for head, own, n, sent, length in fields:
+        if not write_header(head, int(codec), own, params, n, sent, length):
             raise InternalError(f"no frame header holds {sent} of {n} elements, {length} bytes")
     sizes = [HEADER_BYTES + length for length in lengths]
     message = like.new_empty(sum(sizes), dtype=torch.uint8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
@@ -24,9 +24,10 @@ from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
+from gcsim.compressors.gpu.indices import coded_positions, positions_of
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
 from gcsim.compressors.gpu.packing import combined, separated
-from gcsim.compressors.gpu.parts import by_part, parts_of, put, starts
+from gcsim.compressors.gpu.parts import by_part, parts_of, put, spread, starts
 from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
 from gcsim.compressors.gpu.selecting import (
     mark_parts,
@@ -331,21 +332,19 @@ def largest(
     gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any
 ) -> tuple[Tensor, bool]:
     """See `topk.encoded`."""
-    if chosen.indices != "raw":
-        return _NOT_HERE  # type: ignore[no-any-return]
     source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
     elements, begins = _tensors(layout)
     sent = [count_kept(n, chosen.ratio) for n in elements]
     found = take_largest_of(
         source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
     )
-    return _sparse(residual, layout, sent, *found, chosen.values), True
+    coders = _coders(chosen.indices, elements, sent)
+    message = _sparse(residual, layout, sent, *found, chosen.values, coders)
+    return message, all(coder.fixed_length for coder in coders)
 
 
 def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
     """See `threshold.encoded`. The host waits for how many pass of each tensor."""
-    if chosen.indices != "raw":
-        return _NOT_HERE  # type: ignore[no-any-return]
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
     elements, begins = _tensors(layout)
     parts = parts_of(source, elements, [blocks(n) for n in elements], begins)
@@ -353,47 +352,72 @@ def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chose
     mark_parts(source, added, marks, parts)
     sent = by_part(marks.counts, parts).tolist()
     found = take_parts(source, marks, parts, clear=residual is not None)
-    return _sparse(residual, layout, sent, *found, chosen.values)
+    coders = _coders(chosen.indices, elements, sent)
+    return _sparse(residual, layout, sent, *found, chosen.values, coders)
+
+
+def _coders(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:
+    return [choose_coder(coding, n, k) for n, k in zip(elements, sent, strict=True)]
 
 
 def _sparse(
     residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
-    values: Tensor, values_as: ValueFormat,
+    values: Tensor, values_as: ValueFormat, coders: list[Coder],
 ) -> Tensor:  # fmt: skip
     """The message; what float16 rounds off goes back to the residual, if there is one."""
     elements, begins = _tensors(layout)
     travels = travelling(values, values_as)
     if residual is not None and travels.dtype != values.dtype:
-        owners = torch.from_numpy(np.repeat(begins, sent)).to(indices.device)
+        owners = spread(torch.tensor(begins, device=indices.device), sent)
         residual.index_copy_(0, indices + owners, values - travels.float())
     size = travels.element_size()
-    lengths = [(size + 4) * k for k in sent]
-    flags = int(Coder.RAW) | (HALF if size == 2 else 0)
+    heads, tails = [size * k for k in sent], [0] * len(sent)
+    coded = []
+    for coder in sorted(set(coders)):  # the tensors of each together
+        own = [number for number, one in enumerate(coders) if one is coder]
+        some = [sent[number] for number in own]
+        mine = indices
+        if len(own) < len(sent):
+            parts = indices.split(sent)
+            mine = torch.cat([parts[number] for number in own])
+        body, sizes = coded_positions(mine, some, [elements[number] for number in own], coder)
+        for number, length in zip(own, sizes, strict=True):
+            tails[number] = length
+        coded.append((body, sizes, own))
+    flags = [int(coder) | (HALF if size == 2 else 0) for coder in coders]
+    lengths = _sum(heads, tails)
     message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
-    put(message, travels.view(torch.uint8), [size * k for k in sent], bodies)
-    places = [body + size * k for body, k in zip(bodies, sent, strict=True)]
-    put(message, indices.int().view(torch.uint8), [4 * k for k in sent], places)
+    put(message, travels.view(torch.uint8), heads, bodies)
+    places = _sum(bodies, heads)
+    for body, sizes, own in coded:
+        put(message, body, sizes, [places[number] for number in own])
     seal(message, lengths)
     return message
 
 
 def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `sparse.add_message`."""
-    frames = _alike(message, layout, Codec.SPARSE)
-    if not frames or frames[0].flags & 0xF != Coder.RAW:
-        return _NOT_HERE
-    half, sent = frames[0].flags & HALF, [frame.nonzero for frame in frames]
-    size = 2 if half else 4
-    if not _as_long(frames, [(size + 4) * k for k in sent]):
-        return _NOT_HERE
-    pairs = [frame.body.split((size * frame.nonzero, 4 * frame.nonzero)) for frame in frames]
-    values, indices = (torch.cat(each) for each in zip(*pairs, strict=True))
-    numbers = values.view(torch.float16 if half else torch.float32).float()
+    frames = [frame for _, frame in frames_of(message, layout, Codec.SPARSE)]
     elements, begins = _tensors(layout)
-    right = add_at_parts(
-        out, indices.view(torch.int32), numbers, sent, begins, elements, weight=weight
-    )
-    return None if right else _NOT_HERE
+    found = []
+    for flags in sorted({frame.flags for frame in frames}):  # the tensors of each coder together
+        own = [number for number, frame in enumerate(frames) if frame.flags == flags]
+        size = 2 if flags & HALF else 4
+        some = [frames[number] for number in own]
+        sent = [frame.nonzero for frame in some]
+        if any(frame.body.numel() < size * frame.nonzero for frame in some):
+            return _NOT_HERE
+        values = torch.cat([frame.body[: size * frame.nonzero] for frame in some])
+        body = torch.cat([frame.body[size * frame.nonzero :] for frame in some])
+        sizes = [frame.body.numel() - size * frame.nonzero for frame in some]
+        lengths = [elements[number] for number in own]
+        positions = positions_of(body, sizes, sent, lengths, flags & 0xF)
+        if positions is None or flags & ~(0xF | HALF):
+            return _NOT_HERE
+        numbers = values.view(torch.float16 if size == 2 else torch.float32).float()
+        found.append((positions, numbers, sent, [begins[number] for number in own], lengths))
+    right = [add_at_parts(out, *each, weight=weight) for each in found]
+    return None if all(right) else _NOT_HERE
 
 
 # --- layouts and frames -----------------------------------------------------------------------

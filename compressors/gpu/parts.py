@@ -82,6 +82,12 @@ def by_part(found: Tensor, parts: Parts) -> Tensor:
     return upto[ends[1:]] - upto[ends[:-1]]
 
 
+def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
+    """Each part's number as often as it says: `[parts]` to `[sum of counts]`."""
+    times = torch.tensor(counts, dtype=torch.int64, device=found.device)
+    return torch.repeat_interleave(found, times, output_size=sum(counts))
+
+
 def put(target: Tensor, source: Tensor, lengths: Sequence[int], places: Sequence[int]) -> None:
     """Copy bytes that lie one behind the other, so many at a time, to their places in `target`."""
     parts = parts_of(target, lengths, [blocks(n) for n in lengths], starts(lengths), places)

@@ -12,7 +12,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.sparse import _ascending
+from gcsim.compressors.gpu.indices import ascending
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_variance import words as by_hand
@@ -55,7 +55,7 @@ def _check_words(words: Tensor, exponent: int, n: int) -> None:
     """See `words._check_words`."""
     if not words.numel():
         return
-    if not _ascending(words.long() & _INDEX, n):
+    if not ascending(words.long() & _INDEX, n):
         raise InputError(f"damaged payload: indices do not ascend below {n}")
     deepest = int(((words >> by_hand.DEPTH_BITS) & by_hand.DEEPEST).max())
     if exponent - deepest + by_hand.BIAS < 1:
