@@ -88,7 +88,7 @@ def coded_positions(
     if coder is Coder.RAW:
         return indices.int().view(torch.uint8), [4 * k for k in sent]  # the low 32 bits
     if coder is Coder.PACKED:
-        return _fixed(indices, sent, [index_width(n) for n in elements])
+        return fixed_codes(indices, sent, [index_width(n) for n in elements])
     if coder is Coder.BITMAP:
         sizes = [packed_bytes(n, 1) for n in elements]
         begins = indices + spread(_numbers(starts(sizes), indices) * 8, sent)
@@ -133,7 +133,7 @@ def _of_fixed(
         return _set_bits(body, sizes, sent)
     if coder == Coder.RAW:
         return from_bytes(body, torch.int32, sum(sent)).long() & 0xFFFFFFFF
-    found, intact = _fields(body, sizes, sent, widths)
+    found, intact = fields(body, sizes, sent, widths)
     return found if bool(intact) else None
 
 
@@ -145,7 +145,9 @@ def _of_elias(body: Tensor, sizes: Sequence[int], sent: Sequence[int], coder: in
     return _summed(gaps[found], sent) if bool(ended(body, after, sizes).all()) else None
 
 
-def _fixed(values: Tensor, sent: Sequence[int], widths: Sequence[int]) -> tuple[Tensor, list[int]]:
+def fixed_codes(
+    values: Tensor, sent: Sequence[int], widths: Sequence[int]
+) -> tuple[Tensor, list[int]]:
     """(values of so many bits, each tensor's from a whole byte on; bytes of each)."""
     sizes = [packed_bytes(k, width) for k, width in zip(sent, widths, strict=True)]
     kept = [k if width else 0 for k, width in zip(sent, widths, strict=True)]
@@ -155,10 +157,10 @@ def _fixed(values: Tensor, sent: Sequence[int], widths: Sequence[int]) -> tuple[
     return gathered(values, _places(values, sizes, kept, widths), sum(sizes)), sizes
 
 
-def _fields(
+def fields(
     body: Tensor, sizes: Sequence[int], sent: Sequence[int], widths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Undo `_fixed`: (values; whether zeros follow the last ones, bool)."""
+    """Undo `fixed_codes`: (values; whether zeros follow the last ones, bool)."""
     places = _places(body, sizes, sent, widths)
     more = torch.cat((body, body.new_zeros(5))).long()
     word = torch.zeros_like(places)
@@ -184,7 +186,7 @@ def _rice(gaps: Tensor, sent: Sequence[int], elements: Sequence[int]) -> tuple[T
     """(low bits and then high parts of each tensor's gaps, which begin with 0; bytes of each)."""
     widths = [rice_parameter(n, k) for n, k in zip(elements, sent, strict=True)]
     width = spread(_numbers(widths, gaps), sent)
-    low, low_sizes = _fixed(gaps & ((1 << width) - 1), sent, widths)
+    low, low_sizes = fixed_codes(gaps & ((1 << width) - 1), sent, widths)
     lengths = (gaps >> width) + 1  # a high part is so many zeros and a one
     begins, found = sections(lengths, _owners(sent, gaps), len(sent))
     high_sizes = found.tolist()
@@ -209,7 +211,7 @@ def _of_rice(
     if not all(0 <= 8 * rest < bits + 8 for rest, bits in zip(rests, most, strict=True)):
         return None
     parts = body.split([length for pair in zip(cuts, rests, strict=True) for length in pair])
-    low, intact = _fields(torch.cat(parts[::2]), cuts, sent, widths)
+    low, intact = fields(torch.cat(parts[::2]), cuts, sent, widths)
     high = torch.cat(parts[1::2])
     ones = _set_bits(high, rests, sent)
     if ones is None:

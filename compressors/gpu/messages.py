@@ -15,7 +15,7 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
-from gcsim.compressors.coding.integers.digits import digit_bytes
+from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
@@ -25,6 +25,7 @@ from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.indices import coded_positions, positions_of
+from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
 from gcsim.compressors.gpu.packing import combined, separated
 from gcsim.compressors.gpu.parts import by_part, parts_of, put, spread, starts
@@ -40,7 +41,7 @@ from gcsim.compressors.gpu.sparse import add_at_parts
 from gcsim.compressors.gpu.words import blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
-from gcsim.compressors.quantization.rounding.qsgd import CODINGS, code_bits
+from gcsim.compressors.quantization.rounding.qsgd import CODECS, CODINGS, code_bits
 from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -52,23 +53,38 @@ _NOT_HERE: Any = NotImplemented
 
 
 def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
-    """See `qsgd.encoded`."""
-    if chosen.coding != "fixed":
-        return _NOT_HERE  # type: ignore[no-any-return]
+    """See `qsgd.encoded`. Of Elias codes the host waits for how long they are."""
     elements, begins = _tensors(layout)
-    bits, sizes = code_bits(chosen.steps), [chosen.bucket or max(1, n) for n in elements]
+    steps, fixed = chosen.steps, _fixed_width(chosen.coding, chosen.steps)
+    sizes = [chosen.bucket or max(1, n) for n in elements]
     buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
     heads = [4 * count for count in buckets.counts]
-    lengths = [h + packed_bytes(n, bits) for h, n in zip(heads, elements, strict=True)]
-    message, bodies = begun(
-        gradient, Codec.QSGD, elements, lengths, flags=chosen.steps, params=chosen.bucket or 0
-    )
     norms = norms_of(gradient, buckets, chosen.norm)
-    put(message, norms.view(torch.uint8), heads, bodies)
-    encode_parts(
-        gradient, norms, message, elements, begins, starts(buckets.counts), _sum(bodies, heads),
-        sizes=sizes, keys=keys, bounds=[np.inf] * len(elements), steps=chosen.steps, bits=bits,
+
+    def encode(out: Tensor, places: list[int], bits: int) -> None:
+        encode_parts(
+            gradient, norms, out, elements, begins, starts(buckets.counts), places, sizes=sizes,
+            keys=keys, bounds=[np.inf] * len(elements), steps=steps, bits=bits,
+        )  # fmt: skip
+
+    body, sent = norms.new_empty(0), elements
+    if fixed:
+        tails = [packed_bytes(n, code_bits(steps)) for n in elements]
+    else:
+        codes = gradient.new_empty(sum(elements), dtype=torch.uint8)
+        encode(codes, starts(elements), 8)
+        body, tails, sent = coded_levels(codes, elements, steps, chosen.coding)
+    lengths = _sum(heads, tails)
+    message, bodies = begun(
+        gradient, CODECS[chosen.coding], elements, lengths, flags=steps,
+        params=chosen.bucket or 0, nonzero=sent,
     )  # fmt: skip
+    put(message, norms.view(torch.uint8), heads, bodies)
+    places = _sum(bodies, heads)
+    if fixed:
+        encode(message, places, code_bits(steps))
+    else:
+        put(message, body, tails, places)
     seal(message, lengths)
     return message
 
@@ -76,20 +92,38 @@ def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: 
 def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `qsgd.add_decoded`."""
     frames = _alike(message, layout, CODINGS)
-    if not frames or frames[0].codec != Codec.QSGD or not 1 <= frames[0].flags <= MAX_STEPS:
+    if not frames or not 1 <= frames[0].flags <= MAX_STEPS:
         return _NOT_HERE
-    steps, bits = frames[0].flags, code_bits(frames[0].flags)
+    coding, steps = CODINGS[frames[0].codec], frames[0].flags
     elements, begins = _tensors(layout)
     sizes = [frame.params or max(1, frame.numel) for frame in frames]
     counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
     heads = [4 * count for count in counts]
-    if not _as_long(frames, _sum(heads, [packed_bytes(n, bits) for n in elements])):
+    tails = [frame.body.numel() - head for frame, head in zip(frames, heads, strict=True)]
+    if min(tails) < 0:
         return _NOT_HERE
+    codes, places, bits = message, _places(message, frames, heads), 8
+    if _fixed_width(coding, steps):
+        bits = code_bits(steps)
+        if tails != [packed_bytes(n, bits) for n in elements]:
+            return _NOT_HERE
+    else:
+        parts = [frame.body[head:] for frame, head in zip(frames, heads, strict=True)]
+        sent = [frame.nonzero for frame in frames]
+        found = levels_of(torch.cat(parts), tails, elements, sent, steps, coding)
+        if found is None:
+            return _NOT_HERE
+        codes, places = found, starts(elements)
     most = add_parts(
-        out, message, _floats(frames, heads), elements, begins, starts(counts),
-        _places(message, frames, heads), sizes=sizes, steps=steps, bits=bits, weight=weight,
+        out, codes, _floats(frames, heads), elements, begins, starts(counts), places, sizes=sizes,
+        steps=steps, bits=bits, weight=weight,
     )  # fmt: skip
     return None if most <= 2 * steps else _NOT_HERE
+
+
+def _fixed_width(coding: str, steps: int) -> bool:
+    """Whether codes are packed as they are: so are digits of most bases."""
+    return coding == "fixed" or (coding == "digits" and group_of(2 * steps + 1)[0] == 1)
 
 
 def bounds_and_scalars(

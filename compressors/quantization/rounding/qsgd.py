@@ -66,13 +66,13 @@ from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.errors import InputError
 
 Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
-_CODECS: dict[Coding, Codec] = {
+CODECS: dict[Coding, Codec] = {
     "fixed": Codec.QSGD,
     "digits": Codec.QSGD_DIGITS,
     "elias_dense": Codec.QSGD_ELIAS_DENSE,
     "elias_sparse": Codec.QSGD_ELIAS_SPARSE,
 }
-CODINGS = {int(codec): coding for coding, codec in _CODECS.items()}
+CODINGS = {int(codec): coding for coding, codec in CODECS.items()}
 MAX_BUCKET = 65535
 """A frame's `params` is the bucket's length; 0 for one bucket a tensor."""
 
@@ -157,7 +157,7 @@ def encoded(
         codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
         coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
         frame = pack_frame(
-            _CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
+            CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
             numel=piece.numel, nonzero=nonzero, flags=chosen.steps, params=chosen.bucket or 0,
         )  # fmt: skip
         frames.append(frame)

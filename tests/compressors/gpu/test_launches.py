@@ -15,6 +15,9 @@ from tests.compressors.gpu.conftest import host_copies, whole_methods
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
+    ("qsgd", {"coding": "digits", "steps": 2}),
+    ("qsgd", {"coding": "elias_dense"}),
+    ("qsgd", {"coding": "elias_sparse"}),
     ("natural", {}),
     ("terngrad", {}),
     ("terngrad", {"packing": "two_bit"}),

@@ -1,0 +1,120 @@
+"""How do levels of many tensors become digits or Elias codes on a GPU, and back?
+
+What `qsgd.py` makes of the codes of a tensor, here of those of many, one tensor's behind the
+other's. Who reads is not told what is wrong: that is left to reading one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.gpu.elias import (
+    LONGEST,
+    dense_words,
+    ended,
+    followed,
+    gathered,
+    read_dense,
+    read_sparse,
+    sections,
+    sparse_words,
+)
+from gcsim.compressors.gpu.indices import fields, fixed_codes
+from gcsim.compressors.gpu.packing import combined, separated
+from gcsim.compressors.gpu.parts import spread, starts
+from gcsim.compressors.lazy_torch import Tensor, torch
+
+
+def coded_levels(
+    codes: Tensor, elements: Sequence[int], steps: int, coding: str
+) -> tuple[Tensor, list[int], list[int]]:
+    """(bodies, one behind the other, uint8; bytes of each; elements of each that travel).
+
+    `codes`: q + s, uint8. `coding`: "digits" of a base of which some make a group, "elias_dense"
+    or "elias_sparse". For Elias codes the host waits twice at most.
+    """
+    if coding == "digits":
+        return *_digits(codes, elements, 2 * steps + 1), list(elements)
+    tensors = torch.arange(len(elements), device=codes.device)
+    owner = spread(tensors, elements)
+    travels = torch.ones_like(owner)
+    if coding == "elias_dense":
+        words, lengths = dense_words(codes, steps)
+    else:
+        places = (codes != steps).nonzero().view(-1)
+        owner = owner[places]
+        first = torch.tensor(starts(elements), device=codes.device)[owner]
+        same = torch.ones_like(owner, dtype=torch.bool)
+        same[:1] = False
+        same[1:] = owner[1:] == owner[:-1]
+        before = torch.where(same, places.roll(1), first - 1)
+        words, lengths = sparse_words(places - before, codes[places], steps)
+        travels = torch.ones_like(owner)
+    begins, sizes = sections(lengths, owner, len(elements))
+    sent = torch.zeros_like(sizes).index_add_(0, owner, travels)
+    found, counts = torch.stack((sizes, sent)).tolist()
+    return gathered(words, begins, sum(found)), found, counts
+
+
+def levels_of(
+    body: Tensor, sizes: Sequence[int], elements: Sequence[int], sent: Sequence[int], steps: int,
+    coding: str,
+) -> Tensor | None:  # fmt: skip
+    """Undo `coded_levels`: uint8 `[sum of elements]`; None where bodies cannot be read, or are too
+    long. Whether codes of digits are below 2s + 1 is left to who uses them."""
+    if coding == "digits":
+        return _of_digits(body, sizes, elements, 2 * steps + 1)
+    if 8 * body.numel() > LONGEST:
+        return None
+    if coding == "elias_dense":
+        codes, ends = read_dense(body, steps)
+        places, after = followed(ends, sizes, elements)
+        return codes[places] if bool(ended(body, after, sizes).all()) else None
+    gaps, levels, ends = read_sparse(body, steps)
+    places, after = followed(ends, sizes, sent)
+    upto = torch.cat((gaps.new_zeros(1), gaps[places].cumsum(0)))
+    base, first, length = torch.tensor(
+        (starts(sent), starts(elements), list(elements)), device=body.device
+    )
+    at = upto[1:] - spread(upto[base], sent) - 1  # within its tensor
+    inside = (at >= 0) & (at < spread(length, sent))
+    if not bool(ended(body, after, sizes).all() & inside.all()):
+        return None
+    codes = body.new_full((sum(elements),), steps)
+    codes[at + spread(first, sent)] = levels[places]
+    return codes
+
+
+def _digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Tensor, list[int]]:
+    size, bits = group_of(base)
+    planes = [-(-n // size) for n in elements]
+    sizes = [packed_bytes(plane, bits) for plane in planes]
+    dtype = torch.int16 if bits == 16 else torch.uint8
+    groups = codes.new_empty(sum(planes), dtype=dtype)
+    combined(codes, groups, elements, starts(elements), starts(planes), base)
+    if bits % 8 == 0:
+        return groups.view(torch.uint8), sizes
+    return fixed_codes(groups.long(), planes, [bits] * len(planes))
+
+
+def _of_digits(
+    body: Tensor, sizes: Sequence[int], elements: Sequence[int], base: int
+) -> Tensor | None:
+    size, bits = group_of(base)
+    planes = [-(-n // size) for n in elements]
+    if list(sizes) != [digit_bytes(n, base) for n in elements]:
+        return None
+    groups = body
+    if bits == 16:
+        groups = from_bytes(body, torch.int16, sum(planes)).int() & 0xFFFF
+    elif bits != 8:
+        found, intact = fields(body, sizes, planes, [bits] * len(planes))
+        if not bool(intact):
+            return None
+        groups = found.to(torch.uint8)
+    codes = body.new_empty(sum(elements))
+    largest, stray = separated(groups, codes, elements, starts(elements), starts(planes), base)
+    return codes if largest < base**size and not stray else None

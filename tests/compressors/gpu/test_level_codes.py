@@ -1,0 +1,88 @@
+"""Levels of many tensors, coded together: the bodies of each alone, and damage that is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gcsim.compressors.coding.integers.digits import pack_digits, unpack_digits
+from gcsim.compressors.coding.rounding import level_words as words
+from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
+from gcsim.errors import InputError
+from tests.compressors.gpu.conftest import kernels
+from tests.compressors.gpu.examples import SEEDS, few
+
+CODINGS = st.sampled_from(("digits", "elias_dense", "elias_sparse"))
+STEPS = st.sampled_from((1, 2, 4))
+"""Of whose digits several make a group: of 8, 7 and 16 bits."""
+
+
+def alone(codes: Tensor, steps: int, coding: str) -> tuple[Tensor, int]:
+    """(the body of one tensor, elements that travel)."""
+    if coding == "digits":
+        return pack_digits(codes, 2 * steps + 1), len(codes)
+    if coding == "elias_dense":
+        return words.encode_dense(codes, steps), len(codes)
+    return words.encode_sparse(codes, steps)
+
+
+def read(body: Tensor, n: int, sent: int, steps: int, coding: str) -> Tensor:
+    if coding == "digits":
+        return unpack_digits(body, n, 2 * steps + 1)
+    if coding == "elias_dense":
+        return words.decode_dense(body, n, steps)
+    return words.decode_sparse(body, n, sent, steps)
+
+
+def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:
+    rng = np.random.default_rng(seed)
+    return [
+        torch.from_numpy(np.clip(rng.normal(steps, steps, n), 0, 2 * steps).astype(np.uint8))
+        for n in elements
+    ]
+
+
+@few
+@given(
+    coding=CODINGS, steps=STEPS, seed=SEEDS,
+    elements=st.lists(st.sampled_from((0, 1, 7, 130)), min_size=1, max_size=4),
+)  # fmt: skip
+def test_many_tensors_together(coding: str, steps: int, elements: list[int], seed: int) -> None:
+    each = drawn(elements, steps, seed)
+    bodies, sent = zip(*(alone(codes, steps, coding) for codes in each), strict=True)
+    together, codes = torch.cat(bodies), torch.cat(each)
+    with kernels():
+        found = coded_levels(codes, elements, steps, coding)
+        assert torch.equal(found[0], together)
+        assert found[1:] == ([len(body) for body in bodies], list(sent))
+        back = levels_of(together, found[1], elements, sent, steps, coding)
+    assert back is not None
+    assert torch.equal(back, codes)
+
+
+@few
+@given(coding=CODINGS, steps=STEPS, seed=SEEDS, more=st.integers(-1, 1))
+def test_damage_is_seen(coding: str, steps: int, seed: int, more: int) -> None:
+    """A bit is changed, or one more or less is announced: read as one by one, or not at all."""
+    elements = [30, 1, 50]
+    bodies, announced = zip(
+        *(alone(codes, steps, coding) for codes in drawn(elements, steps, seed)), strict=True
+    )
+    sizes, together, sent = [len(body) for body in bodies], torch.cat(bodies), list(announced)
+    bit = seed % (8 * len(together))
+    together[bit // 8] ^= 1 << bit % 8
+    sent[0] += more
+    with kernels():
+        found = levels_of(together, sizes, elements, sent, steps, coding)
+    parts: Any = zip(together.split(sizes), elements, sent, strict=True)
+    if found is None:
+        with pytest.raises(InputError):
+            [read(*part, steps, coding) for part in parts]
+    else:
+        assert torch.equal(found, torch.cat([read(*part, steps, coding) for part in parts]))
