@@ -51,10 +51,11 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 
-_ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
+ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
 """The smallest threshold: what is not zero."""
 
 
@@ -115,17 +116,19 @@ def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple
     wanted = [count_kept(side, proportion) if side else 0 for side in sides]
     indices, values = take(memory, marks)
     if not _enough(values, wanted):  # the sample misled
-        indices, values = take(memory, mark(memory, _ANYTHING))
+        indices, values = take(memory, mark(memory, ANYTHING))
     return _largest_of_each_sign(indices, values, wanted)
 
 
 @kernel("reduction")
+@on_device("each_sign")
 def _enough(values: Tensor, wanted: list[int]) -> bool:
     positive = int(np.count_nonzero(array(values) > 0))
     return positive >= wanted[0] and values.numel() - positive >= wanted[1]
 
 
 @kernel("selection")
+@on_device("each_sign")
 def _largest_of_each_sign(
     indices: Tensor, values: Tensor, wanted: list[int]
 ) -> tuple[Tensor, Tensor]:
@@ -150,6 +153,7 @@ def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
 
 
 @kernel("reduction")
+@on_device("each_sign")
 def _means(values: Tensor) -> tuple[float, float]:
     """Mean of the positive and of the negative values, as float32; 0 of none."""
     data = array(values)
@@ -160,26 +164,33 @@ def _means(values: Tensor) -> tuple[float, float]:
     return levels[0], levels[1]
 
 
+@on_device("each_sign")
 def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
     """(up, down) between which, most likely, lies none of the largest share of each sign.
 
     From a sample of memory + gradient.
     """
-    n = memory.numel()
-    stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
-    if n < WORTH_A_SAMPLE or stride < 3:
-        return _ANYTHING, -_ANYTHING
+    stride = stride_of(memory.numel(), proportion)
+    if not stride:
+        return ANYTHING, -ANYTHING
     sample = array(strided_sample(0, stride, memory, gradient))
     found = []
     for side in (sample[sample > 0], sample[sample < 0]):
         expected = side.size * proportion
         rank = safe_rank(expected)
         enough = rank <= side.size
-        found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else _ANYTHING)
+        found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else ANYTHING)
     return found[0], -found[1]
 
 
+def stride_of(n: int, proportion: float) -> int:
+    """Of the sample; 0 where everything is looked at."""
+    stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
+    return 0 if n < WORTH_A_SAMPLE or stride < 3 else stride
+
+
 @kernel("streaming", updates=("memory",))
+@on_device("each_sign")
 def _add_and_count(
     memory: Tensor, gradient: Tensor, up: float, down: float
 ) -> tuple[Marks, tuple[int, int]]:

@@ -16,7 +16,7 @@ from gcsim.compressors.coding.indices import pairs
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.local_updates import cser, qsparse_local_sgd, qsparse_messages
 from gcsim.compressors.sparsification.by_size import dgc
-from gcsim.compressors.sparsification.by_threshold import magnitude_fits
+from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits
 from gcsim.compressors.sparsification.by_variance import variance, variance_hybrid, words
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
@@ -133,6 +133,22 @@ def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
     demand_same(cser.local_step, values, u, error, 0.9)
     demand_same(qsparse_local_sgd.local_step, values, u, sums, 0.9)
     demand_same(qsparse_local_sgd.last_step, values, u, sums, error, 0.9)
+
+
+@few
+@given(
+    n=st.sampled_from((0, 1, 9, 4097, 70_000)), kind=st.sampled_from(("ties", "normal")),
+    proportion=st.sampled_from((0.01, 0.3, 1.0)), seed=SEEDS,
+)  # fmt: skip
+def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: int) -> None:
+    """The longest is sampled for bounds; a sign that is missing, too."""
+    values, gradient = vector(n, kind, seed), vector(n, "ties", seed + 1)
+    for memory in (values, values.abs()):
+        added = gradient if memory is values else gradient.abs()
+        _, taken = demand_same(dryden.add_and_select, memory, added, proportion)
+        whole = taken if kind == "ties" else taken.round()  # whose sums are exact
+        demand_same(dryden._means, whole)
+        demand_same(dryden._enough, whole, [len(whole) // 2, 1])
 
 
 def test_bytes_of_a_sign_and_a_magnitude() -> None:
