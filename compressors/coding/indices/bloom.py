@@ -27,6 +27,7 @@ from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 
 _BLOCK = 1 << 12
 """Positions that are asked for together."""
@@ -56,6 +57,7 @@ def bloom_size(k: int, false_positive_rate: float) -> BloomSize:
 
 
 @kernel("gather_scatter")
+@on_device("bloom")
 def bloom_filter(indices: Tensor, size: BloomSize, key: np.uint64) -> Tensor:
     """The filter that holds `indices`, int64 `[k]`: uint8 `[ceil(m / 8)]`."""
     words = np.zeros(-(-size.nbytes // 4), dtype=np.uint32)
@@ -64,6 +66,7 @@ def bloom_filter(indices: Tensor, size: BloomSize, key: np.uint64) -> Tensor:
 
 
 @kernel("gather_scatter")
+@on_device("bloom")
 def bloom_positives(bits: Tensor, n: int, size: BloomSize, key: np.uint64) -> Tensor:
     """All positions in 0 … n-1 that the filter seems to hold, int64, ascending.
 

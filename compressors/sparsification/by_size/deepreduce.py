@@ -68,6 +68,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import batched
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
@@ -208,10 +209,7 @@ class _Coding:
             return positives[:k]
         generator = stream(self.seed, step, piece.index, "policy")
         n = positives.numel()
-        dropped = distinct_positions(positives, generator, n, n - k)
-        kept = np.ones(n, dtype=np.bool_)
-        kept[array(dropped)] = False
-        return tensor(array(positives)[kept], positives)
+        return _without(positives, distinct_positions(positives, generator, n, n - k))
 
     def decode(self, piece: TensorSlice, frame: Frame, step: int) -> tuple[Tensor, Tensor]:
         """(indices int64 `[k]`, values float32 `[k]`) of one frame; `InputError` when damaged."""
@@ -240,6 +238,14 @@ def _add_all(
         for piece, frame in frames_of(payload, layout, Codec.BLOOM):
             indices, values = coding.decode(piece, frame, step)
             scatter_add(piece.of(out), indices, values / count)
+
+
+@on_device("bloom")
+def _without(positions: Tensor, dropped: Tensor) -> Tensor:
+    """All but some, which are given by their numbers."""
+    kept = np.ones(positions.numel(), dtype=np.bool_)
+    kept[array(dropped)] = False
+    return tensor(array(positions)[kept], positions)
 
 
 def _rate(parameters: DeepReduceParameters, n: int, k: int) -> float:

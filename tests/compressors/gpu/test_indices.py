@@ -1,4 +1,7 @@
-"""Positions of many tensors, coded together: the bodies of each alone, and damage that is seen."""
+"""Positions of many tensors, coded together: the bodies of each alone, and damage that is seen.
+
+And positions in Bloom filters.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gcsim.compressors.coding.indices import bloom
 from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.gpu.indices import coded_positions, positions_of
+from gcsim.compressors.sparsification.by_size import deepreduce
 from gcsim.errors import InputError
-from tests.compressors.gpu.conftest import kernels
-from tests.compressors.gpu.examples import SEEDS, few
+from tests.compressors.gpu.conftest import demand_same, kernels
+from tests.compressors.gpu.examples import KEYS, SEEDS, few
 
 
 @few
@@ -66,3 +71,17 @@ def test_damage_is_seen(coder: Coder, seed: int, more: int) -> None:
         else:
             with pytest.raises(InputError):
                 decode_indices(body, n, k, coder)
+
+
+@few
+@given(
+    n=st.sampled_from((1, 9, 4097)), share=st.sampled_from((0.0, 0.01, 0.4)), key=KEYS,
+    rate=st.sampled_from((0.5, 0.2, 1e-4)), seed=SEEDS,
+)  # fmt: skip
+def test_bloom_filters(n: int, share: float, key: np.uint64, rate: float, seed: int) -> None:
+    places = torch.from_numpy(np.flatnonzero(np.random.default_rng(seed).random(n) < share))
+    size = bloom.bloom_size(len(places), rate)
+    filled = demand_same(bloom.bloom_filter, places, size, key)
+    positives = demand_same(bloom.bloom_positives, filled, n, size, key)
+    demand_same(deepreduce._without, positives, torch.arange(0, len(positives), 3))
+    assert demand_same(bloom.bloom_positives, filled[1:], n, size, key)[0] is InputError
