@@ -17,16 +17,18 @@ from gcsim.compressors.coding.indices.index_coding import set_bits
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.on_device import on_device
 
 BLOCK = 1 << 14
 """Elements treated in one go; a multiple of eight."""
 
 
 @unpriced  # of bits that somebody reads anyway
-def bit_starts(bits: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
+@on_device("bitmaps")
+def bit_starts(bits: Tensor, n: int) -> NDArray[np.int64]:
     """Set bits before each block of a bitmap of n elements, then of all: int64 `[blocks + 1]`."""
     counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
-    in_parallel(_count, n, bits, counts, grain=BLOCK)
+    in_parallel(_count, n, array(bits), counts, grain=BLOCK)
     return counts.cumsum()
 
 
@@ -44,6 +46,7 @@ def _count(start: int, stop: int, bits: Any, counts: Any) -> None:
 
 
 @kernel("gather_scatter")
+@on_device("bitmaps")
 def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
     """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
     out = torch.empty(int(starts[-1]), dtype=torch.float32)
@@ -74,6 +77,7 @@ def _take(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) 
 
 
 @kernel("gather_scatter", updates=("out",))
+@on_device("bitmaps")
 def add_at_bits(
     out: Tensor, bits: Tensor, starts: NDArray[np.int64], values: Tensor, weight: float
 ) -> None:
@@ -110,6 +114,7 @@ def _add(start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, w
 
 
 @kernel("streaming", updates=("bits",))
+@on_device("bitmaps")
 def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
     """Set in a bitmap, in place, the bits of another one and those of int32 indices."""
     with written_back(bits) as union:
@@ -118,6 +123,7 @@ def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
 
 
 @kernel("streaming")
+@on_device("bitmaps")
 def as_mask(bits: Tensor, n: int) -> Tensor:
     """The bits as float32 `[n]` of 0 and 1."""
     flags = np.unpackbits(array(bits), count=n, bitorder="little")

@@ -78,6 +78,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import Exchange, PushPull
@@ -277,6 +278,7 @@ def speculative_count(n: int, fraction: float) -> int:
 
 
 @kernel("reduction")
+@on_device("speculation")
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
     n = a.numel()

@@ -25,6 +25,7 @@ from gcsim.compressors.coding.rounding.levels import add_packed_levels, bucket_n
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import unpriced
+from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
 
 
@@ -89,7 +90,7 @@ def read_parts(frame: Frame, chosen: Tensor, levels: int | None) -> Parts:
     Raises `InputError` when the frame is damaged.
     """
     n, travelling, body = frame.numel, frame.nonzero, frame.body
-    starts = bit_starts(array(chosen), n)
+    starts = bit_starts(chosen, n)
     selected = int(starts[-1])
     extra = travelling - selected
     at = 1 + (packed_bytes(n, 1) if int(body[0]) else 0)
@@ -129,6 +130,7 @@ def _rounded(body: Tensor, count: int, levels: int) -> Tensor:
 
 
 @unpriced
+@on_device("bitmaps")
 def _check_indices(indices: Tensor, n: int) -> None:
     data = array(indices)
     if data.size and not ascends_below(data, n):
@@ -144,7 +146,7 @@ def add_parts(parts: Parts, out: Tensor, weight: float) -> None:
 def pack_answer(mean: Tensor, union: Tensor) -> Tensor:
     """One frame of the server's answer: float32 `[n]`, where the union's bits are set."""
     n = mean.numel()
-    values = at_bits(mean, union, bit_starts(array(union), n))
+    values = at_bits(mean, union, bit_starts(union, n))
     body = torch.cat((union, as_bytes(values)))
     return pack_frame(Codec.CE_SGD, body, numel=n, nonzero=values.numel())
 
@@ -155,7 +157,7 @@ def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
     cut = packed_bytes(frame.numel, 1)
     union = frame.body[:cut]
     check_packed(union, frame.numel, 1)
-    starts = bit_starts(array(union), frame.numel)
+    starts = bit_starts(union, frame.numel)
     if int(starts[-1]) != frame.nonzero:
         raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")
     values = from_bytes(frame.body[cut:], torch.float32, frame.nonzero)

@@ -25,6 +25,7 @@ from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, total_of, written_back
 from gcsim.compressors.meter import count_random, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 from gcsim.compressors.sparsification.ce_sgd.speculation import (
     AGED,
@@ -36,7 +37,7 @@ from gcsim.compressors.sparsification.ce_sgd.speculation import (
 
 Counts = NDArray[np.int64]
 
-_REWARD, _KEEP, _DRAW = range(3)
+REWARD, KEEP, DRAW = range(3)
 _NOTHING = np.zeros(0, dtype=np.float32)
 
 
@@ -85,8 +86,8 @@ class Selection:
         int32 ascending, as many as wanted or as are outside of V).
         """
         first, self._begun = not self._begun, True
-        mode = _DRAW if first or improved is False else _REWARD if improved else _KEEP
-        weights, highest = (values, largest_magnitude(values)) if mode == _DRAW else (None, 0.0)
+        mode = DRAW if first or improved is False else REWARD if improved else KEEP
+        weights, highest = (values, largest_magnitude(values)) if mode == DRAW else (None, 0.0)
         settings = mode, highest, self.unsent_limit
         counts = _choose(self.chosen, self.rewards, self.age, self._near, weights, settings, key)
         found = _Found(
@@ -118,19 +119,19 @@ class Selection:
 
     def _speculate(self, plan: Plan, key: np.uint64) -> Tensor:
         sizes = plan.below + plan.drawn
-        indices = torch.empty(int(total_of(sizes)), dtype=torch.int32)
-        if not indices.numel():
-            return indices
-        with written_back(self.age) as age:
-            near = array(self._near)
-            find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
-        return indices.to(self.age.device)
+        device = self.age.device
+        indices = torch.empty(int(total_of(sizes)), dtype=torch.int32, device=device)
+        if indices.numel():
+            state = self.rewards, self.age, self._near
+            find(indices, state, plan, (key, self.unsent_limit))
+        return indices
 
 
 # --- one pass over everybody -------------------------------------------------------------------
 
 
 @kernel("streaming", updates=("chosen", "rewards", "age", "near"), name="ce_sgd_selection._choose")
+@on_device("speculation")
 def _choose(
     chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
     settings: tuple[int, float, int], key: np.uint64,
@@ -138,7 +139,7 @@ def _choose(
     """A step of V, M and the ages, in place; five numbers a block: see `_Found`."""
     n = rewards.numel()
     mode, highest, limit = settings
-    if mode == _DRAW:
+    if mode == DRAW:
         count_random(n, 16)
     counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
     with (
@@ -168,7 +169,7 @@ def _choose_blocks(
         last = min(first + BLOCK, stop)
         m, age = rewards[first:last], ages[first:last]
         bits = selection[first // 8 : (last + 7) // 8]
-        if mode == _DRAW:
+        if mode == DRAW:
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
             _draw(words.view(np.uint16), weights[first:last], highest, chosen)
@@ -181,7 +182,7 @@ def _choose_blocks(
             for b in range(bits.size):
                 for j in range(8):
                     chosen[8 * b + j] = (bits[b] >> np.uint8(j)) & np.uint8(1)
-        if mode == _REWARD:
+        if mode == REWARD:
             for i in range(m.size):
                 m[i] += np.int32(chosen[i])
         _look_outside(chosen, m, age, limit, counts[:, block])

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.bitmap import BLOCK
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, loop
+from gcsim.compressors.loops import array, in_parallel, loop, written_back
 from gcsim.compressors.meter import kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 
 Counts = NDArray[np.int64]
@@ -44,6 +45,7 @@ class Plan:
 
 
 @kernel("selection", name="ce_sgd_speculation.level_of")
+@on_device("speculation")
 def level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int, Counts, Counts]:
     """The level of the wanted-th element outside of V: (level, numbers below, numbers at it).
 
@@ -58,22 +60,21 @@ def level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int
     return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
 
 
-@kernel("gather_scatter", name="ce_sgd_speculation.find")
+@kernel("gather_scatter", resident=("state",), name="ce_sgd_speculation.find")
+@on_device("speculation")
 def find(
-    indices: Tensor,
-    state: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]],
-    plan: Plan,
-    draw: tuple[np.uint64, int],
+    indices: Tensor, state: tuple[Tensor, Tensor, Tensor], plan: Plan, draw: tuple[np.uint64, int]
 ) -> None:
-    """Write the plan's elements and set their age to 0; arrays, of which little is touched."""
+    """Write the plan's elements and set their age to 0; of M, ages and marks little is touched."""
     sizes = plan.below + plan.drawn
     key, limit = draw
     rewards, age, near = state
-    in_parallel(
-        _find_blocks, age.size, rewards, age, near, plan.marked, np.int64(plan.level),
-        np.uint8(limit), plan.below, plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key,
-        array(indices), grain=BLOCK,
-    )  # fmt: skip
+    with written_back(age) as ages, written_back(indices) as found:
+        in_parallel(
+            _find_blocks, ages.size, array(rewards), ages, array(near), plan.marked,
+            np.int64(plan.level), np.uint8(limit), plan.below, plan.ties, plan.drawn,
+            np.cumsum(sizes) - sizes, ~key, found, grain=BLOCK,
+        )  # fmt: skip
 
 
 @loop
