@@ -19,7 +19,7 @@ from gcsim.compressors.coding.integers.elias import LARGEST, check_end
 from gcsim.compressors.gpu.packing import unpacked
 from gcsim.compressors.gpu.parts import spread
 from gcsim.compressors.gpu.parts import starts as starts_of
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, InternalError
 
@@ -214,9 +214,9 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
     `ends` says where the word at each bit ends. The host waits for how many are found.
     """
     limit = ends.numel()
-    first = torch.tensor(starts_of(sizes), device=ends.device) * 8
-    last = first + torch.tensor(sizes, device=ends.device) * 8
-    wanted = torch.tensor(counts, device=ends.device)
+    first = there(starts_of(sizes), ends.device) * 8
+    last = first + there(sizes, ends.device) * 8
+    wanted = there(counts, ends.device)
     after = ends
     if len(sizes) > 1:  # no word reaches into the next section
         own = torch.searchsorted(last, torch.arange(limit, device=ends.device), right=True)
@@ -241,7 +241,7 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
 def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
     """Whether what ends before bit `after` of the body fills its section, padded with zeros:
     bool `[sections]`."""
-    ends = torch.tensor(sizes, device=body.device).cumsum(0)
+    ends = there(sizes, body.device).cumsum(0)
     last = torch.cat((body, body.new_zeros(1)))[(after >> 3).clamp(max=body.numel())].long()
     padded = (after & 7 == 0) | (last >> (after & 7) == 0)
     return padded & ((after + 7) // 8 == ends)

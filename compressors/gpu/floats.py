@@ -22,9 +22,11 @@ from gcsim.compressors.gpu.words import (
     blocks,
     launch,
     load_codes,
+    looked_up,
     places_of,
     random16,
     store_codes,
+    there,
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -98,7 +100,7 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
 
 def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> None:
     """See `narrow_floats.add_looked_up`."""
-    out.add_(torch.from_numpy(table).to(out.device)[codes.long()])
+    out.add_(looked_up(table, codes))
 
 
 def nearest_codes(values: Tensor, largest: float) -> Tensor:
@@ -107,9 +109,9 @@ def nearest_codes(values: Tensor, largest: float) -> Tensor:
 
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8)
-    table = torch.from_numpy(np.array((LEAST, SLOPES, OFFSETS), dtype=np.float32))
+    table = there((LEAST, SLOPES, OFFSETS), values.device, np.float32)
     launch(
-        _nearest, blocks(n), values.contiguous(), codes, table.to(values.device), n,
+        _nearest, blocks(n), values.contiguous(), codes, table, n,
         float(np.float32(largest or 1.0)), DECADES=DECADES, BLOCK=BLOCK,
     )  # fmt: skip
     return codes

@@ -21,7 +21,7 @@ import triton.language as tl
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_header, write_header
 from gcsim.compressors.gpu.parts import put, starts
-from gcsim.compressors.gpu.words import GROUPS, launch, load_words, tiles
+from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
 
@@ -47,7 +47,7 @@ def begun(
     sizes = [HEADER_BYTES + length for length in lengths]
     message = like.new_empty(sum(sizes), dtype=torch.uint8)
     places = starts(sizes)
-    put(message, torch.from_numpy(heads).to(like.device), [HEADER_BYTES] * len(sizes), places)
+    put(message, there(heads, like.device), [HEADER_BYTES] * len(sizes), places)
     return message, [place + HEADER_BYTES for place in places]
 
 
@@ -78,7 +78,7 @@ def frames_at(message: Tensor, start: int, most: int) -> list[tuple[Any, ...]]:
 def _bytes_of(message: Tensor, begins: list[int], first: int, last: int) -> Tensor:
     """Where these bytes of each frame are: int64 `[frames, last - first]`."""
     places = np.array(begins)[:, None] + np.arange(first, last)
-    return torch.from_numpy(places).to(message.device)
+    return there(places, message.device)
 
 
 def _checksums(message: Tensor, begins: list[int], lengths: list[int]) -> Tensor:
@@ -86,7 +86,7 @@ def _checksums(message: Tensor, begins: list[int], lengths: list[int]) -> Tensor
     frames, lanes = len(begins), 1 << (len(begins) - 1).bit_length()
     programs = [tiles(8 * (length // 8)) for length in lengths]
     ends = np.cumsum(programs)
-    table = torch.from_numpy(np.array((begins, lengths, ends - programs, ends))).to(message.device)
+    table = there((begins, lengths, ends - programs, ends), message.device)
     sums = message.new_empty(int(ends[-1]), dtype=torch.int64)
     launch(
         _weigh, len(sums), message, table, sums, frames,

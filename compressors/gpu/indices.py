@@ -8,6 +8,9 @@ reads many at once is not told what is wrong: that is left to reading one by one
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from gcsim.compressors.coding.frame import from_bytes
 from gcsim.compressors.coding.indices.index_coding import (
@@ -30,6 +33,7 @@ from gcsim.compressors.gpu.elias import (
 )
 from gcsim.compressors.gpu.packing import unpacked
 from gcsim.compressors.gpu.parts import put, spread, starts
+from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
 
@@ -277,8 +281,8 @@ def _owners(sent: Sequence[int], like: Tensor) -> Tensor:
     return spread(_numbers(range(len(sent)), like), sent)
 
 
-def _numbers(values: Iterable[object], like: Tensor) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.int64, device=like.device)
+def _numbers(values: Iterable[Any], like: Tensor) -> Tensor:
+    return there(list(values), like.device, np.int64)
 
 
 # --- one tensor: what is wrong is said ------------------------------------------------------------

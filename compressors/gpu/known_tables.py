@@ -21,6 +21,7 @@ from gcsim.compressors.gpu.words import (
     places,
     random16,
     store_codes,
+    there,
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -36,7 +37,7 @@ def encode_table(
     """See `tables.encode_table`."""
     n, pairs = values.numel(), levels.size - 1
     out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
-    table = torch.from_numpy(np.concatenate((levels[:-1], np.diff(levels)))).to(values.device)
+    table = there(np.concatenate((levels[:-1], np.diff(levels))), values.device)
     count_random(n, 16)
     # the loop counts pairs of levels, too, up to `COUNTED` of them, as many as it has room for
     launch(
@@ -59,7 +60,7 @@ def add_table(
     """See `tables.add_table`."""
     n = out.numel()
     check_packed(packed, n, bits)
-    table = torch.from_numpy(levels).to(out.device)
+    table = there(levels, out.device)
     highest = out.new_zeros(max(1, tiles(n)), dtype=torch.int32)
     launch(
         _add, tiles(n), out, packed.contiguous(), norms, table, highest, n, packed.numel(), size,
@@ -71,7 +72,7 @@ def add_table(
 
 def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) -> float:
     """See `tables.rounding_error`."""
-    exact = torch.from_numpy(levels.astype(np.float64)).to(values.device)
+    exact = there(levels, values.device, np.float64)
     each = max(1, _TOGETHER // size)  # buckets
     total = norms.new_zeros((), dtype=torch.float64)
     for first in range(0, norms.numel(), each):
@@ -97,7 +98,7 @@ def _weighted(
     norm = torch.cat(norms).double()
     rows = norm.new_zeros((min(most or 1, norm.numel()), 3))
     used = norm.isfinite() & (norm > 0)
-    norm, length = norm[used], torch.from_numpy(lengths).to(norm.device)[used]
+    norm, length = norm[used], there(lengths, norm.device)[used]
     total, square = torch.cat(sums)[used].T
     mean = total / norm / length
     within = (square / norm**2 - length * mean**2).clamp_(min=0.0)

@@ -25,6 +25,7 @@ from gcsim.compressors.gpu.elias import (
 from gcsim.compressors.gpu.indices import fields, fixed_codes
 from gcsim.compressors.gpu.packing import combined, separated
 from gcsim.compressors.gpu.parts import spread, starts
+from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 
@@ -46,7 +47,7 @@ def coded_levels(
     else:
         places = (codes != steps).nonzero().view(-1)
         owner = owner[places]
-        first = torch.tensor(starts(elements), device=codes.device)[owner]
+        first = there(starts(elements), codes.device)[owner]
         same = torch.ones_like(owner, dtype=torch.bool)
         same[:1] = False
         same[1:] = owner[1:] == owner[:-1]
@@ -76,9 +77,7 @@ def levels_of(
     gaps, levels, ends = read_sparse(body, steps)
     places, after = followed(ends, sizes, sent)
     upto = torch.cat((gaps.new_zeros(1), gaps[places].cumsum(0)))
-    base, first, length = torch.tensor(
-        (starts(sent), starts(elements), list(elements)), device=body.device
-    )
+    base, first, length = there((starts(sent), starts(elements), elements), body.device)
     at = upto[1:] - spread(upto[base], sent) - 1  # within its tensor
     inside = (at >= 0) & (at < spread(length, sent))
     if not bool(ended(body, after, sizes).all() & inside.all()):

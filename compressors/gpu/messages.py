@@ -38,7 +38,7 @@ from gcsim.compressors.gpu.selecting import (
 )
 from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
 from gcsim.compressors.gpu.sparse import add_at_parts
-from gcsim.compressors.gpu.words import blocks
+from gcsim.compressors.gpu.words import blocks, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
 from gcsim.compressors.quantization.rounding.qsgd import CODECS, CODINGS, code_bits
@@ -327,7 +327,7 @@ def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> 
     ends = zip(_places(message, frames), lengths, used, strict=True)
     if whole and any(used):
         at = [(place + n - 1, bits) for place, n, bits in ends if bits]
-        last, behind = torch.tensor(at, device=message.device).T
+        last, behind = there(at, message.device).T
         whole = not bool((message[last] >> behind).any())
     if not whole:
         for frame in frames:  # says what is wrong with which
@@ -402,7 +402,7 @@ def _sparse(
     elements, begins = _tensors(layout)
     travels = travelling(values, values_as)
     if residual is not None and travels.dtype != values.dtype:
-        owners = spread(torch.tensor(begins, device=indices.device), sent)
+        owners = spread(there(begins, indices.device), sent)
         residual.index_copy_(0, indices + owners, values - travels.float())
     size = travels.element_size()
     heads, tails = [size * k for k in sent], [0] * len(sent)

@@ -15,7 +15,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch
+from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 
@@ -46,10 +46,8 @@ def parts_of(
     """The parts of so many elements and programs each; columns of int64, or of 64 bits."""
     firsts = [0, *accumulate(programs)]
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
-    table = torch.from_numpy(np.array((firsts[:-1], elements, *rows), dtype=np.int64))
-    return Parts(
-        table=table.to(like.device), firsts=firsts, index=index_type(max(elements, default=0))
-    )
+    table = there((firsts[:-1], elements, *rows), like.device, np.int64)
+    return Parts(table=table, firsts=firsts, index=index_type(max(elements, default=0)))
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
@@ -70,7 +68,7 @@ def by_program(found: Tensor, parts: Parts) -> Tensor:
     if parts.count == 1:
         return found.expand(parts.firsts[-1]).contiguous()
     owners = np.repeat(np.arange(parts.count), np.diff(parts.firsts))
-    return found[torch.from_numpy(owners).to(found.device)]
+    return found[there(owners, found.device)]
 
 
 def by_part(found: Tensor, parts: Parts) -> Tensor:
@@ -78,13 +76,13 @@ def by_part(found: Tensor, parts: Parts) -> Tensor:
     if parts.count == 1:
         return found.sum(0, keepdim=True, dtype=torch.int64)
     upto = torch.cat((torch.zeros_like(found[:1]), found)).cumsum(0)
-    ends = torch.tensor(parts.firsts, device=found.device)
+    ends = there(parts.firsts, found.device)
     return upto[ends[1:]] - upto[ends[:-1]]
 
 
 def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
     """Each part's number as often as it says: `[parts]` to `[sum of counts]`."""
-    times = torch.tensor(counts, dtype=torch.int64, device=found.device)
+    times = there(counts, found.device, np.int64)
     return torch.repeat_interleave(found, times, output_size=sum(counts))
 
 

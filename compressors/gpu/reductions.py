@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
@@ -81,7 +81,7 @@ def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
         alone = found.view(counts[0], pieces[0])
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
-    cuts = torch.from_numpy(np.concatenate(([0], ends))).to(values.device)
+    cuts = there([0, *ends], values.device)
     return _joined(found, cuts, what)
 
 
@@ -125,7 +125,7 @@ def magnitudes_and_spreads(
     largest = values.new_empty(parts.firsts[-1], dtype=torch.int32)
     sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
     launch_parts(_moments, parts, values, largest, sums, parts.firsts[-1], BLOCK=BLOCK)
-    cuts = torch.tensor(parts.firsts).to(values.device)
+    cuts = there(parts.firsts, values.device)
     top = _joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
     rows = torch.stack((top, _joined(sums[0], cuts, SQUARES), _joined(sums[1], cuts, SQUARES)))
     found = []

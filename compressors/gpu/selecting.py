@@ -28,7 +28,7 @@ from gcsim.compressors.gpu.parts import (
     parts_of,
     starts,
 )
-from gcsim.compressors.gpu.words import blocks
+from gcsim.compressors.gpu.words import blocks, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counting
 from gcsim.errors import InputError, InternalError
@@ -148,11 +148,11 @@ def take_largest_of(
     above, ties, strange = counts
     if bool(strange.any()):
         raise InputError(NO_NUMBER)
-    left = torch.tensor(wanted, device=values.device) - by_part(above, parts)
+    left = there(wanted, values.device) - by_part(above, parts)
     some = by_program(left, parts)  # of the ties, the first
     before = _before(ties, parts)
     offsets = _before(above, parts) + before.minimum(some)
-    offsets += by_program(torch.tensor(starts(wanted), device=values.device), parts)
+    offsets += by_program(there(starts(wanted), values.device), parts)
     launch_parts(
         _take_ranked, parts, values, least, some, before, offsets, indices, taken, CLEAR=clear,
         BLOCK=BLOCK,
@@ -165,7 +165,7 @@ def _before(counts: Tensor, parts: Parts) -> Tensor:
     before = counts.cumsum(0) - counts
     if parts.count == 1:
         return before
-    firsts = torch.tensor(parts.firsts[:-1], device=counts.device)
+    firsts = there(parts.firsts[:-1], counts.device)
     return before - by_program(before[firsts.clamp(max=len(counts) - 1)], parts)
 
 
@@ -201,7 +201,7 @@ def _kth(
     programs = [-(-blocks(n) // each_counts) for n in elements]
     parts = parts_of(values, elements, programs, begins)
     prefix = values.new_zeros(parts.count, dtype=torch.int32)
-    rank = torch.tensor(ranks, device=values.device)[:, None]
+    rank = there(ranks, values.device)[:, None]
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
         counts = values.new_empty((parts.firsts[-1], bins), dtype=torch.int32)
         launch_parts(

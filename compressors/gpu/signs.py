@@ -25,6 +25,7 @@ from gcsim.compressors.gpu.words import (
     load_codes,
     places_of,
     store_codes,
+    there,
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -112,7 +113,7 @@ def means_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
         return values.new_empty(0)
     squares = norm == "rms"
     totals = bucket_totals(values, buckets, SQUARES if squares else ABSOLUTE)
-    lengths = torch.tensor(buckets.lengths, dtype=torch.float64).to(values.device)
+    lengths = there(buckets.lengths, values.device, np.float64)
     means = totals / lengths
     means = means.sqrt() if squares else means
     # not-a-number passes, as it does in numpy's minimum

@@ -13,7 +13,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.words import bits64_of, launch, shifted
+from gcsim.compressors.gpu.words import bits64_of, launch, shifted, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import count_bytes
 from gcsim.compressors.sketching.table import PARTS, Hashes
@@ -69,8 +69,7 @@ def take_off(
 def _hashed(index: Tensor, hashes: Hashes) -> Iterator[tuple[int, Tensor, Tensor]]:
     """By row: its number, the columns of elements, int64, and their signs, float32."""
     offsets, flips = (
-        torch.from_numpy(each.view(np.int64)).to(index.device)
-        for each in (hashes.offsets, hashes.flips)
+        there(each.view(np.int64), index.device) for each in (hashes.offsets, hashes.flips)
     )
     block = index // hashes.length
     for row, key in enumerate(hashes.keys):

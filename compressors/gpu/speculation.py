@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.indices.bitmap import BLOCK
 from gcsim.compressors.gpu.bitmaps import by_block
 from gcsim.compressors.gpu.packing import packed_codes, unpacked
-from gcsim.compressors.gpu.words import bits64, bits64_of, launch
+from gcsim.compressors.gpu.words import bits64, bits64_of, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import count_random
 from gcsim.compressors.sparsification.ce_sgd.selection import DRAW, REWARD
@@ -89,7 +89,7 @@ def find(
     ties = (levels == plan.level).to(torch.uint8)
     most = 2 * plan.drawn > plan.ties  # of these blocks, all ties less some
     changes = np.where(most, plan.ties - plan.drawn, plan.drawn)
-    table = torch.from_numpy(np.stack((changes, most))).to(age.device)
+    table = there((changes, most), age.device, np.int64)
     marks = table[1].to(torch.uint8).repeat_interleave(BLOCK)[:n] * ties
     marks |= levels < plan.level
     launch(

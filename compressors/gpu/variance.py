@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.gpu.indices import ascending
-from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch
+from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_variance import words as by_hand
 from gcsim.errors import InputError
@@ -64,7 +64,7 @@ def _check_words(words: Tensor, exponent: int, n: int) -> None:
 
 def _add_words(words: Tensor, exponent: int, out: Tensor, weight: float) -> None:
     """See `words._add_words`."""
-    levels = torch.from_numpy(by_hand.levels(exponent) * np.float32(weight)).to(out.device)
+    levels = there(by_hand.levels(exponent) * np.float32(weight), out.device)
     places = words.long() & _INDEX
     out[places] += levels[(words.long() >> by_hand.DEPTH_BITS) & 15]
 

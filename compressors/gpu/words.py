@@ -10,12 +10,13 @@ is IEEE's (`tl.div_rn`). 64-bit integers wrap, as the loops' do.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 
@@ -23,6 +24,8 @@ GROUPS = 256
 """Groups of eight elements that a program works on."""
 BLOCK = 4096
 """Elements of a program that has no groups."""
+_SHORT = 1 << 16
+"""Bytes of numbers that are kept on a device, at most."""
 _NARROW = 1 << 30
 """Positions below this, and eight times their group, fit 32 bits."""
 
@@ -68,7 +71,33 @@ def shifted(words: Tensor, bits: int) -> Tensor:
 
 def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
     """table[places], where the places are; a short table."""
-    return torch.from_numpy(table).to(places.device)[places.long()]
+    return there(table, places.device)[places.long()]
+
+
+def there(values: ArrayLike, device: torch.device, dtype: Any = None) -> Tensor:
+    """Numbers of the host on a device, to be read only: the last ones are kept there.
+
+    A GPU is not waited for, and what lies there is of one stream.
+    """
+    data = np.ascontiguousarray(values, dtype=dtype)
+    if not 0 < data.nbytes <= _SHORT:
+        return _copied(data, device)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return _kept(data.tobytes(), data.dtype.str, data.shape, device, stream)
+
+
+@lru_cache(maxsize=1 << 9)
+def _kept(
+    content: bytes, dtype: str, shape: tuple[int, ...], device: torch.device, stream: int
+) -> Tensor:
+    return _copied(np.frombuffer(content, dtype=dtype).reshape(shape).copy(), device)
+
+
+def _copied(data: NDArray[Any], device: torch.device) -> Tensor:
+    made = torch.from_numpy(data)
+    if device.type != "cuda":
+        return made.to(device)
+    return made.pin_memory().to(device, non_blocking=True)
 
 
 def _signed(word: int) -> int:

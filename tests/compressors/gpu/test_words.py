@@ -12,6 +12,7 @@ from torch import Tensor
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers import elias
 from gcsim.compressors.coding.rounding import level_words
+from gcsim.compressors.gpu.words import there
 from gcsim.errors import InputError, InternalError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import SEEDS, few
@@ -93,3 +94,13 @@ def test_gaps_in_bytes_of_seven_bits(gaps: list[int]) -> None:
     coded = demand_same(index_coding.encode_indices, places, n, index_coding.Coder.VARINT)
     found = demand_same(index_coding.decode_indices, coded, n, len(gaps), 6)
     assert torch.equal(found, places)
+
+
+def test_numbers_are_kept_on_a_device_once() -> None:
+    device, numbers = torch.device("cpu"), [3, 1, 4]
+    first = there(numbers, device)
+    assert first.tolist() == numbers
+    assert there(tuple(numbers), device) is first
+    for other in (there([3, 1, 5], device), there(numbers, device, np.float64), there([], device)):
+        assert other is not first
+    assert there(np.zeros(1 << 16), device) is not there(np.zeros(1 << 16), device)  # too long
