@@ -21,6 +21,12 @@ DENSE = (
 """None changes what dense workers send."""
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second each; the main job's are drawn."""
+    monkeypatch.setattr("gcsim.analysis.write.FIGURES", {})
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "workers", "gbit_per_s"),
     [

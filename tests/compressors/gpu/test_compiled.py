@@ -47,7 +47,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     with whole_methods():
         for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
             workers = team(name, ((30, 10),), workers=2, **parameters)
-            for step in range(2):
+            for step in range(2 if parameters else 1):
                 workers.step(torch.randn(2, 300).unbind(), step)
     assert len(launches) > 100
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -15,6 +15,8 @@ from gcsim.scenarios.papers.orq.fig1 import AWAY, ERROR, RANGE, USED
 from gcsim.scenarios.papers.preset import Reproduction, printed, reproduce
 from gcsim.scenarios.papers.registry import PRESETS, preset
 from gcsim.scenarios.papers.sampling.fig3 import LARGEST, VISITED
+from gcsim.scenarios.trained import search as searching
+from tests.scenarios.trained.here import here
 
 FOLDER = Path(presets.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs/papers.md").read_text(encoding="utf-8")
@@ -23,6 +25,7 @@ PAGE = (Path(__file__).parents[3] / "docs/papers.md").read_text(encoding="utf-8"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "papers"))
+    monkeypatch.setattr(searching, "LocalWorkers", here([]))  # not a process for each preset
 
 
 def small(name: str) -> Reproduction:
