@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 
@@ -74,8 +74,9 @@ def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
     return there(table, places.device)[places.long()]
 
 
-def there(values: ArrayLike, device: torch.device, dtype: Any = None) -> Tensor:
-    """Numbers of the host on a device, to be read only: the last ones are kept there.
+def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
+    """Numbers of the host (what numpy makes an array of) on a device, to be read only: the last
+    ones are kept there.
 
     A GPU is not waited for, and what lies there is of one stream.
     """

@@ -119,7 +119,7 @@ def test_tables_that_all_know(
 @given(values=st.lists(EXACT, min_size=1, max_size=2), size=SIZES, most=st.sampled_from((1, 3)))
 def test_statistics_of_buckets(values: list[Tensor], size: int, most: int) -> None:
     """Sums are exact, and all else is done bucket by bucket."""
-    chosen = AlqParameters(bucket=size, norm="max", components=most)
+    chosen = AlqParameters.model_validate({"bucket": size, "norm": "max", "components": most})
     demand_same(adaptive_levels.statistics, values, chosen)
     for each in values:
         demand_same(adaptive_levels.bucket_sums, each, size)

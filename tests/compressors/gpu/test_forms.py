@@ -71,7 +71,7 @@ def test_bins(values: Tensor, seed: int, factor: float, size: int) -> None:
     frame = Frame(codec=Codec.ADACOMP, flags=0, params=size, numel=n, nonzero=sent, body=words)
     out = torch.linspace(-1, 1, n)
 
-    def read(words: Tensor, frame: Frame) -> object:
+    def read(words: Tensor, frame: Frame) -> tuple[bool, Tensor]:
         return adacomp._add_words(out[:0], words, frame, np.float32(0.3), own := out.clone()), own
 
     damaged = words.clone()

@@ -59,12 +59,12 @@ def test_damage_is_seen(coder: Coder, seed: int, more: int) -> None:
     sent[2] += more
     with kernels():
         found = positions_of(together, sizes, sent, elements, coder)
-    parts = list(zip(together.split(sizes), elements, sent, strict=True))
+    parts = list(zip(torch.split(together, sizes), elements, sent, strict=True))
     if found is None:
         with pytest.raises(InputError):
             [decode_indices(body, n, k, coder) for body, n, k in parts]
         return
-    for own, (body, n, k) in zip(found.split(sent), parts, strict=True):
+    for own, (body, n, k) in zip(torch.split(found, sent), parts, strict=True):
         ascends = bool((own.diff() > 0).all()) and (not k or int(own[-1]) < n)
         if ascends:
             assert torch.equal(own, decode_indices(body, n, k, coder))

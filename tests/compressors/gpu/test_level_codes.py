@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -80,9 +78,10 @@ def test_damage_is_seen(coding: str, steps: int, seed: int, more: int) -> None:
     sent[0] += more
     with kernels():
         found = levels_of(together, sizes, elements, sent, steps, coding)
-    parts: Any = zip(together.split(sizes), elements, sent, strict=True)
+    parts = zip(torch.split(together, sizes), elements, sent, strict=True)
     if found is None:
         with pytest.raises(InputError):
-            [read(*part, steps, coding) for part in parts]
+            [read(body, n, k, steps, coding) for body, n, k in parts]
     else:
-        assert torch.equal(found, torch.cat([read(*part, steps, coding) for part in parts]))
+        alone_ = [read(body, n, k, steps, coding) for body, n, k in parts]
+        assert torch.equal(found, torch.cat(alone_))

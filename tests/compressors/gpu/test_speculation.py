@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -35,7 +37,7 @@ def test_what_is_sent_step_after_step(n: int, limit: int, share: float, seed: in
         for step, improved in enumerate(STEPS):
             new, indices = state.renew(
                 values.roll(step), improved, max(1, round(share * n)), np.uint64(seed + step),
-                lambda step=step: stream(seed, step, 0, "test"),
+                partial(stream, seed, step, 0, "test"),
             )  # fmt: skip
             now = state.chosen, state.rewards, state.age
             seen += [new, indices, *(each.clone() for each in now), state.starts.tolist()]

@@ -32,7 +32,7 @@ def test_values_are_picked_and_put_back(n: int, density: float) -> None:
     # Against numpy's boolean indexing.
     flags, bits = random_bits(n, density)
     values = torch.arange(1.0, n + 1)
-    starts = bit_starts(bits.numpy(), n)
+    starts = bit_starts(bits, n)
     assert starts[-1] == flags.sum()
     assert starts.tolist() == [int(flags[:at].sum()) for at in [*range(0, n, BLOCK), n]]
     picked = at_bits(values, bits, starts)
@@ -46,7 +46,7 @@ def test_values_are_picked_and_put_back(n: int, density: float) -> None:
 def test_infinite_values_do_not_leak_to_their_neighbours() -> None:
     bits = torch.tensor([0b1010], dtype=torch.uint8)
     out = torch.zeros(4)
-    add_at_bits(out, bits, bit_starts(bits.numpy(), 4), torch.tensor([torch.inf, 2.0]), 1.0)
+    add_at_bits(out, bits, bit_starts(bits, 4), torch.tensor([torch.inf, 2.0]), 1.0)
     assert out.tolist() == [0.0, torch.inf, 0.0, 2.0]
 
 
