@@ -6,20 +6,21 @@ bucket until it is done. Sums are of float64, in an order of their own (`reducti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import (
     GROUPS,
     float64,
     float64_bits,
-    index_type,
-    launch,
     load_codes,
     magnifier,
-    places,
+    places_of,
     random16,
     store_codes,
     tiles,
@@ -35,76 +36,137 @@ def bits_above(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """See `binary.bits_above`."""
     n = values.numel()
     out = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    launch(
-        _above, tiles(n), values.contiguous(), thresholds, out, n, out.numel(), size,
-        GROUPS=GROUPS, INDEX=index_type(n),
-    )  # fmt: skip
+    put_bits_above(values.contiguous(), thresholds, size, out, [n], [0], [0])
     return out
+
+
+def put_bits_above(
+    values: Tensor, thresholds: Tensor, size: int, out: Tensor, elements: Sequence[int],
+    begins: Sequence[int], places: Sequence[int],
+) -> None:  # fmt: skip
+    """`bits_above` of many tensors: where each begins, where its bytes go."""
+    parts = _tiled(values, elements, begins, size, places)
+    launch_parts(_above, parts, values, thresholds, out, size, GROUPS=GROUPS, INDEX=parts.index)
 
 
 def random_bits(values: Tensor, bounds: Tensor, size: int, key: np.uint64) -> Tensor:
     """See `binary.random_bits`."""
     n = values.numel()
     out = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    count_random(n, 16)
-    launch(
-        _draw, tiles(n), values.contiguous(), bounds, out, int(key), n, out.numel(), size,
-        GROUPS=GROUPS, INDEX=index_type(n),
-    )  # fmt: skip
+    put_random_bits(values.contiguous(), bounds, size, [key], out, [n], [0], [0])
     return out
+
+
+def put_random_bits(
+    values: Tensor, bounds: Tensor, size: int, keys: Sequence[np.uint64], out: Tensor,
+    elements: Sequence[int], begins: Sequence[int], places: Sequence[int],
+) -> None:  # fmt: skip
+    """`random_bits` of many tensors: where each begins, where its bytes go."""
+    count_random(sum(elements), 16)
+    parts = _tiled(values, elements, begins, size, places, [int(key) for key in keys])
+    launch_parts(_draw, parts, values, bounds, out, size, GROUPS=GROUPS, INDEX=parts.index)
 
 
 def add_chosen(
     out: Tensor, bits: Tensor, lows: Tensor, highs: Tensor, *, size: int, weight: float
 ) -> None:
     """See `binary.add_chosen`."""
-    n = out.numel()
-    launch(
-        _choose, tiles(n), out, bits.contiguous(), lows, highs, n, bits.numel(), size,
-        float(np.float32(weight)), GROUPS=GROUPS, INDEX=index_type(n),
+    add_all_chosen(
+        out, bits.contiguous(), lows, highs, [out.numel()], [0], [0], size=size, weight=weight
+    )
+
+
+def add_all_chosen(
+    out: Tensor, bits: Tensor, lows: Tensor, highs: Tensor, elements: Sequence[int],
+    begins: Sequence[int], places: Sequence[int], *, size: int, weight: float,
+) -> None:  # fmt: skip
+    """`add_chosen` of many tensors: where each and its bytes begin."""
+    parts = _tiled(out, elements, begins, size, places)
+    launch_parts(
+        _choose, parts, out, bits, lows, highs, size, float(np.float32(weight)), GROUPS=GROUPS,
+        INDEX=parts.index,
     )  # fmt: skip
+
+
+def _tiled(
+    like: Tensor, elements: Sequence[int], begins: Sequence[int], size: int,
+    places: Sequence[int], *more: Sequence[int],
+) -> Parts:  # fmt: skip
+    """Tiles of tensors: where each begins, its first bucket, where its bytes are, and more."""
+    firsts = starts([-(-n // size) for n in elements])
+    return parts_of(like, elements, [tiles(n) for n in elements], begins, firsts, places, *more)
+
+
+def _by_bucket(like: Tensor, elements: Sequence[int], begins: Sequence[int], size: int) -> Parts:
+    """A program a bucket; those of one tensor behind those of the other."""
+    return parts_of(like, elements, [-(-n // size) for n in elements], begins)
 
 
 def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Tensor, Tensor]:
     """See `bingrad_b.class_means`."""
-    n = values.numel()
-    found = values.new_empty((3, -(-n // size)))
-    launch(
-        _means, found.shape[1], values.contiguous(), found, n, size, iterations, found.shape[1],
-        WIDTH=_width(size),
-    )  # fmt: skip
+    found = all_class_means(values.contiguous(), size, iterations, [values.numel()], [0])
     return found[0], found[1], found[2]
+
+
+def all_class_means(
+    values: Tensor, size: int, iterations: int, elements: Sequence[int], begins: Sequence[int]
+) -> Tensor:
+    """`class_means` of many tensors, where each begins: float32 `[3, buckets of all]`."""
+    parts = _by_bucket(values, elements, begins, size)
+    found = values.new_empty((3, parts.firsts[-1]))
+    launch_parts(
+        _means, parts, values, found, size, iterations, parts.firsts[-1], WIDTH=_width(size)
+    )
+    return found
 
 
 def class_sums(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """See `bingrad_b.class_sums`."""
-    n = values.numel()
-    found = values.new_empty((3, thresholds.numel()))
-    launch(
-        _sums, found.shape[1], values.contiguous(), thresholds.contiguous(), found, n, size,
-        found.shape[1], WIDTH=_width(size),
+    return all_class_sums(values.contiguous(), thresholds, size, [values.numel()], [0])
+
+
+def all_class_sums(
+    values: Tensor, thresholds: Tensor, size: int, elements: Sequence[int], begins: Sequence[int]
+) -> Tensor:
+    """`class_sums` of many tensors, where each begins: float32 `[3, buckets of all]`."""
+    parts = _by_bucket(values, elements, begins, size)
+    found = values.new_empty((3, parts.firsts[-1]))
+    launch_parts(
+        _sums, parts, values, thresholds.contiguous(), found, size, parts.firsts[-1],
+        WIDTH=_width(size),
     )  # fmt: skip
     return found
 
 
 def optimal_bounds(values: Tensor, size: int) -> Tensor:
     """See `bingrad_pb.optimal_bounds`; its sums are of float32, these of float64."""
+    return all_optimal_bounds(values.contiguous(), size, [values.numel()], [0])
+
+
+def all_optimal_bounds(
+    values: Tensor, size: int, elements: Sequence[int], begins: Sequence[int]
+) -> Tensor:
+    """`optimal_bounds` of many tensors, where each begins: float32 `[buckets of all]`."""
     from gcsim.compressors.quantization.one_bit.bingrad_pb import MAX_HALVINGS
 
-    n = values.numel()
-    bounds = values.new_empty(-(-n // size))
-    launch(
-        _halve, bounds.numel(), values.contiguous(), bounds, n, size, MAX_HALVINGS,
-        WIDTH=_width(size),
-    )  # fmt: skip
+    parts = _by_bucket(values, elements, begins, size)
+    bounds = values.new_empty(parts.firsts[-1])
+    launch_parts(_halve, parts, values, bounds, size, MAX_HALVINGS, WIDTH=_width(size))
     return bounds
 
 
 def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
     """See `bucket_levels.clip_to_spread`."""
     if clip is not None:
-        n = values.numel()
-        launch(_clip, -(-n // size), values, n, size, float64_bits(clip), WIDTH=_width(size))
+        clip_all(values, size, clip, [values.numel()], [0])
+
+
+def clip_all(
+    values: Tensor, size: int, clip: float, elements: Sequence[int], begins: Sequence[int]
+) -> None:
+    """`clip_to_spread` of many tensors, where each begins."""
+    parts = _by_bucket(values, elements, begins, size)
+    launch_parts(_clip, parts, values, size, float64_bits(clip), WIDTH=_width(size))
 
 
 def _width(size: int) -> int:
@@ -115,37 +177,51 @@ def _width(size: int) -> int:
 
 
 @triton.jit
-def _above(values, thresholds, out, n, nbytes, size, GROUPS: tl.constexpr, INDEX: tl.constexpr):
-    group, at = places(GROUPS, INDEX)
-    v = tl.load(values + at, mask=at < n, other=0.0)
-    threshold = tl.load(thresholds + at // size, mask=at < n, other=0.0)
-    store_codes(out, group, (at < n) & (v >= threshold), nbytes, 1)
-
-
-@triton.jit(do_not_specialize=["key"])
-def _draw(
-    values, bounds, out, key: tl.uint64, n, nbytes, size,
-    GROUPS: tl.constexpr, INDEX: tl.constexpr,
+def _above(
+    values, thresholds, out, size, table, parts,
+    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    v = tl.load(values + at, mask=at < n, other=0.0)
-    bound = tl.load(bounds + at // size, mask=at < n, other=0.0)
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
+    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+    bucket = tl.load(column + 3 * parts) + at // size
+    threshold = tl.load(thresholds + bucket, mask=at < n, other=0.0)
+    place = out + tl.load(column + 4 * parts)
+    store_codes(place, group, (at < n) & (v >= threshold), (n + 7) // 8, 1)
+
+
+@triton.jit
+def _draw(
+    values, bounds, out, size, table, parts,
+    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
+    key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
+    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+    bucket = tl.load(column + 3 * parts) + at // size
+    bound = tl.load(bounds + bucket, mask=at < n, other=0.0)
     scale = magnifier(bound)
     low = -bound * scale
     fraction = (random16(key, group, GROUPS).to(tl.float32) + 0.5) * 2.0**-16
-    store_codes(out, group, (at < n) & (v * scale - low > fraction * (low * -2.0)), nbytes, 1)
+    up = (at < n) & (v * scale - low > fraction * (low * -2.0))
+    store_codes(out + tl.load(column + 4 * parts), group, up, (n + 7) // 8, 1)
 
 
 @triton.jit
 def _choose(
-    out, bits, lows, highs, n, nbytes, size, weight, GROUPS: tl.constexpr, INDEX: tl.constexpr
-):
-    group, at = places(GROUPS, INDEX)
-    low = weight * tl.load(lows + at // size, mask=at < n, other=0.0)
-    high = weight * tl.load(highs + at // size, mask=at < n, other=0.0)
-    total = tl.load(out + at, mask=at < n, other=0.0)
-    total = total + tl.where(load_codes(bits, group, nbytes, 1) != 0, high, low)
-    tl.store(out + at, total, mask=at < n)
+    out, bits, lows, highs, size, weight, table, parts,
+    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    column, number, n = own_part(table, parts, LANES)
+    group, at = places_of(number, GROUPS, INDEX)
+    bucket = tl.load(column + 3 * parts) + at // size
+    low = weight * tl.load(lows + bucket, mask=at < n, other=0.0)
+    high = weight * tl.load(highs + bucket, mask=at < n, other=0.0)
+    target = out + tl.load(column + 2 * parts) + at
+    total = tl.load(target, mask=at < n, other=0.0)
+    code = load_codes(bits + tl.load(column + 4 * parts), group, (n + 7) // 8, 1)
+    tl.store(target, total + tl.where(code != 0, high, low), mask=at < n)
 
 
 @triton.jit
@@ -165,15 +241,20 @@ def _about(values, first, length, centre, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _bucket(n, size):
+def _bucket(size, table, parts, LANES: tl.constexpr):
     """This program's bucket: where it begins, and its length."""
-    first = tl.program_id(0).to(tl.int64) * size
-    return first, tl.minimum(size, n - first).to(tl.int32)
+    column, number, n = own_part(table, parts, LANES)
+    first = number.to(tl.int64) * size
+    begin = tl.load(column + 2 * parts) + first
+    return begin, tl.minimum(size, n - first).to(tl.int32)
 
 
 @triton.jit
-def _means(values, found, n, size, iterations, buckets, WIDTH: tl.constexpr):
-    first, length = _bucket(n, size)
+def _means(
+    values, found, size, iterations, buckets, table, parts,
+    LANES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    first, length = _bucket(size, table, parts, LANES)
     elements = length.to(tl.float64)
     total, magnitude, count = _about(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     threshold = (total / elements).to(tl.float32)
@@ -198,8 +279,11 @@ def _means(values, found, n, size, iterations, buckets, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _sums(values, thresholds, found, n, size, buckets, WIDTH: tl.constexpr):
-    first, length = _bucket(n, size)
+def _sums(
+    values, thresholds, found, size, buckets, table, parts,
+    LANES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    first, length = _bucket(size, table, parts, LANES)
     bucket = tl.program_id(0)
     threshold = tl.load(thresholds + bucket)
     total, magnitude, count = _about(values, first, length, threshold, WIDTH)
@@ -223,8 +307,8 @@ def _mean_from(values, first, length, bound, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _halve(values, bounds, n, size, most, WIDTH: tl.constexpr):
-    first, length = _bucket(n, size)
+def _halve(values, bounds, size, most, table, parts, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    first, length = _bucket(size, table, parts, LANES)
     low = tl.cast(0.0, tl.float64)
     high = _mean_from(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     left = tl.cast(most, tl.int32)
@@ -242,8 +326,8 @@ def _halve(values, bounds, n, size, most, WIDTH: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["factor"])
-def _clip(values, n, size, factor: tl.uint64, WIDTH: tl.constexpr):
-    first, length = _bucket(n, size)
+def _clip(values, size, factor: tl.uint64, table, parts, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    first, length = _bucket(size, table, parts, LANES)
     elements = length.to(tl.float64)
     total, _, _ = _about(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     mean = total / elements

@@ -18,10 +18,19 @@ from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, ch
 from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.coding.rounding.levels import MAX_STEPS
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
+from gcsim.compressors.gpu.binary import (
+    add_all_chosen,
+    all_class_means,
+    all_optimal_bounds,
+    clip_all,
+    put_bits_above,
+    put_random_bits,
+)
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.indices import coded_positions, positions_of
@@ -323,13 +332,7 @@ def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> 
     """See `signsgd.count_votes`. The host waits once, for whether bits are set behind a last."""
     frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
     lengths = [packed_bytes(frame.numel, 1) for frame in frames]
-    whole, used = _as_long(frames, lengths), [frame.numel % 8 for frame in frames]
-    ends = zip(_places(message, frames), lengths, used, strict=True)
-    if whole and any(used):
-        at = [(place + n - 1, bits) for place, n, bits in ends if bits]
-        last, behind = there(at, message.device).T
-        whole = not bool((message[last] >> behind).any())
-    if not whole:
+    if not _as_long(frames, lengths) or not _unpadded(message, frames):
         for frame in frames:  # says what is wrong with which
             check_packed(frame.body, frame.numel, 1)
     add_votes(counts[0], torch.cat([frame.body for frame in frames]))
@@ -357,6 +360,83 @@ def write_said(
             out, more_than(counts[0], threshold), one, elements, begins, places, first, sizes,
             weight=0.5 if split else 1.0, add=threshold < half,
         )  # fmt: skip
+
+
+# --- one bit and two levels a bucket ----------------------------------------------------------
+
+
+def clip(gradient: Tensor, layout: BucketLayout, size: int, clip: float) -> None:
+    """See `bucket_levels._clip_all`."""
+    clip_all(gradient, size, clip, *_tensors(layout))
+
+
+def bingrad_b(gradient: Tensor, layout: BucketLayout, size: int, iterations: int) -> Tensor:
+    """See `bingrad_b.encoded`."""
+    elements, begins = _tensors(layout)
+    thresholds, *levels = all_class_means(gradient, size, iterations, elements, begins)
+    message, places, lengths = _binary(gradient, elements, levels, size, TWO_LEVELS)
+    put_bits_above(gradient, thresholds, size, message, elements, begins, places)
+    seal(message, lengths)
+    return message
+
+
+def bingrad_pb(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], size: int) -> Tensor:
+    """See `bingrad_pb.encoded`."""
+    elements, begins = _tensors(layout)
+    bounds = all_optimal_bounds(gradient, size, elements, begins)
+    message, places, lengths = _binary(gradient, elements, [bounds], size, SYMMETRIC)
+    put_random_bits(gradient, bounds, size, keys, message, elements, begins, places)
+    seal(message, lengths)
+    return message
+
+
+def _binary(
+    like: Tensor, elements: list[int], levels: list[Tensor], size: int, flags: int
+) -> tuple[Tensor, list[int], list[int]]:
+    """(a message with its levels; where bits go; bytes of each body)."""
+    heads = [4 * -(-n // size) for n in elements]
+    places = [0] * len(elements)
+    lengths = _sum([len(levels) * head for head in heads], [packed_bytes(n, 1) for n in elements])
+    message, places = begun(like, Codec.BINARY, elements, lengths, flags=flags, params=size)
+    for each in levels:
+        put(message, each.view(torch.uint8), heads, places)
+        places = _sum(places, heads)
+    return message, places, lengths
+
+
+def add_two_levels(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
+    known: tuple[Tensor, Tensor, int] | None = None,
+) -> Any:  # fmt: skip
+    """See `bingrad_b.add_decoded`."""
+    frames = _alike(message, layout, Codec.BINARY)
+    size = frames[0].params if frames else 0
+    elements, begins = _tensors(layout)
+    if size < 1 or any(frame.params != size for frame in frames):
+        return _NOT_HERE
+    of_each = {TWO_LEVELS: 2, SYMMETRIC: 1, KNOWN_LEVELS: 0}.get(frames[0].flags, -1)
+    if (of_each == 0) != (known is not None) or (known and size != known[2]) or of_each < 0:
+        return _NOT_HERE
+    cells = [4 * -(-n // size) for n in elements]
+    heads = [of_each * each for each in cells]
+    whole = _as_long(frames, _sum(heads, [packed_bytes(n, 1) for n in elements]))
+    if not whole or not _unpadded(message, frames):
+        return _NOT_HERE
+    if known is not None:
+        lows, highs, _ = known
+    else:
+        behind = zip(frames, heads, cells, strict=True)
+        last = [frame.body[head - each : head] for frame, head, each in behind]
+        highs = torch.cat(last).view(torch.float32)
+        lows = _floats(frames, cells) if of_each == 2 else -highs
+    places = _places(message, frames, heads)
+    add_all_chosen(out, message, lows, highs, elements, begins, places, size=size, weight=weight)
+    return None
+
+
+def add_symmetric(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
+    """See `bingrad_pb.add_decoded`."""
+    return add_two_levels(message, layout, out, weight)
 
 
 # --- values and indices -----------------------------------------------------------------------
@@ -470,6 +550,17 @@ def _alike(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) 
 
 def _as_long(frames: list[Frame], lengths: list[int]) -> bool:
     return [frame.body.numel() for frame in frames] == lengths
+
+
+def _unpadded(message: Tensor, frames: list[Frame]) -> bool:
+    """Whether zeros follow the bit of a tensor's last element, with which a body ends: one wait."""
+    lengths = [frame.body.numel() for frame in frames]
+    ends = zip(_places(message, frames, lengths), frames, strict=True)
+    at = [(end - 1, frame.numel % 8) for end, frame in ends if frame.numel % 8]
+    if not at:
+        return True
+    last, behind = there(at, message.device).T
+    return not bool((message[last] >> behind).any())
 
 
 def _places(message: Tensor, frames: list[Frame], heads: list[int] | None = None) -> list[int]:

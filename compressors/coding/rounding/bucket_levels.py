@@ -34,6 +34,7 @@ from gcsim.compressors.coding.frame import (
     Frame,
     as_bytes,
     from_bytes,
+    of_bucket,
     pack_frame,
     read_frame,
     together,
@@ -87,9 +88,14 @@ def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
     if clip is None:
         return bucket
     gradient = bucket.gradient.clone()
-    for _, values in batched(bucket.layout.views(gradient)):
-        clip_to_spread(values, size, clip)
+    _clip_all(gradient, bucket.layout, size, clip)
     return Bucket(layout=bucket.layout, gradient=gradient)
+
+
+@of_bucket("clip")
+def _clip_all(gradient: Tensor, layout: BucketLayout, size: int, clip: float) -> None:
+    for _, values in batched(layout.views(gradient)):
+        clip_to_spread(values, size, clip)
 
 
 @kernel("streaming", updates=("values",))

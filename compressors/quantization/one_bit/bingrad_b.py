@@ -34,7 +34,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frame import Codec, of_bucket
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.binary import (
     KNOWN_LEVELS,
@@ -98,23 +98,14 @@ class BinGradB(Compressor[BinGradBParameters]):
         bucket = clipped(bucket, size, self.parameters.clip)
         known = None
         if self.parameters.levels == "own":
-            message = self.encode(bucket)
+            given = bucket.layout, size, self.parameters.lloyd_iterations
+            message = encoded(bucket.gradient, *given)
         else:
             thresholds, lows, highs = yield from self._agree(bucket)
             message = self._encode_bits(bucket, thresholds)
             known = lows, highs, size
         payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded, known=known)
-
-    def encode(self, bucket: Bucket) -> Tensor:
-        """The message of a bucket's gradient with its own levels: uint8, one frame a tensor."""
-        size, frames = self.parameters.bucket, []
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            thresholds, *levels = class_means(values, size, self.parameters.lloyd_iterations)
-            bits = bits_above(values, thresholds, size)
-            both = torch.cat(levels)
-            frames.append(pack_binary(bits, both, numel=piece.numel, flags=TWO_LEVELS, size=size))
-        return torch.cat(frames)
 
     def _encode_bits(self, bucket: Bucket, thresholds: Tensor) -> Tensor:
         """The message without levels; thresholds are float32 `[buckets of all tensors]`."""
@@ -154,6 +145,19 @@ class BinGradB(Compressor[BinGradBParameters]):
         return torch.cat(parts, dim=1)
 
 
+@of_bucket("bingrad_b")
+def encoded(gradient: Tensor, layout: BucketLayout, size: int, iterations: int) -> Tensor:
+    """The message of a gradient with its own levels: uint8, one frame a tensor."""
+    frames = []
+    for piece, values in batched(layout.views(gradient)):
+        thresholds, *levels = class_means(values, size, iterations)
+        bits = bits_above(values, thresholds, size)
+        both = torch.cat(levels)
+        frames.append(pack_binary(bits, both, numel=piece.numel, flags=TWO_LEVELS, size=size))
+    return torch.cat(frames)
+
+
+@of_bucket("add_two_levels")
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
     known: tuple[Tensor, Tensor, int] | None = None,

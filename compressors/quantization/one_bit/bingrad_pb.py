@@ -29,8 +29,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, Frame
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import Codec, Frame, of_bucket
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.one_bit.binary import (
     SYMMETRIC,
@@ -93,16 +93,26 @@ class BinGradPb(Compressor[BinGradPbParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient, as it is: uint8, one frame a tensor."""
-        me, size = self.worker, self.parameters.bucket
-        frames = []
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            bounds = optimal_bounds(values, size)
-            key = random_key(me.seed, step, piece.index, "bingrad_pb rounding", me.rank)
-            bits = random_bits(values, bounds, size, key)
-            frames.append(pack_binary(bits, bounds, numel=piece.numel, flags=SYMMETRIC, size=size))
-        return torch.cat(frames)
+        me = self.worker
+        keys = [
+            random_key(me.seed, step, piece.index, "bingrad_pb rounding", me.rank)
+            for piece in bucket.layout.slices
+        ]
+        return encoded(bucket.gradient, bucket.layout, keys, self.parameters.bucket)
 
 
+@of_bucket("bingrad_pb")
+def encoded(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], size: int) -> Tensor:
+    """The message of a gradient, with a key for each tensor."""
+    frames = []
+    for (piece, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
+        bounds = optimal_bounds(values, size)
+        bits = random_bits(values, bounds, size, key)
+        frames.append(pack_binary(bits, bounds, numel=piece.numel, flags=SYMMETRIC, size=size))
+    return torch.cat(frames)
+
+
+@of_bucket("add_symmetric")
 @decoder(Codec.BINARY)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add -b or b of each element's bucket."""

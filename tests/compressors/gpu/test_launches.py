@@ -32,6 +32,8 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
     ("onebit_adam", {"freeze_step": 0}),
+    ("bingrad_b", {"clip": 2.0}),
+    ("bingrad_pb", {}),
 ]
 
 
