@@ -206,12 +206,14 @@ def together(values: Tensor) -> bool:
     return values.numel() < SHORT and values.is_cpu and not (counting() or handled(values))
 
 
-def of_bucket(name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`on_device("messages", name)` of what is done with all tensors of a bucket.
+def of_bucket(
+    name: str | None = None, file: str = "messages"
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`on_device(file, name)` of what is done with all tensors of a bucket.
 
     While somebody counts kernels, those of the loop over tensors are: the twin steps aside.
     """
-    return on_device("messages", name, aside=counting)
+    return on_device(file, name, aside=counting)
 
 
 # --- loops: a call for each frame, most of which are short ---------------------------------------

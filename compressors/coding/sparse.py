@@ -210,6 +210,7 @@ def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = 
     return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
 
 
+@of_bucket("add_signed", "word_messages")
 @decoder(Codec.SIGNED_INDEX)
 def add_signed(
     frame: Frame, part: Tensor, weight: float, levels: tuple[float, float] | None = None

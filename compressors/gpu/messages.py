@@ -7,13 +7,12 @@ the loop over tensors, whose kernels are launched for each: that says what is wr
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
 from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
@@ -34,6 +33,15 @@ from gcsim.compressors.gpu.binary import (
 from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.indices import coded_positions, positions_of
+from gcsim.compressors.gpu.layouts import (
+    alike,
+    as_long,
+    floats_in,
+    places_in,
+    sums,
+    tensors_of,
+    unpadded,
+)
 from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
 from gcsim.compressors.gpu.packing import combined, separated
@@ -63,7 +71,7 @@ _NOT_HERE: Any = NotImplemented
 
 def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
     """See `qsgd.encoded`. Of Elias codes the host waits for how long they are."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     steps, fixed = chosen.steps, _fixed_width(chosen.coding, chosen.steps)
     sizes = [chosen.bucket or max(1, n) for n in elements]
     buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
@@ -83,13 +91,13 @@ def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: 
         codes = gradient.new_empty(sum(elements), dtype=torch.uint8)
         encode(codes, starts(elements), 8)
         body, tails, sent = coded_levels(codes, elements, steps, chosen.coding)
-    lengths = _sum(heads, tails)
+    lengths = sums(heads, tails)
     message, bodies = begun(
         gradient, CODECS[chosen.coding], elements, lengths, flags=steps,
         params=chosen.bucket or 0, nonzero=sent,
     )  # fmt: skip
     put(message, norms.view(torch.uint8), heads, bodies)
-    places = _sum(bodies, heads)
+    places = sums(bodies, heads)
     if fixed:
         encode(message, places, code_bits(steps))
     else:
@@ -100,18 +108,18 @@ def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: 
 
 def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `qsgd.add_decoded`."""
-    frames = _alike(message, layout, CODINGS)
+    frames = alike(message, layout, CODINGS)
     if not frames or not 1 <= frames[0].flags <= MAX_STEPS:
         return _NOT_HERE
     coding, steps = CODINGS[frames[0].codec], frames[0].flags
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     sizes = [frame.params or max(1, frame.numel) for frame in frames]
     counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
     heads = [4 * count for count in counts]
     tails = [frame.body.numel() - head for frame, head in zip(frames, heads, strict=True)]
     if min(tails) < 0:
         return _NOT_HERE
-    codes, places, bits = message, _places(message, frames, heads), 8
+    codes, places, bits = message, places_in(message, frames, heads), 8
     if _fixed_width(coding, steps):
         bits = code_bits(steps)
         if tails != [packed_bytes(n, bits) for n in elements]:
@@ -124,7 +132,7 @@ def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) 
             return _NOT_HERE
         codes, places = found, starts(elements)
     most = add_parts(
-        out, codes, _floats(frames, heads), elements, begins, starts(counts), places, sizes=sizes,
+        out, codes, floats_in(frames, heads), elements, begins, starts(counts), places, sizes=sizes,
         steps=steps, bits=bits, weight=weight,
     )  # fmt: skip
     return None if most <= 2 * steps else _NOT_HERE
@@ -139,7 +147,7 @@ def bounds_and_scalars(
     gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Any
 ) -> list[tuple[float, float]]:
     """See `terngrad.bounds_and_scalars`."""
-    found = magnitudes_and_spreads(gradient.contiguous(), *_tensors(layout))
+    found = magnitudes_and_spreads(gradient.contiguous(), *tensors_of(layout))
     return [clipping(largest, spread, clip, scalar) for largest, spread in found]
 
 
@@ -148,14 +156,14 @@ def terngrad(
     scalars: Tensor, two_bit: bool,
 ) -> Tensor:  # fmt: skip
     """See `terngrad.encoded`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
     message, bodies = begun(
         gradient, Codec.TERNGRAD, elements, lengths, flags=TWO_BIT if two_bit else BASE3
     )
     heads, which = [4] * len(elements), list(range(len(elements)))
     put(message, scalars.view(torch.uint8), heads, bodies)
-    places = _sum(bodies, heads)
+    places = sums(bodies, heads)
     codes = message if two_bit else gradient.new_empty(gradient.numel(), dtype=torch.uint8)
     encode_parts(
         gradient.contiguous(), scalars, codes, elements, begins, which,
@@ -170,16 +178,16 @@ def terngrad(
 
 def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `terngrad.add_decoded`."""
-    frames = _alike(message, layout, Codec.TERNGRAD)
-    elements, begins = _tensors(layout)
+    frames = alike(message, layout, Codec.TERNGRAD)
+    elements, begins = tensors_of(layout)
     if not frames or frames[0].flags not in (TWO_BIT, BASE3):
         return _NOT_HERE
     two_bit = frames[0].flags == TWO_BIT
     lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
-    if not _as_long(frames, lengths):
+    if not as_long(frames, lengths):
         return _NOT_HERE
     heads, which = [4] * len(elements), list(range(len(elements)))
-    places = _places(message, frames, heads)
+    places = places_in(message, frames, heads)
     codes = message
     if not two_bit:
         codes = message.new_empty(out.numel())
@@ -187,7 +195,7 @@ def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: flo
         if largest >= 3**5 or stray:
             return _NOT_HERE
     most = add_parts(
-        out, codes, _floats(frames, heads), elements, begins, which,
+        out, codes, floats_in(frames, heads), elements, begins, which,
         places if two_bit else begins, sizes=[max(1, n) for n in elements], steps=1,
         bits=2 if two_bit else 8, weight=weight,
     )  # fmt: skip
@@ -199,7 +207,7 @@ def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: flo
 
 def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
     """See `natural.encoded`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     lengths = [power_bytes(n, bits) for n in elements]
     message, bodies = begun(gradient, Codec.NATURAL, elements, lengths, flags=bits)
     powers_of(gradient, message, elements, begins, bodies, keys, bits)
@@ -209,12 +217,12 @@ def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits:
 
 def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `natural.add_decoded`."""
-    frames = _alike(message, layout, Codec.NATURAL)
+    frames = alike(message, layout, Codec.NATURAL)
     bits = frames[0].flags if frames else 0
-    elements, begins = _tensors(layout)
-    if bits not in (8, 9) or not _as_long(frames, [power_bytes(n, bits) for n in elements]):
+    elements, begins = tensors_of(layout)
+    if bits not in (8, 9) or not as_long(frames, [power_bytes(n, bits) for n in elements]):
         return _NOT_HERE
-    places = _places(message, frames)
+    places = places_in(message, frames)
     right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
     return None if right else _NOT_HERE
 
@@ -224,7 +232,7 @@ def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
     """See `signsgd.encode`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     lengths = [packed_bytes(n, 1) for n in elements]
     message, bodies = begun(vector, Codec.SIGN, elements, lengths)
     buckets = Buckets(elements=elements, begins=begins, sizes=[max(1, n) for n in elements])
@@ -235,13 +243,13 @@ def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
 
 def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
     """See `signsgd.write_decoded`."""
-    frames = _alike(message, layout, Codec.SIGN)
-    elements, begins = _tensors(layout)
-    if not frames or not _as_long(frames, [packed_bytes(n, 1) for n in elements]):
+    frames = alike(message, layout, Codec.SIGN)
+    elements, begins = tensors_of(layout)
+    if not frames or not as_long(frames, [packed_bytes(n, 1) for n in elements]):
         return _NOT_HERE
     one, first = out.new_ones(1), [0] * len(elements)
     stray, _ = decode_parts(
-        out, message, one, elements, begins, _places(message, frames), first,
+        out, message, one, elements, begins, places_in(message, frames), first,
         [max(1, n) for n in elements], weight=1.0, add=False,
     )  # fmt: skip
     return _NOT_HERE if stray else None
@@ -269,9 +277,9 @@ def remembered_signs(
 def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Tensor]:
     """(the message; the scales of all blocks)."""
     heads = [4 * count for count in buckets.counts]
-    lengths = _sum(heads, [packed_bytes(n, 1) for n in buckets.elements])
+    lengths = sums(heads, [packed_bytes(n, 1) for n in buckets.elements])
     message, bodies = begun(values, Codec.SIGN_BLOCK, buckets.elements, lengths)
-    fold_parts(values.contiguous(), message, buckets, _sum(bodies, heads), **memory)
+    fold_parts(values.contiguous(), message, buckets, sums(bodies, heads), **memory)
     scales = means_of(memory.get("coded", values), buckets, "mean_abs")
     put(message, scales.view(torch.uint8), heads, bodies)
     seal(message, lengths)
@@ -282,8 +290,8 @@ def add_scaled_signs(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> Any:
     """See `scaled_sign.add_decoded`."""
-    frames = _alike(message, layout, Codec.SIGN_BLOCK)
-    elements, begins = _tensors(layout)
+    frames = alike(message, layout, Codec.SIGN_BLOCK)
+    elements, begins = tensors_of(layout)
     heads = [f.body.numel() - packed_bytes(f.numel, 1) for f in frames]
     counts = [head // 4 for head in heads]
     fits = [
@@ -295,7 +303,7 @@ def add_scaled_signs(
     if not frames or not all(fits) or not all(whole):
         return _NOT_HERE
     stray, right = decode_parts(
-        out, message, _floats(frames, heads), elements, begins, _places(message, frames, heads),
+        out, message, floats_in(frames, heads), elements, begins, places_in(message, frames, heads),
         starts(counts), lengths, weight=weight, add=not overwrite,
     )  # fmt: skip
     return None if right and not stray else _NOT_HERE
@@ -317,14 +325,14 @@ def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Te
 
 
 def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     sizes = [max(1, block_length(n, most)) for n in elements]
     return Buckets(elements=elements, begins=begins, sizes=sizes)
 
 
 def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
     """See `signsgd.no_counts`: one for the bits of all tensors."""
-    total = sum(packed_bytes(n, 1) for n in _tensors(layout)[0])
+    total = sum(packed_bytes(n, 1) for n in tensors_of(layout)[0])
     return [no_votes(8 * total, count, like)]
 
 
@@ -332,7 +340,7 @@ def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> 
     """See `signsgd.count_votes`. The host waits once, for whether bits are set behind a last."""
     frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
     lengths = [packed_bytes(frame.numel, 1) for frame in frames]
-    if not _as_long(frames, lengths) or not _unpadded(message, frames):
+    if not as_long(frames, lengths) or not unpadded(message, frames):
         for frame in frames:  # says what is wrong with which
             check_packed(frame.body, frame.numel, 1)
     add_votes(counts[0], torch.cat([frame.body for frame in frames]))
@@ -340,7 +348,7 @@ def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> 
 
 def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
     """See `signsgd.said`."""
-    elements, _ = _tensors(layout)
+    elements, _ = tensors_of(layout)
     lengths = [packed_bytes(n, 1) for n in elements]
     message, bodies = begun(counts[0], Codec.SIGN, elements, lengths)
     put(message, more_than(counts[0], half), lengths, bodies)
@@ -352,7 +360,7 @@ def write_said(
     counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
 ) -> None:
     """See `signsgd.write_said`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     places = starts([packed_bytes(n, 1) for n in elements])
     one, first, sizes = out.new_ones(1), [0] * len(elements), [max(1, n) for n in elements]
     for threshold in (half, half - 1) if split else (half,):
@@ -367,12 +375,12 @@ def write_said(
 
 def clip(gradient: Tensor, layout: BucketLayout, size: int, clip: float) -> None:
     """See `bucket_levels._clip_all`."""
-    clip_all(gradient, size, clip, *_tensors(layout))
+    clip_all(gradient, size, clip, *tensors_of(layout))
 
 
 def bingrad_b(gradient: Tensor, layout: BucketLayout, size: int, iterations: int) -> Tensor:
     """See `bingrad_b.encoded`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     thresholds, *levels = all_class_means(gradient, size, iterations, elements, begins)
     message, places, lengths = _binary(gradient, elements, levels, size, TWO_LEVELS)
     put_bits_above(gradient, thresholds, size, message, elements, begins, places)
@@ -382,7 +390,7 @@ def bingrad_b(gradient: Tensor, layout: BucketLayout, size: int, iterations: int
 
 def bingrad_pb(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], size: int) -> Tensor:
     """See `bingrad_pb.encoded`."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     bounds = all_optimal_bounds(gradient, size, elements, begins)
     message, places, lengths = _binary(gradient, elements, [bounds], size, SYMMETRIC)
     put_random_bits(gradient, bounds, size, keys, message, elements, begins, places)
@@ -396,11 +404,11 @@ def _binary(
     """(a message with its levels; where bits go; bytes of each body)."""
     heads = [4 * -(-n // size) for n in elements]
     places = [0] * len(elements)
-    lengths = _sum([len(levels) * head for head in heads], [packed_bytes(n, 1) for n in elements])
+    lengths = sums([len(levels) * head for head in heads], [packed_bytes(n, 1) for n in elements])
     message, places = begun(like, Codec.BINARY, elements, lengths, flags=flags, params=size)
     for each in levels:
         put(message, each.view(torch.uint8), heads, places)
-        places = _sum(places, heads)
+        places = sums(places, heads)
     return message, places, lengths
 
 
@@ -409,9 +417,9 @@ def add_two_levels(
     known: tuple[Tensor, Tensor, int] | None = None,
 ) -> Any:  # fmt: skip
     """See `bingrad_b.add_decoded`."""
-    frames = _alike(message, layout, Codec.BINARY)
+    frames = alike(message, layout, Codec.BINARY)
     size = frames[0].params if frames else 0
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     if size < 1 or any(frame.params != size for frame in frames):
         return _NOT_HERE
     of_each = {TWO_LEVELS: 2, SYMMETRIC: 1, KNOWN_LEVELS: 0}.get(frames[0].flags, -1)
@@ -419,8 +427,8 @@ def add_two_levels(
         return _NOT_HERE
     cells = [4 * -(-n // size) for n in elements]
     heads = [of_each * each for each in cells]
-    whole = _as_long(frames, _sum(heads, [packed_bytes(n, 1) for n in elements]))
-    if not whole or not _unpadded(message, frames):
+    whole = as_long(frames, sums(heads, [packed_bytes(n, 1) for n in elements]))
+    if not whole or not unpadded(message, frames):
         return _NOT_HERE
     if known is not None:
         lows, highs, _ = known
@@ -428,8 +436,8 @@ def add_two_levels(
         behind = zip(frames, heads, cells, strict=True)
         last = [frame.body[head - each : head] for frame, head, each in behind]
         highs = torch.cat(last).view(torch.float32)
-        lows = _floats(frames, cells) if of_each == 2 else -highs
-    places = _places(message, frames, heads)
+        lows = floats_in(frames, cells) if of_each == 2 else -highs
+    places = places_in(message, frames, heads)
     add_all_chosen(out, message, lows, highs, elements, begins, places, size=size, weight=weight)
     return None
 
@@ -447,7 +455,7 @@ def largest(
 ) -> tuple[Tensor, bool]:
     """See `topk.encoded`."""
     source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     sent = [count_kept(n, chosen.ratio) for n in elements]
     found = take_largest_of(
         source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
@@ -460,7 +468,7 @@ def largest(
 def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
     """See `threshold.encoded`. The host waits for how many pass of each tensor."""
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     parts = parts_of(source, elements, [blocks(n) for n in elements], begins)
     marks = new_marks_of(source, parts.firsts[-1], just_above(chosen.threshold))
     mark_parts(source, added, marks, parts)
@@ -479,7 +487,7 @@ def _sparse(
     values: Tensor, values_as: ValueFormat, coders: list[Coder],
 ) -> Tensor:  # fmt: skip
     """The message; what float16 rounds off goes back to the residual, if there is one."""
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     travels = travelling(values, values_as)
     if residual is not None and travels.dtype != values.dtype:
         owners = spread(there(begins, indices.device), sent)
@@ -499,10 +507,10 @@ def _sparse(
             tails[number] = length
         coded.append((body, sizes, own))
     flags = [int(coder) | (HALF if size == 2 else 0) for coder in coders]
-    lengths = _sum(heads, tails)
+    lengths = sums(heads, tails)
     message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
     put(message, travels.view(torch.uint8), heads, bodies)
-    places = _sum(bodies, heads)
+    places = sums(bodies, heads)
     for body, sizes, own in coded:
         put(message, body, sizes, [places[number] for number in own])
     seal(message, lengths)
@@ -512,7 +520,7 @@ def _sparse(
 def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `sparse.add_message`."""
     frames = [frame for _, frame in frames_of(message, layout, Codec.SPARSE)]
-    elements, begins = _tensors(layout)
+    elements, begins = tensors_of(layout)
     found = []
     for flags in sorted({frame.flags for frame in frames}):  # the tensors of each coder together
         own = [number for number, frame in enumerate(frames) if frame.flags == flags]
@@ -532,49 +540,3 @@ def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
         found.append((positions, numbers, sent, [begins[number] for number in own], lengths))
     right = [add_at_parts(out, *each, weight=weight) for each in found]
     return None if all(right) else _NOT_HERE
-
-
-# --- layouts and frames -----------------------------------------------------------------------
-
-
-def _tensors(layout: BucketLayout) -> tuple[list[int], list[int]]:
-    """(elements of each; where it begins)."""
-    return [p.numel for p in layout.slices], [p.offset for p in layout.slices]
-
-
-def _alike(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> list[Frame]:
-    """The frames of a message if they agree on codec and flags, else none."""
-    frames = [frame for _, frame in frames_of(message, layout, codec)]
-    return frames if len({(frame.codec, frame.flags) for frame in frames}) == 1 else []
-
-
-def _as_long(frames: list[Frame], lengths: list[int]) -> bool:
-    return [frame.body.numel() for frame in frames] == lengths
-
-
-def _unpadded(message: Tensor, frames: list[Frame]) -> bool:
-    """Whether zeros follow the bit of a tensor's last element, with which a body ends: one wait."""
-    lengths = [frame.body.numel() for frame in frames]
-    ends = zip(_places(message, frames, lengths), frames, strict=True)
-    at = [(end - 1, frame.numel % 8) for end, frame in ends if frame.numel % 8]
-    if not at:
-        return True
-    last, behind = there(at, message.device).T
-    return not bool((message[last] >> behind).any())
-
-
-def _places(message: Tensor, frames: list[Frame], heads: list[int] | None = None) -> list[int]:
-    """Where bodies begin in a message, or what is behind their heads."""
-    first = int(message.storage_offset())
-    places = [int(frame.body.storage_offset()) - first for frame in frames]
-    return _sum(places, heads) if heads else places
-
-
-def _floats(frames: list[Frame], heads: list[int]) -> Tensor:
-    """The float32 numbers that bodies begin with, one frame's after the other."""
-    some = [frame.body[:head] for frame, head in zip(frames, heads, strict=True)]
-    return torch.cat(some).view(torch.float32)
-
-
-def _sum(first: list[int], second: list[int]) -> list[int]:
-    return [a + b for a, b in zip(first, second, strict=True)]

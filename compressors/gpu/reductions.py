@@ -82,10 +82,10 @@ def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
     cuts = there([0, *ends], values.device)
-    return _joined(found, cuts, what)
+    return joined(found, cuts, what)
 
 
-def _joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
+def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
     """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
     out = found.new_empty(len(cuts) - 1)
     launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
@@ -126,8 +126,8 @@ def magnitudes_and_spreads(
     sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
     launch_parts(_moments, parts, values, largest, sums, parts.firsts[-1], BLOCK=BLOCK)
     cuts = there(parts.firsts, values.device)
-    top = _joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
-    rows = torch.stack((top, _joined(sums[0], cuts, SQUARES), _joined(sums[1], cuts, SQUARES)))
+    top = joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
+    rows = torch.stack((top, joined(sums[0], cuts, SQUARES), joined(sums[1], cuts, SQUARES)))
     found = []
     for n, (magnitude, total, squares) in zip(elements, rows.T.tolist(), strict=True):
         variance = squares / n - (total / n) ** 2 if n else 0.0

@@ -23,8 +23,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frame import Codec, Frame, of_bucket, pack_frame
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.selecting.marks import add_and_mark, take
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
@@ -80,16 +80,12 @@ class Strom(ErrorFeedback[StromParameters]):
         """Add the gradient to the residual and take out the signs: uint8, one frame a tensor."""
         tau = self.parameters.tau
         residual = bucket_state(self.residual, bucket)
+        if self.parameters.variant == "words":
+            return encoded(residual, bucket.gradient, bucket.layout, tau)
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = piece.of(residual)
-            if self.parameters.variant == "mxnet":
-                body = two_bits(memory, gradient, tau)
-                frames.append(pack_frame(Codec.TABLE, body, numel=piece.numel))
-                continue
-            indices, values = take(memory, add_and_mark(memory, gradient, just_above(tau)))
-            words = signed_words(memory, indices, values, tau, -tau)
-            frames.append(pack_signed(words, piece.numel))
+            body = two_bits(piece.of(residual), gradient, tau)
+            frames.append(pack_frame(Codec.TABLE, body, numel=piece.numel))
         return torch.cat(frames)
 
     @classmethod
@@ -106,6 +102,18 @@ class Strom(ErrorFeedback[StromParameters]):
 
 
 # --- the dense form ---------------------------------------------------------------------------
+
+
+@of_bucket("strom", "word_messages")
+def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float) -> Tensor:
+    """The message of words, one frame a tensor; what they say is taken out of the residual."""
+    frames = []
+    for piece, part in batched(layout.views(gradient)):
+        memory = piece.of(residual)
+        indices, values = take(memory, add_and_mark(memory, part, just_above(tau)))
+        words = signed_words(memory, indices, values, tau, -tau)
+        frames.append(pack_signed(words, piece.numel))
+    return torch.cat(frames)
 
 
 @kernel("streaming", updates=("memory",))

@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frame import Codec, as_bytes, of_bucket, pack_frame
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, written_back
@@ -105,35 +105,44 @@ class VarianceBased(Compressor[VarianceParameters]):
         second_moment = moments_of(bucket, "variance")
         delayed = self.kept("delayed", bucket)
         moment = self.kept("moment", bucket)
-        frames = []
-        for piece in batched(bucket.layout.slices):
-            place = slice(piece.offset, piece.offset + piece.numel)
-            body = self._send_clear(
-                piece, delayed[place], moment[place], bucket.gradient[place], second_moment[place]
-            )
-            sent = body.numel() // 4
-            frames.append(pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=sent))
-        return torch.cat(frames)
+        given = bucket.gradient, second_moment, bucket.layout, self.parameters
+        return encoded(delayed, moment, *given)
 
-    def _send_clear(
-        self, piece: TensorSlice, r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor
-    ) -> Tensor:
-        """One tensor's body; adds the step to r and v, zeroes what is sent (float32 `[n]`)."""
-        if piece.numel > INDEX_LIMIT:
-            raise InputError(
-                f"{piece.name} has {piece.numel} elements: 28-bit indices reach {INDEX_LIMIT}"
-            )
-        alpha, zeta = self.parameters.alpha, self.parameters.zeta
-        found, counts, largest = _add_and_find(
-            r, v, gradient, second_moment, alpha=alpha, zeta=zeta
+
+@of_bucket("variance", "word_messages")
+def encoded(
+    delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor,
+    layout: BucketLayout, parameters: VarianceParameters,
+) -> Tensor:  # fmt: skip
+    """The message of a step, float32 `[layout.numel]` each; delayed and moment in place."""
+    frames = []
+    for piece in batched(layout.slices):
+        r, v, g, m = (piece.of(each) for each in (delayed, moment, gradient, second_moment))
+        body = _send_clear(piece, r, v, g, m, parameters)
+        sent = body.numel() // 4
+        frames.append(pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=sent))
+    return torch.cat(frames)
+
+
+def _send_clear(
+    piece: TensorSlice, r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor,
+    parameters: VarianceParameters,
+) -> Tensor:  # fmt: skip
+    """One tensor's body; adds the step to r and v, zeroes what is sent (float32 `[n]`)."""
+    if piece.numel > INDEX_LIMIT:
+        raise InputError(
+            f"{piece.name} has {piece.numel} elements: 28-bit indices reach {INDEX_LIMIT}"
         )
-        if self.parameters.exponent_over == "tensor" and r.numel():
-            low, high = r.aminmax()
-            largest = float(torch.maximum(high, -low))
-        cap = largest_power(largest)
-        words = take_out(r, v, found, counts, cap=cap, drop=self.parameters.out_of_range == "drop")
-        exponent = r.new_tensor([(cap >> MANTISSA_BITS) - BIAS], dtype=torch.int8)
-        return torch.cat((as_bytes(exponent), as_bytes(words)))
+    found, counts, largest = _add_and_find(
+        r, v, gradient, second_moment, alpha=parameters.alpha, zeta=parameters.zeta
+    )
+    if parameters.exponent_over == "tensor" and r.numel():
+        low, high = r.aminmax()
+        largest = float(torch.maximum(high, -low))
+    cap = largest_power(largest)
+    words = take_out(r, v, found, counts, cap=cap, drop=parameters.out_of_range == "drop")
+    exponent = r.new_tensor([(cap >> MANTISSA_BITS) - BIAS], dtype=torch.int8)
+    return torch.cat((as_bytes(exponent), as_bytes(words)))
 
 
 def moments_of(bucket: Bucket, name: str) -> Tensor:

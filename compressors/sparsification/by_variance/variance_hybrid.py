@@ -28,7 +28,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -82,17 +83,24 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         second_moment = moments_of(bucket, "variance_hybrid")
         residual = bucket_state(self.residual, bucket)
         moment = self.kept("moment", bucket)
-        frames = []
-        for piece in batched(bucket.layout.slices):
-            if piece.numel > int(_INDEX):
-                raise InputError(f"{piece.name} has {piece.numel} elements: an index has 31 bits")
-            place = slice(piece.offset, piece.offset + piece.numel)
-            r, v, g, m = (
-                each[place] for each in (residual, moment, bucket.gradient, second_moment)
-            )
-            words = _add_and_send(r, v, g, m, self.parameters)
-            frames.append(pack_signed(words, piece.numel))
-        return torch.cat(frames)
+        given = bucket.gradient, second_moment, bucket.layout, self.parameters
+        return encoded(residual, moment, *given)
+
+
+@of_bucket("variance_hybrid", "word_messages")
+def encoded(
+    residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor,
+    layout: BucketLayout, parameters: VarianceHybridParameters,
+) -> Tensor:  # fmt: skip
+    """The message of a step, float32 `[layout.numel]` each; residual and moment in place."""
+    frames = []
+    for piece in batched(layout.slices):
+        if piece.numel > int(_INDEX):
+            raise InputError(f"{piece.name} has {piece.numel} elements: an index has 31 bits")
+        given = (piece.of(each) for each in (residual, moment, gradient, second_moment))
+        words = _add_and_send(*given, parameters)
+        frames.append(pack_signed(words, piece.numel))
+    return torch.cat(frames)
 
 
 @kernel("streaming", updates=("r", "v"))

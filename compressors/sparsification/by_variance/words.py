@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frame import Codec, Frame, from_bytes
+from gcsim.compressors.coding.frame import Codec, Frame, from_bytes, of_bucket
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
@@ -129,6 +129,7 @@ def _join(start: int, stop: int, words: Any, counts: Any, out: Any) -> None:
 # --- receiver ---------------------------------------------------------------------------------
 
 
+@of_bucket("add_powers", "word_messages")
 @decoder(Codec.VARIANCE)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the powers of two of a frame's words."""

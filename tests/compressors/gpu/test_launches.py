@@ -34,6 +34,9 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_adam", {"freeze_step": 0}),
     ("bingrad_b", {"clip": 2.0}),
     ("bingrad_pb", {}),
+    ("strom", {"threshold": 0.5}),
+    ("variance", {"alpha": 0.1}),
+    ("variance_hybrid", {"alpha": 0.1}),
 ]
 
 

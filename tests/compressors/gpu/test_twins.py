@@ -48,9 +48,11 @@ def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
         module, _, function = name.rpartition(".")
         loop = getattr(importlib.import_module(module), function)
         twin = on_device.twin(*place)
-        parameters = inspect.signature(loop).parameters
-        named = [key for key, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
-        assert list(inspect.signature(twin).parameters) == named, name
+        own, named = (
+            [key for key, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+            for parameters in (inspect.signature(each).parameters for each in (twin, loop))
+        )
+        assert own == named, name
 
 
 # --- packing --------------------------------------------------------------------------------------
