@@ -32,6 +32,7 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
@@ -117,6 +118,7 @@ def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float
 
 
 @kernel("streaming", updates=("memory",))
+@on_device("packing")
 def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
     """memory += gradient, and two bits an element of it, whose value is then taken out.
 
@@ -140,6 +142,7 @@ def add_codes(frame: Frame, part: Tensor, weight: float, tau: float) -> None:
 
 
 @kernel("streaming", updates=("out",))
+@on_device("packing", "add_two_bits")
 def _add(out: Tensor, packed: Tensor, level: float) -> Tensor:
     bad = np.zeros(1, dtype=np.uint8)
     with written_back(out) as target:

@@ -16,7 +16,7 @@ from gcsim.compressors.coding.indices import pairs
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.local_updates import cser, qsparse_local_sgd, qsparse_messages
 from gcsim.compressors.sparsification.by_size import dgc
-from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits
+from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits, strom
 from gcsim.compressors.sparsification.by_variance import variance, variance_hybrid, words
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
@@ -149,6 +149,14 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
         whole = taken if kind == "ties" else taken.round()  # whose sums are exact
         demand_same(dryden._means, whole)
         demand_same(dryden._enough, whole, [len(whole) // 2, 1])
+
+
+@few
+@given(values=VECTORS, seed=SEEDS, tau=st.sampled_from((0.1, 2.0)))
+def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
+    packed = demand_same(strom.two_bits, values, vector(values.numel(), "ties", seed), tau)
+    demand_same(strom._add, values, packed, tau / 3)
+    demand_same(strom._add, values, packed | 1, tau / 3)  # a code that stands for nothing
 
 
 def test_bytes_of_a_sign_and_a_magnitude() -> None:

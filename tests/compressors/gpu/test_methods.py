@@ -57,6 +57,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
     ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
     ("omnireduce", {"keep": "top", "ratio": 0.5}),
+    ("strom", {"variant": "mxnet"}),
 ]
 """Defaults are in `test_every_method.py`."""
 
