@@ -97,8 +97,8 @@ def encoded(
     for piece in batched(layout.slices):
         if piece.numel > int(_INDEX):
             raise InputError(f"{piece.name} has {piece.numel} elements: an index has 31 bits")
-        given = (piece.of(each) for each in (residual, moment, gradient, second_moment))
-        words = _add_and_send(*given, parameters)
+        r, v, g, m = (piece.of(each) for each in (residual, moment, gradient, second_moment))
+        words = _add_and_send(r, v, g, m, parameters)
         frames.append(pack_signed(words, piece.numel))
     return torch.cat(frames)
 

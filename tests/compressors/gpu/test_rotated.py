@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +15,10 @@ from tests.compressors.gpu.conftest import demand_same
 from tests.compressors.gpu.examples import EXACT, KEYS, SEEDS, few, vector
 
 
+@pytest.mark.parametrize(("n", "stages"), [(0, 3), (1, 0), (127, 3), (4100, 0), (70_001, 10)])
 @few
 @given(
-    n=st.sampled_from((0, 1, 7, 63, 127, 4100, 4100 * 16)), kind=st.sampled_from(("normal", "any")),
-    stages=st.sampled_from((0, 3, 7, 10)), most=st.sampled_from((0.0, 1e-42, 1.5)), seed=SEEDS,
+    kind=st.sampled_from(("normal", "any")), most=st.sampled_from((0.0, 1e-42, 1.5)), seed=SEEDS,
     keys=st.tuples(KEYS, KEYS),
 )  # fmt: skip
 def test_rotation_and_rounding(
