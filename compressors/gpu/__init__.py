@@ -1,1 +1,1 @@
-"""How do tensors on a GPU become payloads without leaving it? Kernels and torch's operators, one file a kind of work."""
+"""How do tensors on a GPU become payloads without leaving it? Kernels, one file a kind of work."""

@@ -38,7 +38,7 @@ def coded_levels(
     or "elias_sparse". For Elias codes the host waits twice at most.
     """
     if coding == "digits":
-        return *_digits(codes, elements, 2 * steps + 1), list(elements)
+        return *coded_digits(codes, elements, 2 * steps + 1), list(elements)
     tensors = torch.arange(len(elements), device=codes.device)
     owner = spread(tensors, elements)
     travels = torch.ones_like(owner)
@@ -67,7 +67,7 @@ def levels_of(
     """Undo `coded_levels`: uint8 `[sum of elements]`; None where bodies cannot be read, or are too
     long. Whether codes of digits are below 2s + 1 is left to who uses them."""
     if coding == "digits":
-        return _of_digits(body, sizes, elements, 2 * steps + 1)
+        return digits_in(body, sizes, elements, 2 * steps + 1)
     if 8 * body.numel() > LONGEST:
         return None
     if coding == "elias_dense":
@@ -87,7 +87,8 @@ def levels_of(
     return codes
 
 
-def _digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Tensor, list[int]]:
+def coded_digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Tensor, list[int]]:
+    """(bodies of `digits.pack_digits`, one behind the other; bytes of each)."""
     size, bits = group_of(base)
     planes = [-(-n // size) for n in elements]
     sizes = [packed_bytes(plane, bits) for plane in planes]
@@ -99,9 +100,10 @@ def _digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Tensor, 
     return fixed_codes(groups.long(), planes, [bits] * len(planes))
 
 
-def _of_digits(
+def digits_in(
     body: Tensor, sizes: Sequence[int], elements: Sequence[int], base: int
 ) -> Tensor | None:
+    """Undo `coded_digits`: uint8 `[sum of elements]`; None where bodies cannot be read."""
     size, bits = group_of(base)
     planes = [-(-n // size) for n in elements]
     if list(sizes) != [digit_bytes(n, base) for n in elements]:

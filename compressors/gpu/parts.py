@@ -86,9 +86,16 @@ def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
     return torch.repeat_interleave(found, times, output_size=sum(counts))
 
 
-def put(target: Tensor, source: Tensor, lengths: Sequence[int], places: Sequence[int]) -> None:
-    """Copy bytes that lie one behind the other, so many at a time, to their places in `target`."""
-    parts = parts_of(target, lengths, [blocks(n) for n in lengths], starts(lengths), places)
+def put(
+    target: Tensor, source: Tensor, lengths: Sequence[int], places: Sequence[int],
+    begins: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """Copy so many bytes (or other elements) at a time to their places in `target`.
+
+    In `source` they lie one behind the other, or begin there.
+    """
+    first = starts(lengths) if begins is None else begins
+    parts = parts_of(target, lengths, [blocks(n) for n in lengths], first, places)
     launch_parts(_copy, parts, source, target, BLOCK=BLOCK)
 
 

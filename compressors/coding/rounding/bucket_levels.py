@@ -228,6 +228,7 @@ def pack_levels(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) ->
     return pack_frame(Codec.LEVELS, body, numel=values.numel(), flags=count, params=size)
 
 
+@of_bucket(file="table_messages")
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * decoded message, in place; see `decoder`."""
     if together(out):

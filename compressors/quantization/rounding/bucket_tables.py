@@ -4,12 +4,15 @@ at random to them. They differ in where the levels lie (`tables`)."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.rounding.bucket_levels import (
     MAX_BUCKET,
     Clip,
@@ -69,9 +72,22 @@ class BucketTables(Compressor[P]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, chosen, frames = self.worker, self.parameters, []
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
-            tables = self.tables(values, chosen)
-            key = random_key(me.seed, step, piece.index, self.purpose, me.rank)
-            frames.append(pack_levels(values, tables, size=chosen.bucket, key=key))
-        return torch.cat(frames)
+        me = self.worker
+        keys = [
+            random_key(me.seed, step, piece.index, self.purpose, me.rank)
+            for piece in bucket.layout.slices
+        ]
+        return encoded(bucket.gradient, bucket.layout, keys, self.tables, self.parameters)
+
+
+@of_bucket(file="table_messages")
+def encoded(
+    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64],
+    tables: Callable[[Tensor, Any], Tensor], chosen: BucketTableParameters,
+) -> Tensor:  # fmt: skip
+    """The message of a gradient, with a key for each tensor; `tables` finds a tensor's levels."""
+    frames = []
+    for (_, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
+        found = tables(values, chosen)
+        frames.append(pack_levels(values, found, size=chosen.bucket, key=key))
+    return torch.cat(frames)

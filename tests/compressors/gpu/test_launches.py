@@ -34,6 +34,8 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_adam", {"freeze_step": 0}),
     ("bingrad_b", {"clip": 2.0}),
     ("bingrad_pb", {}),
+    ("orq", {"clip": 2.0}),
+    ("linear", {"levels": 9}),
     ("strom", {"threshold": 0.5}),
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
