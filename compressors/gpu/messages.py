@@ -45,17 +45,15 @@ from gcsim.compressors.gpu.layouts import (
 from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
 from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
 from gcsim.compressors.gpu.packing import combined, separated
-from gcsim.compressors.gpu.parts import by_part, parts_of, put, spread, starts
+from gcsim.compressors.gpu.parts import put, spread, starts
 from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
 from gcsim.compressors.gpu.selecting import (
-    mark_parts,
-    new_marks_of,
+    select,
     take_largest_of,
-    take_parts,
 )
 from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
 from gcsim.compressors.gpu.sparse import add_at_parts
-from gcsim.compressors.gpu.words import blocks, there
+from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
 from gcsim.compressors.quantization.rounding.qsgd import CODECS, CODINGS, code_bits
@@ -460,8 +458,8 @@ def largest(
     found = take_largest_of(
         source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
     )
-    coders = _coders(chosen.indices, elements, sent)
-    message = _sparse(residual, layout, sent, *found, chosen.values, coders)
+    coders = coders_of(chosen.indices, elements, sent)
+    message = sparse_message(residual, layout, sent, *found, chosen.values, coders)
     return message, all(coder.fixed_length for coder in coders)
 
 
@@ -469,20 +467,18 @@ def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chose
     """See `threshold.encoded`. The host waits for how many pass of each tensor."""
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
     elements, begins = tensors_of(layout)
-    parts = parts_of(source, elements, [blocks(n) for n in elements], begins)
-    marks = new_marks_of(source, parts.firsts[-1], just_above(chosen.threshold))
-    mark_parts(source, added, marks, parts)
-    sent = by_part(marks.counts, parts).tolist()
-    found = take_parts(source, marks, parts, clear=residual is not None)
-    coders = _coders(chosen.indices, elements, sent)
-    return _sparse(residual, layout, sent, *found, chosen.values, coders)
+    limits = [just_above(chosen.threshold)] * len(elements)
+    *found, sent = select(source, added, elements, begins, limits, clear=residual is not None)
+    coders = coders_of(chosen.indices, elements, sent)
+    return sparse_message(residual, layout, sent, *found, chosen.values, coders)
 
 
-def _coders(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:
+def coders_of(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:
+    """How the indices of each tensor travel."""
     return [choose_coder(coding, n, k) for n, k in zip(elements, sent, strict=True)]
 
 
-def _sparse(
+def sparse_message(
     residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
     values: Tensor, values_as: ValueFormat, coders: list[Coder],
 ) -> Tensor:  # fmt: skip

@@ -11,6 +11,7 @@ m 2^28 / n is exact in any order.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,13 +150,26 @@ def _magnitudes(
     values: Tensor, added: Tensor | None, threshold: float
 ) -> tuple[float, float, float]:
     n = values.numel()
-    sums = values.new_empty((3, blocks(n)), dtype=torch.float64)
-    launch(
-        _excess, blocks(n), values, values if added is None else added, sums, n, blocks(n),
-        float(np.float32(threshold)), ADD=added is not None, BLOCK=BLOCK,
-    )  # fmt: skip
-    count, total, squares = sums.sum(1).tolist()
+    ((count, total, squares),) = magnitudes_of(values, added, [n], [0], [threshold])
     return float(n) if added is not None else count, total, squares
+
+
+def magnitudes_of(
+    values: Tensor, added: Tensor | None, elements: Sequence[int], begins: Sequence[int],
+    thresholds: Sequence[float],
+) -> list[tuple[float, float, float]]:  # fmt: skip
+    """Of many tensors, after `added` is added in place, if given: of each one's excess of |v| over
+    its threshold, where positive, (count, sum, sum of squares); one wait."""
+    words = np.array(thresholds, dtype=np.float32).view(np.uint32).tolist()
+    parts = parts_of(values, elements, [blocks(n) for n in elements], begins, words)
+    sums = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
+    launch_parts(
+        _excess, parts, values, values if added is None else added, sums, parts.firsts[-1],
+        ADD=added is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    cuts = there(parts.firsts, values.device)
+    rows = torch.stack([joined(each, cuts, SQUARES) for each in sums])
+    return [(count, total, squares) for count, total, squares in rows.T.tolist()]
 
 
 def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
@@ -220,14 +234,20 @@ def _weigh(bits, sums, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _excess(values, added, sums, n, programs, threshold, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def _excess(
+    values, added, sums, programs, table, parts,
+    LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """By block, of |v| - threshold where that is positive: their number, sum, sum of squares."""
     program = tl.program_id(0)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + at, mask=at < n, other=0.0)
+    column, number, n = own_part(table, parts, LANES)
+    threshold = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
+    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(column + 2 * parts) + within
+    v = tl.load(values + at, mask=within < n, other=0.0)
     if ADD:
-        v = v + tl.load(added + at, mask=at < n, other=0.0)
-        tl.store(values + at, v, mask=at < n)
+        v = v + tl.load(added + at, mask=within < n, other=0.0)
+        tl.store(values + at, v, mask=within < n)
     above = tl.abs(v) > threshold
     x = tl.where(above, tl.abs(v) - threshold, 0.0).to(tl.float64)
     tl.store(sums + program, tl.sum(above.to(tl.float64), axis=0))

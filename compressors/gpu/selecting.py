@@ -55,28 +55,31 @@ def _marked(
     up: float | np.float32,
     down: float | np.float32 | None,
 ) -> Marks:
-    marks = _new_marks(values, up, down)
-    mark_parts(values, added, marks, _whole(values))
+    marks = new_marks_of(values, blocks(values.numel()), up, down)
+    mark_parts(values, added, marks.counts, _whole(values, marks))
     return marks
 
 
-def mark_parts(values: Tensor, added: Tensor | None, marks: Marks, parts: Parts) -> None:
-    """`mark` (or `add_and_mark`) tensors that `parts` says the places of, into marks of all."""
+def mark_parts(values: Tensor, added: Tensor | None, counts: Tensor, parts: Parts) -> None:
+    """`mark` (or `add_and_mark`) the tensors of `limited_parts`; how many each block has."""
     launch_parts(
-        _mark, parts, values, values if added is None else added, marks.counts,
-        float(marks.up), float(marks.down), ADD=added is not None, BLOCK=BLOCK,
+        _mark, parts, values, values if added is None else added, counts, ADD=added is not None,
+        BLOCK=BLOCK,
     )  # fmt: skip
 
 
-def _whole(values: Tensor) -> Parts:
-    n = values.numel()
-    return parts_of(values, [n], [blocks(n)], [0])
+def limited_parts(
+    values: Tensor, elements: Sequence[int], begins: Sequence[int],
+    ups: Sequence[float | np.float32], downs: Sequence[float | np.float32] | None = None,
+) -> Parts:  # fmt: skip
+    """Tensors of which is marked what is outside (down, up), down -up unless given."""
+    lower = [-up for up in ups] if downs is None else downs
+    words = [np.array(each, dtype=np.float32).view(np.uint32).tolist() for each in (ups, lower)]
+    return parts_of(values, elements, [blocks(n) for n in elements], begins, *words)
 
 
-def _new_marks(
-    values: Tensor, up: float | np.float32, down: float | np.float32 | None = None
-) -> Marks:
-    return new_marks_of(values, blocks(values.numel()), up, down)
+def _whole(values: Tensor, marks: Marks) -> Parts:
+    return limited_parts(values, [values.numel()], [0], [marks.up], [marks.down])
 
 
 def new_marks_of(
@@ -101,21 +104,34 @@ def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, 
     counts = torch.as_tensor(marks.counts, device=values.device)  # a loop's own are an array
     if n > BLOCK * len(counts):
         raise InternalError(f"marks of {len(counts)} blocks for {n} elements")
-    found = Marks(down=marks.down, up=marks.up, counts=counts, places=marks.places)
-    return take_parts(values, found, _whole(values), clear=clear)
+    return take_parts(values, counts, marks.total, _whole(values, marks), clear=clear)
 
 
-def take_parts(values: Tensor, marks: Marks, parts: Parts, *, clear: bool) -> tuple[Tensor, Tensor]:
+def take_parts(
+    values: Tensor, counts: Tensor, total: int, parts: Parts, *, clear: bool
+) -> tuple[Tensor, Tensor]:
     """`take` of what `mark_parts` marked: indices within their tensor, one tensor after another."""
-    indices = values.new_empty(marks.total, dtype=torch.int64)
-    taken = values.new_empty(len(indices))
+    indices = values.new_empty(total, dtype=torch.int64)
+    taken = values.new_empty(total)
     launch_parts(
-        _take, parts, values, marks.counts.cumsum(0) - marks.counts, indices, taken,
-        float(marks.up), float(marks.down), CLEAR=clear, BLOCK=BLOCK,
-    )  # fmt: skip
+        _take, parts, values, counts.cumsum(0) - counts, indices, taken, CLEAR=clear, BLOCK=BLOCK
+    )
     if bool(taken.isnan().any()):
         raise InputError("cannot select by magnitude: a value is not a number")
     return indices, taken
+
+
+def select(
+    values: Tensor, added: Tensor | None, elements: Sequence[int], begins: Sequence[int],
+    limits: Sequence[float | np.float32], *, clear: bool,
+) -> tuple[Tensor, Tensor, list[int]]:  # fmt: skip
+    """(indices within their tensor and values of what is not inside (-limit, limit) of each tensor,
+    after `added` is added, if given; how many of each, for which the host waits)."""
+    parts = limited_parts(values, elements, begins, limits)
+    counts = values.new_empty(parts.firsts[-1], dtype=torch.int64)
+    mark_parts(values, None if added is None else added.contiguous(), counts, parts)
+    sent = by_part(counts, parts).tolist()
+    return *take_parts(values, counts, sum(sent), parts, clear=clear), sent
 
 
 def take_largest(
@@ -223,8 +239,16 @@ def _kth(
 
 
 @triton.jit
+def _inside(v, column, parts):
+    """Whether values are between the limits of their part; NaN is not."""
+    up = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
+    down = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
+    return (v < up) & (v > down)
+
+
+@triton.jit
 def _mark(
-    values, added, counts, up, down, table, parts,
+    values, added, counts, table, parts,
     LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts, LANES)
@@ -234,21 +258,21 @@ def _mark(
     if ADD:
         v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
         tl.store(source, v, mask=at < n)
-    inside = (v < up) & (v > down)  # NaN is not
+    inside = _inside(v, column, parts)
     hits = tl.where((at < n) & (inside == 0), 1, 0)
     tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
 
 
 @triton.jit
 def _take(
-    values, offsets, indices, taken, up, down, table, parts,
+    values, offsets, indices, taken, table, parts,
     LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts, LANES)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
-    inside = (v < up) & (v > down)
+    inside = _inside(v, column, parts)
     hit = (at < n) & (inside == 0)
     place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit.to(tl.int32), axis=0) - 1
     tl.store(indices + place, at, mask=hit)

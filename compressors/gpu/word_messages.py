@@ -17,12 +17,12 @@ from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.sparse import INDEX_LIMIT
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import alike, as_long, tensors_of
-from gcsim.compressors.gpu.parts import by_part, parts_of, put, spread
+from gcsim.compressors.gpu.parts import put, spread
 from gcsim.compressors.gpu.reductions import MAGNITUDE, Buckets, bucket_totals
-from gcsim.compressors.gpu.selecting import mark_parts, new_marks_of, take_parts
+from gcsim.compressors.gpu.selecting import select
 from gcsim.compressors.gpu.sparse import add_at_parts
 from gcsim.compressors.gpu.variance import find_parts, send, words_of_powers
-from gcsim.compressors.gpu.words import blocks, there
+from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 from gcsim.compressors.sparsification.by_variance import words as by_hand
@@ -38,11 +38,8 @@ def strom(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float) 
     elements, begins = tensors_of(layout)
     if max(elements) > INDEX_LIMIT:
         return _NOT_HERE
-    parts = parts_of(residual, elements, [blocks(n) for n in elements], begins)
-    marks = new_marks_of(residual, parts.firsts[-1], just_above(tau))
-    mark_parts(residual, gradient.contiguous(), marks, parts)
-    sent = by_part(marks.counts, parts).tolist()
-    indices, taken = take_parts(residual, marks, parts, clear=False)
+    limits = [just_above(tau)] * len(elements)
+    indices, taken, sent = select(residual, gradient, elements, begins, limits, clear=False)
     minus = taken < 0
     level = float(np.float32(tau))
     places = indices + spread(there(begins, indices.device), sent)

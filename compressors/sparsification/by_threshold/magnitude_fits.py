@@ -87,15 +87,16 @@ def moments_of(memory: Tensor, added: Tensor | None, *, logarithms: bool) -> Mom
         zeros, total = _sum_of_logarithms(memory)
         floor = math.sqrt(sums[2]) * 2.0**-52
         mean_log = (total + zeros * math.log(floor)) / n
-    return _of_sums(n, *sums[1:], mean_log=mean_log)
+    return of_sums(n, *sums[1:], mean_log=mean_log)
 
 
 def excess_of(values: Tensor, threshold: float) -> Moments:
     """Of |values| - threshold where that is positive."""
-    return _of_sums(*_sums(values, threshold))
+    return of_sums(*_sums(values, threshold))
 
 
-def _of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -> Moments:
+def of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -> Moments:
+    """Of so many numbers with this sum and sum of squares."""
     n = int(count)
     mean = total / n if n else 0.0
     variance = max(0.0, (squares - total * mean) / (n - 1)) if n > 1 else 0.0

@@ -34,13 +34,15 @@ code github.com/sands-lab/SIDCo (the classes with error correction).
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import mark, take
 from gcsim.compressors.coding.selecting.selection import take_largest
@@ -124,36 +126,44 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        chosen = self.parameters
-        residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
-        frames = []
-        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = None if residual is None else piece.of(residual)
-            if memory is None:
-                indices, values = self._select(piece, gradient, None)
-            else:
-                indices, values = self._select(piece, memory, gradient)
-            sent = sent_of(memory, indices, values, chosen.values)
-            frames.append(pack_sparse(sent, indices, piece.numel, chosen.indices))
-        return torch.cat(frames)
+        feedback = self.parameters.error_feedback
+        residual = bucket_state(self.residual, bucket) if feedback else None
+        return encoded(bucket.gradient, residual, bucket.layout, self)
 
-    def _select(
+    def select(
         self, piece: TensorSlice, memory: Tensor, added: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """memory += added, and what is selected (and, with `added`, cleared) of it."""
-        state = self._stages.setdefault(piece.index, _Stages())
         moments = moments_of(memory, added, logarithms=self.parameters.distribution == "gamma")
-        threshold = self._threshold(memory, moments, self.parameters.stages or state.count)
+        threshold = self._threshold(memory, moments, self.stages_of(piece))
         marks = mark(memory, just_above(min(threshold, 3e38)))
         found = take(memory, marks, clear=added is not None)
         if not found[0].numel() and moments.mean > 0:
             found = take_largest(memory, 1, clear=added is not None)
-        if piece.numel:
-            self._adapt(state, found[0].numel() / piece.numel)
+        self.adapt(piece, found[0].numel())
         return found
+
+    def stages_of(self, piece: TensorSlice) -> int:
+        """How many stages a tensor's search has."""
+        return self.parameters.stages or self._stages.setdefault(piece.index, _Stages()).count
+
+    def adapt(self, piece: TensorSlice, sent: int) -> None:
+        """So many elements of a tensor are sent: what stages does it have from now on?"""
+        if piece.numel:
+            self._adapt(self._stages.setdefault(piece.index, _Stages()), sent / piece.numel)
 
     def _threshold(self, values: Tensor, moments: Moments, stages: int) -> float:
         """t of `values`, whose moments over zero are known."""
+        search = self.search(moments, stages)
+        answer: Any = None
+        while True:
+            try:
+                answer = excess_of(values, search.send(answer))
+            except StopIteration as done:
+                return float(done.value)
+
+    def search(self, moments: Moments, stages: int) -> Generator[float, Moments, float]:
+        """Thresholds whose excess's moments it asks for; the last one, by values' moments."""
         target, first = self.parameters.ratio, self.parameters.first_ratio
         distribution = self.parameters.distribution
         if target >= first:
@@ -163,7 +173,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
             "exponential" if distribution == "exponential" else "generalised_pareto"
         )
         for _ in range(stages - 1):
-            excess = excess_of(values, threshold)
+            excess = yield threshold
             if not excess.count:
                 break
             threshold += quantile(excess, (target / first) ** (1 / (stages - 1)), tail)
@@ -186,3 +196,20 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     @classmethod
     def properties(cls, parameters: SidcoParameters) -> Properties:
         return Properties(error_bound=energy, conserves=parameters.error_feedback)
+
+
+@of_bucket(file="fitted")
+def encoded(
+    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, method: Sidco
+) -> Tensor:
+    """The message of a gradient, which is added to the residual, if there is one."""
+    chosen, frames = method.parameters, []
+    for piece, part in batched(layout.views(gradient)):
+        memory = None if residual is None else piece.of(residual)
+        if memory is None:
+            indices, values = method.select(piece, part, None)
+        else:
+            indices, values = method.select(piece, memory, part)
+        sent = sent_of(memory, indices, values, chosen.values)
+        frames.append(pack_sparse(sent, indices, piece.numel, chosen.indices))
+    return torch.cat(frames)

@@ -36,6 +36,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("bingrad_pb", {}),
     ("orq", {"clip": 2.0}),
     ("linear", {"levels": 9}),
+    ("sidco", {}),
     ("strom", {"threshold": 0.5}),
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),

@@ -47,6 +47,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("variance_bounded", {"bound": 0.5}),
     ("dgc", {"nesterov": True, "ratio": 0.05, "too_many": "rescale", "sample_ratio": 0.1}),
     ("sidco", {"distribution": "gamma", "stages": 2}),
+    ("sidco", {"stages": 3, "ratio": 0.05, "first_ratio": 0.4}),
     ("bingrad_b", {"lloyd_iterations": 3, "clip": 1.7, "bucket": 100}),
     ("bingrad_b", {"levels": "coherent"}),
     ("orq", {"refine": True, "clip": 2.5, "levels": 9, "bucket": 500}),
