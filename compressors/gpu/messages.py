@@ -468,9 +468,10 @@ def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chose
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
     elements, begins = tensors_of(layout)
     limits = [just_above(chosen.threshold)] * len(elements)
-    *found, sent = select(source, added, elements, begins, limits, clear=residual is not None)
+    clear = residual is not None
+    indices, values, sent = select(source, added, elements, begins, limits, clear=clear)
     coders = coders_of(chosen.indices, elements, sent)
-    return sparse_message(residual, layout, sent, *found, chosen.values, coders)
+    return sparse_message(residual, layout, sent, indices, values, chosen.values, coders)
 
 
 def coders_of(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:

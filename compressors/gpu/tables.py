@@ -166,7 +166,7 @@ def add_parts_from_tables(
     )  # fmt: skip
     launch_parts(
         _look_up, parts, out, codes, tables, size, float(np.float32(weight)),
-        COUNT=tables.shape[1], BLOCK=BLOCK,
+        COUNT=tables.shape[1], INDEX=parts.index, BLOCK=BLOCK,
     )  # fmt: skip
 
 
@@ -233,10 +233,10 @@ def _round(
 @triton.jit
 def _look_up(
     out, codes, tables, size, weight, table, parts,
-    LANES: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr, COUNT: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts, LANES)
-    at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = number.to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     code = tl.load(codes + tl.load(column + 4 * parts) + at, mask=at < n, other=0).to(tl.int32)
     bucket = tl.load(column + 3 * parts) + at // size
     level = tl.load(tables + bucket * COUNT + code, mask=at < n, other=0.0)
