@@ -19,10 +19,10 @@ from gcsim.compressors.coding.frame import as_bytes
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 
-from triton.language import standard  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
+from triton.language import standard
+from triton.runtime import interpreter
 
-from gcsim.compressors.gpu import frames  # noqa: E402
+from gcsim.compressors.gpu import frames
 
 ON_HOST = 96
 """Bytes of the longest thing that may come to the host: headers and moments of three tensors."""
@@ -38,7 +38,7 @@ def kernels() -> Iterator[None]:
     try:
         with (
             np.errstate(all="ignore"),  # the interpreter's numpy; overflow is no error on a device
-            mock.patch.object(interpreter, "_patch_lang", lambda _: mock.Mock()),
+            mock.patch.object(interpreter, "_patch_lang", return_value=mock.Mock()),
         ):
             yield
     finally:
