@@ -4,7 +4,7 @@ Twins of `coding/integers/elias.py` and of `coding/rounding/level_words.py`. Wri
 the lengths of words are added up, which says where each begins, and each byte is gathered from the
 words that reach into it. A reader cannot know where a word begins before it has read all others, so
 what begins at each bit is read, wherever that is, and where it ends; from the first bit on, these
-steps are followed by twice as many at a time. Reading takes about 40 bytes a bit, therefore bodies
+steps are followed by twice as many at a time. Reading takes about 50 bytes a bit, therefore bodies
 of more than `LONGEST` bits are the host's.
 """
 
