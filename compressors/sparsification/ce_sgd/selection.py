@@ -36,12 +36,12 @@ from gcsim.compressors.sparsification.ce_sgd.speculation import (
 
 Counts = NDArray[np.int64]
 
-_REWARD, _KEEP, _DRAW = range(3)
+REWARD, KEEP, DRAW = range(3)
 _NOTHING = np.zeros(0, dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Found:
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
     """Of each block: int64 `[ceil(n / BLOCK)]`."""
 
     chosen: Counts
@@ -70,9 +70,9 @@ class Selection:
         """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
         self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
         """See `bit_starts`, of V."""
-        self._near = torch.zeros_like(self.chosen)
+        self.near = torch.zeros_like(self.chosen)
         """One bit an element: outside of V, and of its block's lowest M."""
-        self._begun = False
+        self.begun = False
 
     def renew(
         self, values: Tensor, improved: bool | None, wanted: int, key: np.uint64,
@@ -84,19 +84,21 @@ class Selection:
         needed. Returns (whether V differs from the last one, or is the first, speculative indices:
         int32 ascending, as many as wanted or as are outside of V).
         """
-        first, self._begun = not self._begun, True
-        mode = _DRAW if first or improved is False else _REWARD if improved else _KEEP
-        weights, highest = (values, largest_magnitude(values)) if mode == _DRAW else (None, 0.0)
+        first, mode = self.begin(improved)
+        weights, highest = (values, largest_magnitude(values)) if mode == DRAW else (None, 0.0)
         settings = mode, highest, self.unsent_limit
-        counts = _choose(self.chosen, self.rewards, self.age, self._near, weights, settings, key)
-        found = _Found(
-            chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3], changed=counts[4]
-        )
+        counts = _choose(self.chosen, self.rewards, self.age, self.near, weights, settings, key)
+        found = Found(*counts)
         self.starts[1:] = found.chosen.cumsum()
-        plan = self._plan(found, wanted, draws)
+        plan = self.plan(found, wanted, draws)
         return first or bool(found.changed.any()), self._speculate(plan, key)
 
-    def _plan(self, found: _Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
+    def begin(self, improved: bool | None) -> tuple[bool, int]:
+        """A step: (whether it is the first one, what is done with V)."""
+        first, self.begun = not self.begun, True
+        return first, DRAW if first or improved is False else REWARD if improved else KEEP
+
+    def plan(self, found: Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
         wanted = min(wanted, self.age.numel() - int(self.starts[-1]))
         lowest = min(found.lowest.tolist(), default=int(NEVER))
         at_lowest = np.where(found.lowest == lowest, found.ties, 0)
@@ -122,7 +124,7 @@ class Selection:
         if not indices.numel():
             return indices
         with written_back(self.age) as age:
-            near = array(self._near)
+            near = array(self.near)
             find(indices, (array(self.rewards), age, near), plan, (key, self.unsent_limit))
         return indices.to(self.age.device)
 
@@ -135,10 +137,10 @@ def _choose(
     chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
     settings: tuple[int, float, int], key: np.uint64,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """A step of V, M and the ages, in place; five numbers a block: see `_Found`."""
+    """A step of V, M and the ages, in place; five numbers a block: see `Found`."""
     n = rewards.numel()
     mode, highest, limit = settings
-    if mode == _DRAW:
+    if mode == DRAW:
         count_random(n, 16)
     counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
     with (
@@ -148,7 +150,7 @@ def _choose(
         written_back(near) as lowest,
     ):
         in_parallel(
-            _choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
+            choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
             np.ascontiguousarray(array(weights)), key, np.float64(highest), np.uint8(limit),
             counts, grain=BLOCK,
         )  # fmt: skip
@@ -156,7 +158,7 @@ def _choose(
 
 
 @loop
-def _choose_blocks(
+def choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
     weights: Any, key: Any, highest: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
@@ -168,7 +170,7 @@ def _choose_blocks(
         last = min(first + BLOCK, stop)
         m, age = rewards[first:last], ages[first:last]
         bits = selection[first // 8 : (last + 7) // 8]
-        if mode == _DRAW:
+        if mode == DRAW:
             for j in range((m.size + 3) // 4):
                 words[j] = bits64(key, first // 4 + j)
             _draw(words.view(np.uint16), weights[first:last], highest, chosen)
@@ -181,7 +183,7 @@ def _choose_blocks(
             for b in range(bits.size):
                 for j in range(8):
                     chosen[8 * b + j] = (bits[b] >> np.uint8(j)) & np.uint8(1)
-        if mode == _REWARD:
+        if mode == REWARD:
             for i in range(m.size):
                 m[i] += np.int32(chosen[i])
         _look_outside(chosen, m, age, limit, counts[:, block])

@@ -70,7 +70,7 @@ def find(
     key, limit = draw
     rewards, age, near = state
     in_parallel(
-        _find_blocks, age.size, rewards, age, near, plan.marked, np.int64(plan.level),
+        find_blocks, age.size, rewards, age, near, plan.marked, np.int64(plan.level),
         np.uint8(limit), plan.below, plan.ties, plan.drawn, np.cumsum(sizes) - sizes, ~key,
         array(indices), grain=BLOCK,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def _level(age: Any, reward: Any, limit: Any) -> Any:
 
 
 @loop
-def _find_blocks(
+def find_blocks(
     start: int, stop: int, rewards: Any, ages: Any, nears: Any, marked: bool, level: Any,
     limit: Any, below: Any, ties: Any, drawn: Any, starts: Any, key: Any, indices: Any,
 ) -> None:  # fmt: skip
