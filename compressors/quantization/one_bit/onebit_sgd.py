@@ -138,8 +138,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         received = yield AllToAll(payloads=self._encode(values, matrices, count, added))
         own = stripes_of(matrices, count)
         total = self._owned(layout, own, bucket.gradient)
-        for payload in received:
-            add_stripe(payload, layout, total, 1.0 / count, matrices=own, stripe=(0, 1))
+        _add_all(received, layout, total, 1.0 / count, own, (0, 1), 0)
         (message,) = self._encode(total, own, 1)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
@@ -323,8 +322,8 @@ def add_stripe(
     """
     number, count = stripe
     if together(out):
-        given = matrices.table(count), number, array(out), np.float32(weight), int(Codec.BINARY)
-        if add_stripes(array(message), *given):
+        given = matrices.table(count), np.array([number]), array(out), np.float32(weight)
+        if add_stripes(array(message).reshape(1, -1), *given, int(Codec.BINARY)):
             return  # else it is damaged, and what follows says where
     frames = frames_of(message, layout, Codec.BINARY)
     for (piece, frame), matrix in zip(frames, matrices, strict=True):
@@ -347,5 +346,23 @@ def _add_stripes(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices, count: int
 ) -> None:
     """Those of all owners, in order."""
-    for owner, answer in enumerate(answers):
-        add_stripe(answer, layout, out, 1.0, matrices=matrices, stripe=(owner, count))
+    _add_all(answers, layout, out, 1.0, matrices, (0, count), 1)
+
+
+def _add_all(
+    messages: Iterable[Tensor], layout: BucketLayout, out: Tensor, weight: float,
+    matrices: Matrices, first: tuple[int, int], next_one: int,
+) -> None:  # fmt: skip
+    """`add_stripe` of each message: of the first stripe, and of that so many further, and so on."""
+    number, count = first
+    if together(out):
+        messages = list(messages)
+        if len({message.numel() for message in messages}) == 1:
+            numbers = number + next_one * np.arange(len(messages))
+            given = matrices.table(count), numbers, array(out), np.float32(weight)
+            done = add_stripes(array(torch.stack(messages)), *given, int(Codec.BINARY))
+            number += next_one * done
+            messages = messages[done:]  # of which the first is damaged, and what follows says where
+    for message in messages:
+        add_stripe(message, layout, out, weight, matrices=matrices, stripe=(number, count))
+        number += next_one

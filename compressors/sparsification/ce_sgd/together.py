@@ -59,10 +59,13 @@ class Memories(Cut):
         self._limit, n, nbytes = unsent_limit, layout.numel, self.nbytes
         flat = [torch.zeros(nbytes, dtype=torch.uint8), torch.zeros(n, dtype=torch.int32)]
         flat += [torch.zeros(n, dtype=torch.uint8), torch.zeros(nbytes, dtype=torch.uint8)]
+        self._starts = np.zeros(self.blocks + len(self.cuts), dtype=np.int64)
         self.selections = []
-        for piece, (offset, numel, byte, _) in zip(layout.slices, self.cuts.tolist(), strict=True):
+        for t, piece in enumerate(layout.slices):
+            offset, numel, byte, block = self.cuts[t].tolist()
             elements, bits = slice(offset, offset + numel), slice(byte, byte - (-numel // 8))
             one = Selection(flat[1][elements], unsent_limit)
+            one.starts = self._starts[block + t : block + t + len(one.starts)]
             before = known.get(piece.index)
             for name, kind, place in (
                 ("chosen", 0, bits), ("rewards", 1, elements), ("age", 2, elements), ("near", 3, bits),
@@ -100,7 +103,8 @@ class Memories(Cut):
             plan = self.selections[t].plan(found, wanted[t], lambda: draws(t))
             plans[0, part], plans[1, part], plans[2, part] = plan.below, plan.ties, plan.drawn
             ways[:, t] = plan.level, plan.marked
-        message = write(*given, cuts, keys, self._limit, new, counts[0], plans, ways, codec)
+        held = counts[0], self._starts
+        message = write(*given, cuts, keys, self._limit, new, *held, plans, ways, codec)
         return torch.from_numpy(message)
 
 
@@ -188,9 +192,12 @@ def choose(
 @loop
 def write(
     values: Any, bits: Any, rewards: Any, ages: Any, nears: Any, cuts: Any, keys: Any, limit: int,
-    new: Any, held: Any, plans: Any, ways: Any, codec: int,
+    new: Any, held: Any, firsts: Any, plans: Any, ways: Any, codec: int,
 ) -> Any:  # fmt: skip
-    """The frames of all tensors, as `pack_parts` makes them; who is speculative has age 0 then."""
+    """The frames of all tensors, as `pack_parts` makes them; who is speculative has age 0 then.
+
+    `held` are the elements of V by block, `firsts` become what `Selection.starts` says.
+    """
     sizes = plans[0] + plans[2]
     total = (HEADER_BYTES + 1) * cuts.shape[0] + bits.size + 4 * held.sum() + 8 * sizes.sum()
     message = np.empty(total, dtype=np.uint8)
@@ -207,7 +214,7 @@ def write(
             plans[0, block:last], plans[1, block:last], plans[2, block:last], mine.cumsum() - mine,
             ~keys[t], indices,
         )  # fmt: skip
-        starts = np.zeros(last - block + 1, dtype=np.int64)
+        starts = firsts[block + t : last + t + 1]
         starts[1:] = held[block:last].cumsum()
         selected = np.empty(starts[-1], dtype=np.float32)
         take_bits(0, n, part, own, starts, selected)
