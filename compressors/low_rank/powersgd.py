@@ -34,12 +34,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frame import together
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -104,6 +106,8 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         """By matrix: Q, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
         """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
+        self._parts: dict[int, tuple[BucketLayout, PowerSgdParameters, Any]] = {}
+        """By bucket: its layout and the parameters, and how it is split with them."""
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
@@ -140,19 +144,24 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         if step < self.parameters.start:
             total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
-        matrices, others = self.split(bucket.layout)
+        matrices, others = self._split_once(bucket.layout)
+        if not matrices and together(gradient):  # without the copies that others would need
+            total = yield AllReduce(tensor=gradient.clone())
+            return total.div_(count)
         length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
         corrected = self._corrected(bucket, matrices, length)
         update = gradient.new_empty(max(length, gradient.numel()))
-        # One flat vector of what is not compressed, and the factors of all matrices behind it.
-        plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
         phase = self.phase(self.parameters, step)
         # Q [b, r] of each matrix [a, b]; where factors alternate and P was sent last, P [a, r].
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
         if phase != "step":
             given = [torch.linalg.qr(factor).Q for factor in given]
         products = self._products(corrected, matrices, given, transposed=phase == "Q")
-        first: Tensor = yield AllReduce(tensor=torch.cat((plain, products)))
+        if others or not together(gradient):
+            # One flat vector of what is not compressed, and the factors of all matrices behind it.
+            plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
+            products = torch.cat((plain, products))
+        first: Tensor = yield AllReduce(tensor=products)
         first.div_(count)
         at = 0
         for piece in others:
@@ -179,6 +188,13 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             if self.parameters.error_feedback:
                 matrix.of(corrected).sub_(target)
         return update if update.numel() == gradient.numel() else update[: gradient.numel()].clone()
+
+    def _split_once(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
+        """`split`, which is the same from step to step."""
+        known = self._parts.get(layout.index)
+        if known is None or known[0] is not layout or known[1] is not self.parameters:
+            known = self._parts[layout.index] = layout, self.parameters, self.split(layout)
+        return known[2]
 
     def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """(matrices that are compressed, everything else)."""
