@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -106,8 +105,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         """By matrix: Q, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
         """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
-        self._parts: dict[int, tuple[BucketLayout, PowerSgdParameters, Any]] = {}
-        """By bucket: its layout and the parameters, and how it is split with them."""
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
@@ -191,10 +188,12 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 
     def _split_once(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """`split`, which is the same from step to step."""
-        known = self._parts.get(layout.index)
-        if known is None or known[0] is not layout or known[1] is not self.parameters:
-            known = self._parts[layout.index] = layout, self.parameters, self.split(layout)
-        return known[2]
+        p = self.parameters
+        key = PowerSgd, p.rank, p.min_compression_rate, p.batched
+        if key not in layout.facts:
+            layout.facts[key] = self.split(layout)
+        found: tuple[list[Matrix], list[TensorSlice]] = layout.facts[key]
+        return found
 
     def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """(matrices that are compressed, everything else)."""

@@ -141,10 +141,6 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         """By bucket: the last step's."""
         self._known: dict[tuple[int, int], Tensor] = {}
         """The server's: V by (tensor, rank)."""
-        self._memories: dict[int, Memories] = {}
-        """By bucket: where its tensors' selections lie."""
-        self._rows: dict[int, Rows] = {}
-        """By bucket: where what is known of its tensors lies."""
 
     @classmethod
     def properties(cls, parameters: CeSgdParameters) -> Properties:
@@ -223,10 +219,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
     ) -> Tensor:
         """`encode` in loops over all tensors."""
         p, seed, rank = self.parameters, self.worker.seed, self.worker.rank
-        memories = self._memories.get(layout.index)
-        if memories is None or memories.layout != layout:
-            memories = Memories(layout, self._selections, p.unsent_limit)
-            self._memories[layout.index] = memories
+        memories = Memories.of(self, layout, self._selections, p.unsent_limit)
         tensors = [piece.index for piece in layout.slices]
         keys = [random_key(seed, step, index, "ce_sgd selection", rank) for index in tensors]
         wanted = [speculative_count(piece.numel, p.speculative) for piece in layout.slices]
@@ -288,20 +281,13 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         self, layout: BucketLayout, payloads: Iterable[Tensor], total: Tensor
     ) -> Tensor:
         """`_serve` in a loop over all tensors for each worker."""
-        sums, rows = array(total), self._rows_of(layout)
+        sums, rows = array(total), Rows.of(self, layout, self._known)
         bits = np.zeros(rows.nbytes, dtype=np.uint8)  # one an element that anybody sent
         for rank, payload in enumerate(payloads):
-            rows = self._rows_of(layout)
             if not rows.receive(rank, payload, sums, bits, 1.0 / self.worker.count):
                 # it is damaged, and this says how
                 self._add_frames(rank, payload, layout, total, rows.bitmaps(torch.from_numpy(bits)))
         return torch.from_numpy(answer(sums, bits, rows.cuts, int(Codec.CE_SGD)))
-
-    def _rows_of(self, layout: BucketLayout) -> Rows:
-        rows = self._rows.get(layout.index)
-        if rows is None or rows.layout != layout:
-            rows = self._rows[layout.index] = Rows(layout, self._known)
-        return rows
 
     def _add_frames(
         self, rank: int, payload: Tensor, layout: BucketLayout, total: Tensor,
@@ -319,7 +305,6 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         brought = new_selection(frame)
         if brought is not None:
             self._known[place] = brought.clone()
-            self._rows.clear()  # which hold views of the last one
         elif place not in self._known:
             raise InputError(f"damaged payload: worker {rank} keeps a selection it never sent")
         return read_parts(frame, self._known[place], self.parameters.levels)

@@ -9,7 +9,9 @@ part, so that a step may go either way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +51,24 @@ class Cut:
         return {piece.index: part for piece, part in zip(self.layout.slices, parts, strict=True)}
 
 
+_MADE: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+"""By compressor: what is made again from its state where it is not there, and is none itself."""
+
+
 class Memories(Cut):
     """What a worker remembers of a bucket's tensors."""
+
+    @classmethod
+    def of(
+        cls, owner: object, layout: BucketLayout, known: dict[int, Selection], unsent_limit: int
+    ) -> Memories:
+        """Those of a compressor, from step to step."""
+        kept = _MADE.setdefault(owner, {})
+        found: Memories | None = kept.get((cls, layout.index))
+        now = [known.get(piece.index) for piece in layout.slices]
+        if found is None or found.layout != layout or not all(map(is_, found.selections, now)):
+            found = kept[cls, layout.index] = cls(layout, known, unsent_limit)
+        return found
 
     def __init__(self, layout: BucketLayout, known: dict[int, Selection], unsent_limit: int) -> None:
         """Selections that are `known` already, by tensor, go on from what they are; all of the
@@ -119,8 +137,19 @@ class Rows(Cut):
         """`known`, by tensor and rank, is brought on: with views."""
         super().__init__(layout)
         self._known = known
-        self._rows: dict[int, tuple[Tensor, NDArray[np.uint8]]] = {}
-        """By rank: bitmaps of all tensors, and which of them were ever sent."""
+        self._rows: dict[int, tuple[Tensor, dict[tuple[int, int], Tensor | None]]] = {}
+        """By rank: bitmaps of all tensors; of each its part, None if it was never sent."""
+
+    @classmethod
+    def of(
+        cls, owner: object, layout: BucketLayout, known: dict[tuple[int, int], Tensor]
+    ) -> Rows:
+        """Those of a compressor, from step to step."""
+        kept = _MADE.setdefault(owner, {})
+        found: Rows | None = kept.get((cls, layout.index))
+        if found is None or found.layout != layout:
+            found = kept[cls, layout.index] = cls(layout, known)
+        return found
 
     def receive(
         self, rank: int, payload: Tensor, total: NDArray[np.float32], unions: NDArray[np.uint8],
@@ -130,21 +159,30 @@ class Rows(Cut):
         data, found = array(payload), np.empty((len(self.cuts), 5), dtype=np.int64)
         if not find_frames(data, self.layout.table, int(Codec.CE_SGD), found):
             return False
-        if rank not in self._rows:
-            bits, sent = torch.zeros(self.nbytes, dtype=torch.uint8), np.zeros(len(found), np.uint8)
-            self._rows[rank] = bits, sent
-            for t, (index, part) in enumerate(self.bitmaps(bits).items()):
-                if (index, rank) in self._known:
-                    part.copy_(self._known[index, rank])
-                    sent[t] = 1
-        bits, sent = self._rows[rank]
-        before = bool(sent.all())
-        if not receive(data, found, self.cuts, array(bits), sent, total, unions, np.float32(weight)):
+        bits, parts = self._row(rank)
+        before = [part is not None for part in parts.values()]
+        sent = np.array(before)
+        given = self.cuts, array(bits), sent, total, unions, np.float32(weight)
+        if not receive(data, found, *given):
             return False
-        if not before:
-            places = zip(self.bitmaps(bits).items(), sent, strict=True)
-            self._known.update({(index, rank): part for (index, part), was in places if was})
+        if not all(before):
+            for part, place, was in zip(self.bitmaps(bits).values(), parts, sent, strict=True):
+                if was and parts[place] is None:
+                    self._known[place] = parts[place] = part
         return True
+
+    def _row(self, rank: int) -> tuple[Tensor, dict[tuple[int, int], Tensor | None]]:
+        """A worker's, as long as they are what is known; else made again."""
+        row = self._rows.get(rank)
+        if row is None or not all(self._known.get(place) is part for place, part in row[1].items()):
+            bits = torch.zeros(self.nbytes, dtype=torch.uint8)
+            row = self._rows[rank] = bits, {}
+            for index, part in self.bitmaps(bits).items():
+                place = index, rank
+                row[1][place] = None
+                if place in self._known:
+                    self._known[place] = row[1][place] = part.copy_(self._known[place])
+        return row
 
 
 # --- sender -----------------------------------------------------------------------------------
