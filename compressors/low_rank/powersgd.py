@@ -141,7 +141,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         if step < self.parameters.start:
             total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
-        matrices, others = self._split_once(bucket.layout)
+        matrices, others = self.split(bucket.layout)
         if not matrices and together(gradient):  # without the copies that others would need
             total = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
@@ -185,15 +185,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             if self.parameters.error_feedback:
                 matrix.of(corrected).sub_(target)
         return update if update.numel() == gradient.numel() else update[: gradient.numel()].clone()
-
-    def _split_once(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
-        """`split`, which is the same from step to step."""
-        p = self.parameters
-        key = PowerSgd, p.rank, p.min_compression_rate, p.batched
-        if key not in layout.facts:
-            layout.facts[key] = self.split(layout)
-        found: tuple[list[Matrix], list[TensorSlice]] = layout.facts[key]
-        return found
 
     def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """(matrices that are compressed, everything else)."""
