@@ -6,15 +6,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, Literal, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frame import together
 from gcsim.compressors.coding.rounding.bucket_levels import (
     MAX_BUCKET,
     Clip,
     Search,
     add_decoded,
+    pack_all_levels,
     pack_levels,
     rounding_error,
     search_levels,
@@ -70,7 +73,13 @@ class BucketTables(Compressor[P]):
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         me, chosen, frames = self.worker, self.parameters, []
-        for piece, values in batched(bucket.layout.views(bucket.gradient)):
+        layout = bucket.layout
+        if together(bucket.gradient):
+            tables = [self.tables(values, chosen) for _, values in layout.views(bucket.gradient)]
+            keys = [random_key(me.seed, step, p.index, self.purpose, me.rank) for p in layout.slices]
+            given = bucket.gradient, layout, tables
+            return pack_all_levels(*given, size=chosen.bucket, keys=np.array(keys))
+        for piece, values in batched(layout.views(bucket.gradient)):
             tables = self.tables(values, chosen)
             key = random_key(me.seed, step, piece.index, self.purpose, me.rank)
             frames.append(pack_levels(values, tables, size=chosen.bucket, key=key))
