@@ -15,7 +15,7 @@ import numpy as np
 from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
-from gcsim.compressors.coding.one_bit.columns import add_stripe
+from gcsim.compressors.coding.one_bit.columns import add_stripe, summed_inside
 from gcsim.compressors.coding.one_bit.signs import LARGEST, decoding
 from gcsim.compressors.loops import loop
 
@@ -42,6 +42,27 @@ def put_levels(sums: Any, rows: int, lines: Any) -> None:
             lines[1, i] = np.float32((total - magnitude) / (2 * (rows - count)))
         if count > 0:
             lines[2, i] = np.float32((magnitude + total) / (2 * count))
+
+
+@loop
+def put_all_stripes(
+    messages: Any, values: Any, added: Any, table: Any, keep_error: bool, codec: int
+) -> None:
+    """The messages of each owner, uint8 `[owners, bytes]`: columns cut at zero, `put_stripes` of
+    each matrix of `table` (see `add_stripes`) in `values` + `added`, or no such."""
+    at = 0
+    for m in range(table.shape[0]):
+        rows, columns, offset, width, numel = table[m]
+        end = offset + rows * columns
+        part, more = values[offset:end], added[offset:end] if added.size else added
+        lines = np.zeros((3, width * messages.shape[0]), dtype=np.float32)
+        size = HEADER_BYTES
+        if part.size:
+            put_levels(summed_inside(part, more, columns), rows, lines)
+            size += 8 * width + (rows * width + 7) // 8
+        frames = messages[:, at : at + size]
+        put_stripes(frames, part, columns, width, lines, keep_error, codec, numel)
+        at += size
 
 
 @loop

@@ -48,12 +48,11 @@ from gcsim.compressors.coding.one_bit.columns import (
     column_bits,
     column_sums,
     matrix_shape,
-    summed,
 )
 from gcsim.compressors.coding.one_bit.parts import (
     add_stripes,
     frame_bytes,
-    put_levels,
+    put_all_stripes,
     put_stripes,
 )
 from gcsim.compressors.coding.sparse import energy
@@ -208,23 +207,21 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
     def _encode_together(
         self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None
     ) -> list[Tensor]:
-        """`_encode` in one loop a matrix."""
+        """`_encode` in one loop, or with thresholds at means in one a matrix."""
         sizes = [frame_bytes(m.rows, m.cut(count)) for m in matrices]
         messages, at = np.empty((count, sum(sizes)), dtype=np.uint8), 0
+        keeps, codec = self.parameters.error_feedback, int(Codec.BINARY)
+        if self.parameters.threshold == "zero":
+            more = _NONE if added is None else array(added)
+            given = array(values), more, matrices.table(count)
+            put_all_stripes(messages, *given, keeps, codec)
+            return list(torch.from_numpy(messages))
         for matrix, size in zip(matrices, sizes, strict=True):
             place = slice(matrix.offset, matrix.offset + matrix.rows * matrix.columns)
-            part, width = array(values)[place], matrix.cut(count)
-            if self.parameters.threshold == "zero":
-                lines = np.zeros((3, width * count), dtype=np.float32)
-                if part.size:
-                    more = _NONE if added is None else array(added)[place]
-                    sums = summed(part, more, lines[0, : matrix.columns], matrix.columns)
-                    put_levels(sums, matrix.rows, lines)
-            else:
-                lines = array(self._lines(values[place], matrix, count, added))
+            lines = array(self._lines(values[place], matrix, count, added))
             put_stripes(
-                messages[:, at : at + size], part, matrix.columns, width, lines,
-                self.parameters.error_feedback, int(Codec.BINARY), matrix.tensor_numel,
+                messages[:, at : at + size], array(values)[place], matrix.columns,
+                matrix.cut(count), lines, keeps, codec, matrix.tensor_numel,
             )  # fmt: skip
             at += size
         return list(torch.from_numpy(messages))
