@@ -58,7 +58,6 @@ from gcsim.compressors.coding.one_bit.parts import (
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once
@@ -159,15 +158,10 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return held
 
     def _matrices(self, layout: BucketLayout) -> Matrices:
-        matrices = []
-        for piece in batched(layout.slices):
-            rows, columns = matrix_shape(piece)
-            if self.parameters.levels_per == "tensor":
-                rows, columns = piece.numel, 1
-            matrices.append(
-                Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
-            )
-        return Matrices(matrices)
+        known: dict[Any, Matrices] = layout.facts
+        if (key := (OneBitSgd, self.parameters.levels_per)) not in known:
+            known[key] = matrices_of(layout, self.parameters.levels_per == "tensor")
+        return known[key]
 
     def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
         """What the owned stripes are added to: their errors, or zeros."""
@@ -268,14 +262,28 @@ class Matrices(tuple[Matrix, ...]):
         return known[count]
 
 
+def matrices_of(layout: BucketLayout, whole: bool) -> Matrices:
+    """Those of a bucket's tensors; `whole`: each is one column."""
+    matrices = []
+    for piece in layout.slices:
+        rows, columns = (piece.numel, 1) if whole else matrix_shape(piece)
+        matrices.append(
+            Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
+        )
+    return Matrices(matrices)
+
+
 def stripes_of(matrices: Matrices, count: int) -> Matrices:
     """One stripe of each matrix, all stripes in one flat vector."""
-    stripes, at = [], 0
-    for matrix in matrices:
-        width = matrix.cut(count)
-        stripes.append(replace(matrix, columns=width, offset=at))
-        at += matrix.rows * width
-    return Matrices(stripes)
+    known: dict[Any, Matrices] = vars(matrices)
+    if (key := ("stripes", count)) not in known:
+        stripes, at = [], 0
+        for matrix in matrices:
+            width = matrix.cut(count)
+            stripes.append(replace(matrix, columns=width, offset=at))
+            at += matrix.rows * width
+        known[key] = Matrices(stripes)
+    return known[key]
 
 
 def column_levels(
