@@ -49,8 +49,9 @@ def decoder(
     another layout.
 
     `short(data, found, table, out, weight, **known)` does the same for all frames that
-    `find_frames` found in an array, where that may be done (`together`). It returns False, and has
-    added nothing, for what it cannot read: the loop over tensors then does, or says what is wrong.
+    `find_frames` found in an array, where that may be done (`together`). It returns False for what
+    it cannot read, and has added nothing unless that is damaged: the loop over tensors then reads
+    it, or says what is wrong.
     """
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:

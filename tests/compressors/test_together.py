@@ -40,7 +40,12 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("ce_sgd", {"unsent_limit": 2}),
     ("ce_sgd", {"speculative": 0.4, "mask_received": True}),
     ("onebit_sgd", {}),
+    ("onebit_sgd", {"threshold": "mean"}),
+    ("orq", {"bucket": 50}),
+    ("linear", {"levels": 9}),
     ("variance_hybrid", {}),
+    ("variance", {}),
+    ("adacomp", {"bin_fc": 30}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(
