@@ -85,13 +85,13 @@ def _blake2b(words: Any, nbytes: int) -> Any:
     b0, b1, b2, b3 = START[4], START[5], START[6], START[7]
     c0, c1, c2, c3 = START[0], START[1], START[2], START[3]
     d0, d1, d2, d3 = START[4] ^ np.uint64(nbytes), START[5], ~START[6], START[7]  # the last block
-    for turn in range(ROUNDS):
+    for turn in range(ROUNDS):  # over the columns of a square, then its diagonals
         order = ORDERS[turn % 10]
-        a0, b0, c0, d0 = _mixed(a0, b0, c0, d0, words[order[0]], words[order[1]])  # the columns of a square
+        a0, b0, c0, d0 = _mixed(a0, b0, c0, d0, words[order[0]], words[order[1]])
         a1, b1, c1, d1 = _mixed(a1, b1, c1, d1, words[order[2]], words[order[3]])
         a2, b2, c2, d2 = _mixed(a2, b2, c2, d2, words[order[4]], words[order[5]])
         a3, b3, c3, d3 = _mixed(a3, b3, c3, d3, words[order[6]], words[order[7]])
-        a0, b1, c2, d3 = _mixed(a0, b1, c2, d3, words[order[8]], words[order[9]])  # and its diagonals
+        a0, b1, c2, d3 = _mixed(a0, b1, c2, d3, words[order[8]], words[order[9]])
         a1, b2, c3, d0 = _mixed(a1, b2, c3, d0, words[order[10]], words[order[11]])
         a2, b3, c0, d1 = _mixed(a2, b3, c0, d1, words[order[12]], words[order[13]])
         a3, b0, c1, d2 = _mixed(a3, b0, c1, d2, words[order[14]], words[order[15]])

@@ -259,11 +259,11 @@ def read_frame(data: Any, start: int) -> Any:
 
 
 @loop
-def find_frames(data: Any, table: Any, codec: int, found: Any) -> bool:
+def find_frames(data: Any, table: Any, codec: int, found: Any) -> Any:
     """Whether a message is an intact frame of that codec for each tensor of `table`, and no more.
 
-    `table` is a layout's; `found`, int64 `[tensors, 5]`, becomes the frames' flags, params, elements
-    that travel, and where their bodies begin and end.
+    `table` is a layout's; `found`, int64 `[tensors, 5]`, becomes the frames' flags, params,
+    elements that travel, and where their bodies begin and end.
     """
     at = 0
     for t in range(table.shape[0]):
@@ -289,7 +289,7 @@ def words_at(data: Any, at: int, count: int) -> Any:
 
 
 @loop
-def put_words(data: Any, at: int, words: Any) -> int:
+def put_words(data: Any, at: int, words: Any) -> Any:
     """Write words of four bytes; where they end."""
     given = words.view(np.uint8)
     put = data[at : at + given.size]

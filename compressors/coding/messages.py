@@ -59,7 +59,7 @@ def decoder(
         def of_message(
             message: Tensor, layout: BucketLayout, out: Tensor, weight: float, **known: object
         ) -> None:
-            if short is not None and together(out):
+            if short is not None and isinstance(codec, int) and together(out):
                 data, table = array(message), layout.table
                 found = np.empty((len(table), 5), dtype=np.int64)
                 given = data, found, table, array(out), float(weight)

@@ -383,6 +383,7 @@ def sign_words(
     start: int, stop: int, indices: Any, values: Any, positive: Any, negative: Any,
     memory: Any, words: Any,
 ) -> None:  # fmt: skip
+    """The loop of `signed_words`."""
     index, value, word = indices[start:stop], values[start:stop], words[start:stop]
     for i in range(index.size):
         minus = value[i] < np.float32(0)

@@ -186,7 +186,7 @@ def unpack(payload: Tensor, count: int) -> list[Tensor]:
 
 def _cut(flat: Tensor, lengths: list[int]) -> list[Tensor]:
     """Consecutive parts of these lengths, as views."""
-    return list(flat.split(lengths))
+    return list(torch.split(flat, lengths))
 
 
 class _Fixed:

@@ -49,7 +49,9 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("accordion", {}),
 ]
 SHAPES = st.lists(
-    st.sampled_from([(0,), (1,), (7, 1, 3), (40,), (33, 9), (501,), (3, 600)]), min_size=1, max_size=5
+    st.sampled_from([(0,), (1,), (7, 1, 3), (40,), (33, 9), (501,), (3, 600)]),
+    min_size=1,
+    max_size=5,
 )
 STEPS = 3
 
@@ -130,7 +132,7 @@ def test_a_step_may_go_either_way(
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0]} {way[1]}")
 def test_what_is_damaged_is_refused_in_the_same_words(way: tuple[str, dict[str, Any]]) -> None:
-    shapes = [(40, 30), (501,), (0,), (7, 1, 3)]
+    shapes: list[tuple[int, ...]] = [(40, 30), (501,), (0,), (7, 1, 3)]
     for seed in range(6):
         found = [
             trained(way, shapes, (seed, False, 2), apart, among_liars)
@@ -141,7 +143,8 @@ def test_what_is_damaged_is_refused_in_the_same_words(way: tuple[str, dict[str, 
 
 def test_selections_of_several_blocks_and_few_ties_are_drawn_alike() -> None:
     # 20,000 elements are more than a block of CE-SGD's; nearly all that are outside are wanted
-    for given_ in ({"speculative": 0.9}, {"speculative": 0.02}):
-        way, shapes = ("ce_sgd", given_), [(20_000,), (300,)]
+    shapes: list[tuple[int, ...]] = [(20_000,), (300,)]
+    for speculative in (0.9, 0.02):
+        way = "ce_sgd", {"speculative": speculative}
         expected = trained(way, shapes, (1, False, 2), lambda step: True)
         assert agree(trained(way, shapes, (1, False, 2), lambda step: False), expected)

@@ -40,6 +40,7 @@ def starts_of(bits: Any, n: int) -> Any:
 
 @loop
 def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
+    """The loop of `bit_starts`: set bits of each block, into counts[1 + its number]."""
     for first in range(start, stop, BLOCK):
         part = bits[first // 8 : (min(first + BLOCK, stop) + 7) // 8]
         total = np.int64(0)
@@ -55,12 +56,14 @@ def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
 def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
     """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
     out = torch.empty(int(starts[-1]), dtype=torch.float32)
-    in_parallel(take_bits, values.numel(), array(values), array(bits), starts, array(out), grain=BLOCK)
+    given = array(values), array(bits), starts, array(out)
+    in_parallel(take_bits, values.numel(), *given, grain=BLOCK)
     return out.to(values.device)
 
 
 @loop
 def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
+    """The loop of `at_bits`."""
     found = np.empty(BLOCK + 8, dtype=np.float32)
     for first in range(start, stop, BLOCK):
         part = values[first : min(first + BLOCK, stop)]
@@ -94,7 +97,10 @@ def add_at_bits(
 
 
 @loop
-def add_bits(start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any) -> None:
+def add_bits(
+    start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any
+) -> None:
+    """The loop of `add_at_bits`."""
     most = (min(BLOCK, stop - start) + 7) // 8 * 8  # of a block
     weighted = np.zeros(most + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero

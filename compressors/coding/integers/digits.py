@@ -172,7 +172,7 @@ def separate_digits(
 
 
 @loop
-def put_digits(digits: Any, base: int, out: Any) -> int:
+def put_digits(digits: Any, base: int, out: Any) -> Any:
     """Write what `pack_digits` makes of digits of base 3, 5 or 9 to the beginning of `out`; its
     bytes."""
     group, bits = group_and_bits(base)
@@ -181,11 +181,9 @@ def put_digits(digits: Any, base: int, out: Any) -> int:
     if bits == 16:
         wide = np.empty(plane, dtype=np.uint16)
         _combine(0, plane, digits, wide, base, group, highest)
-        out[: 2 * plane] = wide.view(np.uint8)
+        for i in range(plane):
+            out[2 * i], out[2 * i + 1] = np.uint8(wide[i] & 255), np.uint8(wide[i] >> 8)
         return 2 * plane
     groups = np.empty(plane, dtype=np.uint8)
     _combine(0, plane, digits, groups, base, group, highest)
-    if bits == 8:
-        out[:plane] = groups
-        return plane
     return put_fixed(groups, bits, out)

@@ -274,7 +274,7 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
 
 
 @loop
-def put_fixed(codes: Any, bits: int, out: Any) -> int:
+def put_fixed(codes: Any, bits: int, out: Any) -> Any:
     """Write what `pack_fixed` makes of codes that fit, to the beginning of `out`; its bytes."""
     seen = np.zeros(codes.size // _GRAIN + 1, dtype=np.int64)
     if bits <= 8:

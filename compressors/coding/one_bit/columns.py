@@ -285,7 +285,7 @@ def summed_inside(values: Any, added: Any, columns: int) -> Any:
 
 
 @loop
-def _sum_by_halves(values: Any) -> float:
+def _sum_by_halves(values: Any) -> Any:
     """The sum of a multiple of 512 numbers as numpy adds up what lies side by side: by halves, and
     at most 128 of them in eight sums."""
     if values.size > 128:

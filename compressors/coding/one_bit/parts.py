@@ -108,9 +108,7 @@ def put_stripes(
 
 
 @loop
-def add_stripes(
-    messages: Any, table: Any, numbers: Any, out: Any, weight: Any, codec: int
-) -> int:
+def add_stripes(messages: Any, table: Any, numbers: Any, out: Any, weight: Any, codec: int) -> Any:
     """out += weight * what messages of stripes say, in place; how many are not damaged.
 
     Parameters

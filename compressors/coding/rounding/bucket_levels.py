@@ -235,9 +235,7 @@ def pack_all_levels(
 
 
 @loop
-def _write_message(
-    values: Any, table: Any, levels: Any, size: int, keys: Any, codec: int
-) -> Any:
+def _write_message(values: Any, table: Any, levels: Any, size: int, keys: Any, codec: int) -> Any:
     """The frames of all tensors, whose buckets' levels lie behind each other: uint8."""
     count = levels.shape[1]
     room = (HEADER_BYTES + 4) * table.shape[0] + 4 * levels.size + values.size

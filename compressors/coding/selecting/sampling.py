@@ -301,9 +301,9 @@ def saturated(values: Any, sums: Any, scale: float) -> Any:
     partial = np.zeros((values.size // _CHUNK + 1, 3), dtype=np.float64)
     _add_unsaturated(0, values.size, values, sums, scale, partial)
     count, rest = 0.0, 0.0
-    for chunk in partial:
-        count += chunk[0]
-        rest += chunk[1]
+    for chunk in range(partial.shape[0]):
+        count += partial[chunk, 0]
+        rest += partial[chunk, 1]
     return count, rest
 
 
@@ -316,7 +316,9 @@ def drawn(values: Any, sums: Any, scale: float, key: np.uint64) -> Any:
     counts = np.zeros((-(-n // _CHUNK) + 1, 2), dtype=np.float64)
     if scale > 0.0:
         _draw_chunks(0, n, values, sums, nothing, scale, key, 1.0, found, nothing, counts)
-    ends = counts[:, 0].astype(np.int64).cumsum()
+    ends = np.zeros(counts.shape[0], dtype=np.int64)
+    for chunk in range(1, ends.size):
+        ends[chunk] = ends[chunk - 1] + np.int64(counts[chunk, 0])
     positions = np.empty(ends[-1], dtype=np.int64)
     _compact(0, n, found, nothing, ends, positions, nothing)
     return positions

@@ -290,7 +290,7 @@ def kth_of_few(bits: Any, k: int) -> Any:
 
 @loop
 def _least_first_bits(bits: Any, k: int) -> Any:
-    """The first eleven bits that the k-th largest magnitude has, and how many have those or more."""
+    """The first eleven bits of the k-th largest magnitude, and how many have these or more."""
     counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
         counts[(bits[i] >> np.uint32(20)) & np.uint32(2047)] += 1

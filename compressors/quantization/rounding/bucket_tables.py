@@ -75,9 +75,10 @@ class BucketTables(Compressor[P]):
         me, chosen, frames = self.worker, self.parameters, []
         layout = bucket.layout
         if together(bucket.gradient):
-            tables = [self.tables(values, chosen) for _, values in layout.views(bucket.gradient)]
-            keys = [random_key(me.seed, step, p.index, self.purpose, me.rank) for p in layout.slices]
-            given = bucket.gradient, layout, tables
+            found = [self.tables(values, chosen) for _, values in layout.views(bucket.gradient)]
+            place = self.purpose, me.rank
+            keys = [random_key(me.seed, step, piece.index, *place) for piece in layout.slices]
+            given = bucket.gradient, layout, found
             return pack_all_levels(*given, size=chosen.bucket, keys=np.array(keys))
         for piece, values in batched(layout.views(bucket.gradient)):
             tables = self.tables(values, chosen)

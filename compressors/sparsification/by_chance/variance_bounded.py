@@ -194,7 +194,8 @@ def _encode_short(
             if magnitude > 0.0:
                 scale = 1.0 / magnitude
         positions = drawn(part, blocks, scale, keys[t])
-        order, picked = np.empty_like(positions), np.empty(positions.size, dtype=np.float32)
+        order = np.empty(positions.size, dtype=np.int64)
+        picked = np.empty(positions.size, dtype=np.float32)
         a = _split(part, positions, scale, order, picked)
         b = positions.size - a
         width = 0
@@ -204,13 +205,16 @@ def _encode_short(
         head[1], head[2] = a, (a * width + 7) // 8
         frame = message[at:]
         end = put_words(frame, put_words(frame, HEADER_BYTES, head), picked[:a])
-        frame[end : end + (b + 7) // 8] = 0
+        others = np.empty(b, dtype=np.int64)
         for i in range(b):  # B was filled from the end
+            others[i] = order[positions.size - 1 - i]
+            if i % 8 == 0:
+                frame[end + i // 8] = 0
             negative = picked[positions.size - 1 - i] < np.float32(0)
             frame[end + i // 8] |= np.uint8(negative) << np.uint8(i % 8)
         end += (b + 7) // 8
         end += put_fixed(order[:a], width, frame[end:])
-        end += put_fixed(order[a:][::-1].copy(), width, frame[end:])
+        end += put_fixed(others, width, frame[end:])
         write_frame(frame[:end], codec, coder * 17, 0, n, positions.size)
         at += end
     return message[:at].copy()

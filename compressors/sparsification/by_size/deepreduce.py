@@ -291,7 +291,9 @@ class _Coding:
         given = self._given(layout, step)
         return bool(_add_short(data, found, *given, array(out), np.float32(count)))
 
-    def _given(self, layout: BucketLayout, step: int) -> tuple[Any, ...]:
+    def _given(
+        self, layout: BucketLayout, step: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64], int]:
         """What the loops ask for: the tensors, how each travels, its keys, the policy's number."""
         numels = tuple(piece.numel for piece in layout.slices)
         keys = [_keys(self.seed, step, piece.index) for piece in layout.slices]
@@ -425,29 +427,15 @@ def _add_short(
     places = np.empty(found[:, 2].sum(), dtype=np.int64)
     at = 0
     for t in range(table.shape[0]):
-        n, sent, end = table[t, 1], found[t, 2], found[t, 4]
-        k, bits, hashes = sizes[t]
-        start = found[t, 3] + 4 * sent
-        if found[t, 0] != (_BLOOM if bits else 0):
+        sent, start = found[t, 2], found[t, 3] + 4 * found[t, 2]
+        if start > found[t, 4] or found[t, 0] != (_BLOOM if sizes[t, 1] else 0):
             return False
-        if bits:
-            if end - start != (bits + 7) // 8 or (bits % 8 and data[end - 1] >> np.uint8(bits % 8)):
-                return False
-            coded = np.zeros((bits + 31) // 32 * 4, dtype=np.uint8)
-            coded[: end - start] = data[start:end]
-            positives = asked(coded, n, bits, hashes, keys[t, 0])
-            if positives.size < k:
-                return False
-            chosen = _followed(positives, k, policy, keys[t, 1])
-        else:
-            if end - start != 4 * sent:
-                return False
-            chosen = words_at(data, start, sent).astype(np.int64)
-            if not ascends_below(chosen, n):
-                return False
-        if chosen.size != sent:
+        coded = data[start : found[t, 4]]
+        right, chosen = _positions(coded, table[t, 1], sent, sizes[t], keys[t], policy)
+        if not right or chosen.size != sent:
             return False
-        places[at : at + sent] = table[t, 0] + chosen
+        for i in range(sent):
+            places[at + i] = table[t, 0] + chosen[i]
         at += sent
     at = 0
     for t in range(table.shape[0]):
@@ -456,3 +444,20 @@ def _add_short(
             out[places[at + i]] += values[i] / count
         at += values.size
     return True
+
+
+@loop
+def _positions(coded: Any, n: int, sent: int, size: Any, keys: Any, policy: int) -> Any:
+    """(whether they can have been coded so, positions of one tensor's elements)."""
+    k, bits, hashes = size
+    if not bits:
+        places = words_at(coded, 0, min(sent, coded.size // 4)).astype(np.int64)
+        return coded.size == 4 * sent and ascends_below(places, n), places
+    padded = np.zeros((bits + 31) // 32 * 4, dtype=np.uint8)
+    for i in range(min(coded.size, padded.size)):
+        padded[i] = coded[i]
+    places = asked(padded, n, bits, hashes, keys[0])
+    right = coded.size == (bits + 7) // 8 and places.size >= k
+    if right and bits % 8:
+        right = coded[coded.size - 1] >> np.uint8(bits % 8) == 0
+    return right, _followed(places, k, policy, keys[1]) if right else places

@@ -253,13 +253,14 @@ def _encode_short(
 
     Means are of sums in float64, in whatever order: they must need no rounding.
     """
-    sums = memory + gradient
+    sums = np.empty(memory.size, dtype=np.float32)
+    for i in range(sums.size):
+        sums[i] = memory[i] + gradient[i]
     if greatest_magnitude(sums) >= np.uint32(0x7F800000):
         return 0
     limits = np.zeros((table.shape[0], 2), dtype=np.uint32)
     counts = np.zeros((2, table.shape[0], 2), dtype=np.int64)  # to be sent, of them at the limit
-    longest = table[:, 1].max()
-    sides = np.empty((2, longest + 1), dtype=np.float32)
+    sides = np.empty((2, sums.size + 1), dtype=np.float32)
     for t in range(table.shape[0]):
         part = sums[table[t, 0] : table[t, 0] + table[t, 1]]
         numbers = _split(part, sides[0], sides[1])
@@ -270,21 +271,22 @@ def _encode_short(
                 bits = sides[s, :number].view(np.uint32)
                 limit, ties = limit_of_few(bits, k)
                 highest = np.int64(greatest_magnitude(sides[s, :number]) >> np.uint32(23))
-                spread = highest - max(1, np.int64(limit) >> 23)
+                spread = highest - max(np.int64(1), np.int64(limit) >> 23)
                 if spread > 29 or k << spread > 1 << 29:  # of 53 bits, 24 are an element's own
                     return 0
                 limits[t, s], counts[0, t, s], counts[1, t, s] = limit, k, ties
-    memory[:] = sums
-    everybody = np.arange(longest)
+    everybody = np.empty(sums.size, dtype=np.int64)
+    for i in range(sums.size):
+        memory[i], everybody[i] = sums[i], i
     levels = np.empty(2, dtype=np.float32)
     at = 0
     for t in range(table.shape[0]):
         first, n = table[t]
         k = counts[0, t, 0] + counts[0, t, 1]
         found, kept = np.empty(k + 1, dtype=np.int64), np.empty(k + 1, dtype=np.float32)
-        up, down = limits[t].view(np.float32)
-        part = memory[first : first + n]
-        _keep(everybody[:n], part, up, down, counts[1, t, 0], counts[1, t, 1], found, kept)
+        limit = limits[t].view(np.float32)
+        part, ties = memory[first : first + n], counts[1, t]
+        _keep(everybody[:n], part, limit[0], limit[1], ties[0], ties[1], found, kept)
         above, below = 0.0, 0.0
         for i in range(k):
             above += max(np.float64(kept[i]), 0.0)

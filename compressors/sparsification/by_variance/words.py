@@ -222,7 +222,9 @@ def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bo
         k, start, first = found[t, 2], found[t, 3], table[t, 0]
         words = words_at(data, start + 1, k).view(np.int32)
         highest = np.int64(np.int8(data[start])) + BIAS
-        for depth in range(min(DEEPEST, highest - 1) + 1):  # as far as they are normal
+        for depth in range(DEEPEST + 1):
+            if depth >= highest:  # it is not normal, and none has it
+                break
             power = np.uint32((highest - depth) << MANTISSA_BITS).view(np.float32)
             values[depth] = power * np.float32(weight)
             values[DEEPEST + 1 + depth] = -power * np.float32(weight)

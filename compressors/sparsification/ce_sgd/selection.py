@@ -162,6 +162,7 @@ def choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
     weights: Any, key: Any, highest: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
+    """The loop of `_choose`."""
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
     before = np.empty(BLOCK // 8, dtype=np.uint8)

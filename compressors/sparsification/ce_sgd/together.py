@@ -9,6 +9,7 @@ part, so that a step may go either way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,6 +34,7 @@ from gcsim.compressors.loops import array, loop
 from gcsim.compressors.sparsification.ce_sgd.selection import DRAW, Found, Selection, choose_blocks
 from gcsim.compressors.sparsification.ce_sgd.speculation import AGED, find_blocks
 
+
 class Cut:
     """Where the parts of a bucket's tensors lie in arrays of elements, of bitmaps and of blocks."""
 
@@ -47,7 +49,7 @@ class Cut:
 
     def bitmaps(self, bits: Tensor) -> dict[int, Tensor]:
         """Each tensor's part of an array of bitmaps, sharing its memory."""
-        parts = bits.split((-(-self.layout.table[:, 1] // 8)).tolist())
+        parts = torch.split(bits, (-(-self.layout.table[:, 1] // 8)).tolist())
         return {piece.index: part for piece, part in zip(self.layout.slices, parts, strict=True)}
 
 
@@ -70,7 +72,9 @@ class Memories(Cut):
             found = kept[cls, layout.index] = cls(layout, known, unsent_limit)
         return found
 
-    def __init__(self, layout: BucketLayout, known: dict[int, Selection], unsent_limit: int) -> None:
+    def __init__(
+        self, layout: BucketLayout, known: dict[int, Selection], unsent_limit: int
+    ) -> None:
         """Selections that are `known` already, by tensor, go on from what they are; all of the
         bucket's become views."""
         super().__init__(layout)
@@ -85,17 +89,17 @@ class Memories(Cut):
             one = Selection(flat[1][elements], unsent_limit)
             one.starts = self._starts[block + t : block + t + len(one.starts)]
             before = known.get(piece.index)
-            for name, kind, place in (
-                ("chosen", 0, bits), ("rewards", 1, elements), ("age", 2, elements), ("near", 3, bits),
-            ):  # fmt: skip
-                part = flat[kind][place]
+            places = {"chosen": bits, "rewards": elements, "age": elements, "near": bits}
+            for (name, place), memory in zip(places.items(), flat, strict=True):
+                part = memory[place]
                 if before is not None:
                     part.copy_(getattr(before, name))
                 setattr(one, name, part)
             one.begun = before is not None and before.begun
             known[piece.index] = one
             self.selections.append(one)
-        self._flat = tuple(array(each) for each in flat)
+        bitmap, rewards, ages, nears = (array(each) for each in flat)
+        self._flat = bitmap, rewards, ages, nears
 
     def encode(
         self, values: Tensor, improved: bool | None, wanted: list[int], keys: NDArray[np.uint64],
@@ -109,7 +113,7 @@ class Memories(Cut):
         begun = [one.begin(improved) for one in self.selections]
         modes = np.array([mode for _, mode in begun])
         new = np.array([first for first, _ in begun])
-        given, cuts = (array(values), *self._flat), self.cuts
+        cuts, given = self.cuts, (array(values), *self._flat)
         counts = np.zeros((5, self.blocks), dtype=np.int64)
         plans = np.zeros((3, self.blocks), dtype=np.int64)
         ways = np.zeros((2, len(cuts)), dtype=np.int64)
@@ -118,7 +122,7 @@ class Memories(Cut):
             part = slice(cuts[t, 3], cuts[t, 3] - (-cuts[t, 1] // BLOCK))
             found = Found(*counts[:, part])
             self.selections[t].starts[1:] = found.chosen.cumsum()
-            plan = self.selections[t].plan(found, wanted[t], lambda: draws(t))
+            plan = self.selections[t].plan(found, wanted[t], partial(draws, t))
             plans[0, part], plans[1, part], plans[2, part] = plan.below, plan.ties, plan.drawn
             ways[:, t] = plan.level, plan.marked
         held = counts[0], self._starts
@@ -141,9 +145,7 @@ class Rows(Cut):
         """By rank: bitmaps of all tensors; of each its part, None if it was never sent."""
 
     @classmethod
-    def of(
-        cls, owner: object, layout: BucketLayout, known: dict[tuple[int, int], Tensor]
-    ) -> Rows:
+    def of(cls, owner: object, layout: BucketLayout, known: dict[tuple[int, int], Tensor]) -> Rows:
         """Those of a compressor, from step to step."""
         kept = _MADE.setdefault(owner, {})
         found: Rows | None = kept.get((cls, layout.index))
@@ -213,8 +215,10 @@ def choose(
             ages[first : first + n], nears[byte : byte + (n + 7) // 8], part, keys[t], highest,
             np.uint8(limit), own,
         )  # fmt: skip
-        counts[:, block : block + blocks] = own
-        new[t] |= own[4].any()
+        for b in range(blocks):
+            for i in range(5):
+                counts[i, block + b] = own[i, b]
+            new[t] |= own[4, b] != 0
         held, aged, lowest, ties = own[0, 0], own[1, 0], own[2, 0], own[3, 0]
         missing = min(wanted[t], n - held)
         if blocks == 1 and aged >= missing:
@@ -236,24 +240,28 @@ def write(
 
     `held` are the elements of V by block, `firsts` become what `Selection.starts` says.
     """
-    sizes = plans[0] + plans[2]
-    total = (HEADER_BYTES + 1) * cuts.shape[0] + bits.size + 4 * held.sum() + 8 * sizes.sum()
+    total = (HEADER_BYTES + 1) * cuts.shape[0] + bits.size
+    for b in range(held.size):
+        total += 4 * held[b] + 8 * (plans[0, b] + plans[2, b])
     message = np.empty(total, dtype=np.uint8)
     at = 0
     for t in range(cuts.shape[0]):
         first, n, byte, block = cuts[t]
         last = block + (n + BLOCK - 1) // BLOCK
         part, own = values[first : first + n], bits[byte : byte + (n + 7) // 8]
-        mine = sizes[block:last]
-        indices = np.empty(mine.sum(), dtype=np.int32)
+        starts, begins = firsts[block + t : last + t + 1], np.empty(last - block, dtype=np.int64)
+        wanted = 0
+        for b in range(block, last):
+            starts[b - block + 1] = starts[b - block] + held[b]
+            begins[b - block] = wanted
+            wanted += plans[0, b] + plans[2, b]
+        indices = np.empty(wanted, dtype=np.int32)
         find_blocks(
             0, n, rewards[first : first + n], ages[first : first + n],
             nears[byte : byte + (n + 7) // 8], ways[1, t] != 0, ways[0, t], np.uint8(limit),
-            plans[0, block:last], plans[1, block:last], plans[2, block:last], mine.cumsum() - mine,
+            plans[0, block:last], plans[1, block:last], plans[2, block:last], begins,
             ~keys[t], indices,
         )  # fmt: skip
-        starts = firsts[block + t : last + t + 1]
-        starts[1:] = held[block:last].cumsum()
         selected = np.empty(starts[-1], dtype=np.float32)
         take_bits(0, n, part, own, starts, selected)
         frame = message[at:]
@@ -262,7 +270,10 @@ def write(
         if new[t]:
             end = put_words(frame, end, own)
         end = put_words(frame, put_words(frame, end, selected), indices)
-        end = put_words(frame, end, part[indices])
+        others = np.empty(wanted, dtype=np.float32)
+        for i in range(wanted):
+            others[i] = part[indices[i]]
+        end = put_words(frame, end, others)
         write_frame(frame[:end], codec, 0, 0, n, selected.size + indices.size)
         at += end
     return message[:at].copy()
@@ -305,7 +316,8 @@ def receive(
         body, size, at = data[found[t, 3] : found[t, 4]], (n + 7) // 8, 1
         own, union, out = known[byte : byte + size], unions[byte : byte + size], total[first:]
         if body[0]:
-            own[:] = body[1 : 1 + size]
+            for b in range(size):
+                own[b] = body[1 + b]
             sent[t] = 1
             at += size
         extra = found[t, 2] - selected[t]
