@@ -186,7 +186,7 @@ def unpack(payload: Tensor, count: int) -> list[Tensor]:
 
 def _cut(flat: Tensor, lengths: list[int]) -> list[Tensor]:
     """Consecutive parts of these lengths, as views."""
-    return list(torch.split(flat, lengths))
+    return list(flat.split_with_sizes(lengths))
 
 
 class _Fixed:

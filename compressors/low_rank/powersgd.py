@@ -82,7 +82,8 @@ class Matrix:
     def of(self, flat: Tensor) -> Tensor:
         """The matrix as a view of the flat tensor."""
         end = self.offset + self.rows * self.columns
-        return flat[self.offset : end].view(self.rows, self.columns)
+        part = flat if not self.offset and end == flat.numel() else flat[self.offset : end]
+        return part.view(self.rows, self.columns)
 
 
 class PowerSgd(Compressor[PowerSgdParameters]):

@@ -43,6 +43,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("onebit_sgd", {"threshold": "mean"}),
     ("orq", {"bucket": 50}),
     ("linear", {"levels": 9}),
+    ("thc", {"bits": 3, "granularity": 20}),
     ("variance_hybrid", {}),
     ("variance", {}),
     ("adacomp", {"bin_fc": 30}),
