@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,19 @@ class BucketLayout:
         """Of each parameter, for loops: offset and number of elements, int64 `[parameters, 2]`."""
         rows = [(piece.offset, piece.numel) for piece in self.slices]
         return np.array(rows, dtype=np.int64)
+
+    @cached_property
+    def facts(self) -> dict[Any, Any]:
+        """What methods work out of this layout and need at each step, by what it is."""
+        return {}
+
+    @cached_property
+    def alone(self) -> dict[int, BucketLayout]:
+        """By index of the parameter: a bucket of this parameter only, which has its index."""
+        return {
+            piece.index: BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
+            for piece in self.slices
+        }
 
     def views(self, flat: Tensor) -> Iterator[tuple[TensorSlice, Tensor]]:
         """Each parameter's part of a flat `[numel]` tensor, flat, sharing its memory."""

@@ -261,6 +261,46 @@ def read_frame(data: Any, start: int) -> Any:
 
 
 @loop
+def find_frames(data: Any, table: Any, codec: int, found: Any) -> Any:
+    """Whether a message is an intact frame of that codec for each tensor of `table`, and no more.
+
+    `table` is a layout's; `found`, int64 `[tensors, 5]`, becomes the frames' flags, params,
+    elements that travel, and where their bodies begin and end.
+    """
+    at = 0
+    for t in range(table.shape[0]):
+        if data.size - at < HEADER_BYTES:
+            return False
+        kind, flags, params, numel, nonzero, length, intact = read_frame(data, at)
+        if kind != codec or numel != table[t, 1] or nonzero > numel or not intact:
+            return False
+        at += HEADER_BYTES + length
+        found[t, 0], found[t, 1], found[t, 2] = flags, params, nonzero
+        found[t, 3], found[t, 4] = at - length, at
+    return at == data.size
+
+
+@loop
+def words_at(data: Any, at: int, count: int) -> Any:
+    """A copy of `count` words of 32 bits, uint32, from bytes that need not be aligned."""
+    words = np.empty(count, dtype=np.uint32)
+    given, copied = data[at : at + 4 * count], words.view(np.uint8)
+    for i in range(copied.size):
+        copied[i] = given[i]
+    return words
+
+
+@loop
+def put_words(data: Any, at: int, words: Any) -> Any:
+    """Write words of four bytes; where they end."""
+    given = words.view(np.uint8)
+    put = data[at : at + given.size]
+    for i in range(put.size):
+        put[i] = given[i]
+    return at + put.size
+
+
+@loop
 def read_header(head: Any) -> Any:
     """Codec, flags, params, elements, those that travel, bytes of the body."""
     return (

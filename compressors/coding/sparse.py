@@ -16,7 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, of_bucket, pack_frame
+from gcsim.compressors.coding.frame import (
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    of_bucket,
+    pack_frame,
+    words_at,
+)
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
@@ -36,7 +44,7 @@ from gcsim.errors import InputError
 ValueFormat = Literal["fp32", "fp16"]
 HALF = 1 << 4
 _HALF_MAX = 65504.0
-_LEVELS_INSIDE = 1
+LEVELS_INSIDE = 1
 INDEX_LIMIT = 1 << 31
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 256)], dtype=np.int64)
 """Of a byte: the place of the lowest bit that is set."""
@@ -96,8 +104,13 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
+def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """`add_message` of values in float32 at uncoded indices, as most methods send them."""
+    return bool(_add_found(data, found, table, out, weight, int(Coder.RAW)))
+
+
 @of_bucket("add_sparse")
-@decoder(Codec.SPARSE)
+@decoder(Codec.SPARSE, _add_short)
 def add_message(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_sparse`, or of `pack_coded`."""
     values, coded = _values(frame)
@@ -194,7 +207,7 @@ def signed_words(
     words = np.empty(indices.numel(), dtype=np.uint32)
     with written_back(memory) as rest:
         in_parallel(
-            _sign, words.size, array(indices), array(values),
+            sign_words, words.size, array(indices), array(values),
             np.float32(positive), np.float32(negative), rest, words,
         )  # fmt: skip
     return tensor(words.view(np.int32), memory)
@@ -206,12 +219,24 @@ def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = 
     if levels is not None:
         head = torch.tensor(levels, dtype=torch.float32, device=words.device)
         body = torch.cat((as_bytes(head), body))
-    flags = 0 if levels is None else _LEVELS_INSIDE
+    flags = 0 if levels is None else LEVELS_INSIDE
     return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
 
 
+def _add_short_signed(
+    data: Any, found: Any, table: Any, out: Any, weight: float,
+    levels: tuple[float, float] | None = None,
+) -> bool:  # fmt: skip
+    """`add_signed` of all tensors."""
+    positive, negative = levels or (0.0, 0.0)
+    inside = LEVELS_INSIDE if levels is None else 0
+    return bool(
+        _add_found_signs(data, found, table, out, weight, float(positive), float(negative), inside)
+    )
+
+
 @of_bucket("add_signed", "word_messages")
-@decoder(Codec.SIGNED_INDEX)
+@decoder(Codec.SIGNED_INDEX, _add_short_signed)
 def add_signed(
     frame: Frame, part: Tensor, weight: float, levels: tuple[float, float] | None = None
 ) -> None:
@@ -220,7 +245,7 @@ def add_signed(
     Raises `InputError` when it is of the other kind.
     """
     inside = levels is None
-    if frame.flags != (_LEVELS_INSIDE if inside else 0):
+    if frame.flags != (LEVELS_INSIDE if inside else 0):
         raise InputError(f"damaged payload: flags {frame.flags} of a frame of signed indices")
     head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
     positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
@@ -266,6 +291,62 @@ def _add_places(
 
 
 @loop
+def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float, flags: int) -> bool:
+    """Float32 values and 32-bit indices of all frames; False, and nothing done, for others."""
+    bad = np.zeros(1, dtype=np.uint8)
+    for t in range(found.shape[0]):
+        k, start, end = found[t, 2], found[t, 3], found[t, 4]
+        if found[t, 0] != flags or end - start != 8 * k:
+            return False
+        _check_places(words_at(data, start + 4 * k, k), table[t, 1], bad)
+    if bad[0]:
+        return False
+    for t in range(found.shape[0]):
+        k, start, first = found[t, 2], found[t, 3], table[t, 0]
+        words = words_at(data, start, 2 * k)
+        values = words[:k].view(np.float32)
+        part = out[first : first + table[t, 1]]
+        _add_places(0, k, words[k:], values, np.float32(weight), part, bad)
+    return True
+
+
+@loop
+def _check_places(places: Any, n: int, bad: Any) -> None:
+    last = np.int64(-1)
+    for i in range(places.size):
+        at = np.int64(places[i])
+        bad[0] |= at <= last or at >= n
+        last = at
+
+
+@loop
+def _add_found_signs(
+    data: Any, found: Any, table: Any, out: Any, weight: float, positive: float, negative: float,
+    flags: int,
+) -> bool:  # fmt: skip
+    """The words of all frames, with these levels or with those inside; see `_add_found`."""
+    bad = np.zeros(1, dtype=np.uint8)
+    head = 8 if flags else 0
+    for t in range(found.shape[0]):
+        k, start, end = found[t, 2], found[t, 3], found[t, 4]
+        if found[t, 0] != flags or end - start != head + 4 * k:
+            return False
+        words = words_at(data, start + head, k)
+        _check_places(words & np.uint32(0x7FFFFFFF), table[t, 1], bad)
+    if bad[0]:
+        return False
+    for t in range(found.shape[0]):
+        k, start, first = found[t, 2], found[t, 3], table[t, 0]
+        if flags:
+            levels = words_at(data, start, 2).view(np.float32)
+            positive, negative = np.float64(levels[0]), np.float64(levels[1])
+        above, below = np.float32(weight * positive), np.float32(weight * negative)
+        part = out[first : first + table[t, 1]]
+        _add_signed(0, k, words_at(data, start + head, k), above, below, part, bad)
+    return True
+
+
+@loop
 def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
     """The number of bits that are set, or another one than there are values when one is stray."""
     found = 0
@@ -299,10 +380,11 @@ def _add_signed(
 
 
 @loop
-def _sign(
+def sign_words(
     start: int, stop: int, indices: Any, values: Any, positive: Any, negative: Any,
     memory: Any, words: Any,
 ) -> None:  # fmt: skip
+    """The loop of `signed_words`."""
     index, value, word = indices[start:stop], values[start:stop], words[start:stop]
     for i in range(index.size):
         minus = value[i] < np.float32(0)

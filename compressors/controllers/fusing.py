@@ -19,7 +19,6 @@ collective needs anyway: exchanges in the same order, asking for the same kinds,
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -144,10 +143,10 @@ def _all_reduce(requests: Sequence[AllReduce]) -> tuple[Request, Split]:
     sizes = [tensor.numel() for tensor in tensors]
 
     def split(total: Tensor) -> list[Tensor]:
-        pieces = _cut(total, sizes)
-        return [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+        pieces = zip(_cut(total, sizes), tensors, strict=True)
+        return [piece if t.dim() == 1 else piece.view(t.shape) for piece, t in pieces]
 
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    flat = torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in tensors])
     return AllReduce(tensor=flat, op=requests[0].op), split
 
 
@@ -185,10 +184,9 @@ def unpack(payload: Tensor, count: int) -> list[Tensor]:
     return _cut(payload[head:], lengths)
 
 
-def _cut(flat: Tensor, lengths: Iterable[int]) -> list[Tensor]:
+def _cut(flat: Tensor, lengths: list[int]) -> list[Tensor]:
     """Consecutive parts of these lengths, as views."""
-    ends = list(itertools.accumulate(lengths))
-    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return list(flat.split_with_sizes(lengths))
 
 
 class _Fixed:

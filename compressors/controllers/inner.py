@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, P, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.coding.frame import together
 from gcsim.compressors.controllers.fusing import fused
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
@@ -109,6 +110,8 @@ class PerTensor(Compressor[P]):
         updates = yield from fused(
             [self.member(piece).exchange(alone(bucket, piece), step) for piece in pieces]
         )
+        if together(bucket.gradient):
+            return torch.cat(updates)
         update = torch.empty_like(bucket.gradient)
         for piece, part in zip(pieces, updates, strict=True):
             update[piece.offset : piece.offset + piece.numel] = part
@@ -139,6 +142,5 @@ class PerTensor(Compressor[P]):
 
 def alone(bucket: Bucket, piece: TensorSlice) -> Bucket:
     """A bucket of one of a bucket's tensors; its index is the tensor's."""
-    layout = BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
-    gradient = bucket.gradient[piece.offset : piece.offset + piece.numel]
-    return Bucket(layout=layout, gradient=gradient, loss=bucket.loss)
+    layout = bucket.layout.alone[piece.index]
+    return Bucket(layout=layout, gradient=piece.of(bucket.gradient), loss=bucket.loss)

@@ -40,6 +40,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frame import together
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -81,7 +82,8 @@ class Matrix:
     def of(self, flat: Tensor) -> Tensor:
         """The matrix as a view of the flat tensor."""
         end = self.offset + self.rows * self.columns
-        return flat[self.offset : end].view(self.rows, self.columns)
+        part = flat if not self.offset and end == flat.numel() else flat[self.offset : end]
+        return part.view(self.rows, self.columns)
 
 
 class PowerSgd(Compressor[PowerSgdParameters]):
@@ -141,18 +143,23 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
         matrices, others = self.split(bucket.layout)
+        if not matrices and together(gradient):  # without the copies that others would need
+            total = yield AllReduce(tensor=gradient.clone())
+            return total.div_(count)
         length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
         corrected = self._corrected(bucket, matrices, length)
         update = gradient.new_empty(max(length, gradient.numel()))
-        # One flat vector of what is not compressed, and the factors of all matrices behind it.
-        plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
         phase = self.phase(self.parameters, step)
         # Q [b, r] of each matrix [a, b]; where factors alternate and P was sent last, P [a, r].
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
         if phase != "step":
             given = [torch.linalg.qr(factor).Q for factor in given]
         products = self._products(corrected, matrices, given, transposed=phase == "Q")
-        first: Tensor = yield AllReduce(tensor=torch.cat((plain, products)))
+        if others or not together(gradient):
+            # One flat vector of what is not compressed, and the factors of all matrices behind it.
+            plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
+            products = torch.cat((plain, products))
+        first: Tensor = yield AllReduce(tensor=products)
         first.div_(count)
         at = 0
         for piece in others:

@@ -28,12 +28,21 @@ BLOCK = 1 << 14
 def bit_starts(bits: Tensor, n: int) -> NDArray[np.int64]:
     """Set bits before each block of a bitmap of n elements, then of all: int64 `[blocks + 1]`."""
     counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
-    in_parallel(_count, n, array(bits), counts, grain=BLOCK)
+    in_parallel(count_bits, n, array(bits), counts, grain=BLOCK)
     return counts.cumsum()
 
 
 @loop
-def _count(start: int, stop: int, bits: Any, counts: Any) -> None:
+def starts_of(bits: Any, n: int) -> Any:
+    """`bit_starts`, inside a loop."""
+    counts = np.zeros(1 + (n + BLOCK - 1) // BLOCK, dtype=np.int64)
+    count_bits(0, n, bits, counts)
+    return counts.cumsum()
+
+
+@loop
+def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
+    """The loop of `bit_starts`: set bits of each block, into counts[1 + its number]."""
     for first in range(start, stop, BLOCK):
         part = bits[first // 8 : (min(first + BLOCK, stop) + 7) // 8]
         total = np.int64(0)
@@ -50,12 +59,14 @@ def _count(start: int, stop: int, bits: Any, counts: Any) -> None:
 def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
     """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
     out = torch.empty(int(starts[-1]), dtype=torch.float32)
-    in_parallel(_take, values.numel(), array(values), array(bits), starts, array(out), grain=BLOCK)
+    given = array(values), array(bits), starts, array(out)
+    in_parallel(take_bits, values.numel(), *given, grain=BLOCK)
     return out.to(values.device)
 
 
 @loop
-def _take(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
+def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
+    """The loop of `at_bits`."""
     found = np.empty(BLOCK + 8, dtype=np.float32)
     for first in range(start, stop, BLOCK):
         part = values[first : min(first + BLOCK, stop)]
@@ -84,13 +95,16 @@ def add_at_bits(
     """out += weight * values, one for each set bit, in place; `out` is float32 `[n]`."""
     with written_back(out) as target:
         in_parallel(
-            _add, out.numel(), target, array(bits), starts, array(values), np.float32(weight),
+            add_bits, out.numel(), target, array(bits), starts, array(values), np.float32(weight),
             grain=BLOCK,
         )  # fmt: skip
 
 
 @loop
-def _add(start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any) -> None:
+def add_bits(
+    start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any
+) -> None:
+    """The loop of `add_at_bits`."""
     most = (min(BLOCK, stop - start) + 7) // 8 * 8  # of a block
     weighted = np.zeros(most + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero

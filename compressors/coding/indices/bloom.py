@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.indices.index_coding import set_places
+from gcsim.compressors.coding.indices.index_coding import find_bits, set_places
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
@@ -163,3 +163,25 @@ def _query(
         for c in range(left):
             position = begin + candidates[c]
             found[position >> 3] |= np.uint8(1 << (position & 7))
+
+
+# --- of short tensors, inside other loops --------------------------------------------------------
+
+
+@loop
+def filled(indices: Any, bits: int, hashes: int, key: Any) -> Any:
+    """The bytes of `bloom_filter`, up to a multiple of four."""
+    words = np.zeros((bits + 31) // 32, dtype=np.uint32)
+    _insert(indices, words, np.uint64(bits), hashes, key)
+    return words.view(np.uint8)
+
+
+@loop
+def asked(filter_bytes: Any, n: int, bits: int, hashes: int, key: Any) -> Any:
+    """`bloom_positives` of bytes as `filled` gives them, int64."""
+    found = np.zeros((n + 7) // 8, dtype=np.uint8)
+    counts = np.zeros((n + _BLOCK - 1) // _BLOCK, dtype=np.int64)
+    _query(0, n, filter_bytes.view(np.uint32), np.uint64(bits), hashes, key, found, counts)
+    places = np.empty(counts.sum(), dtype=np.int64)
+    find_bits(found, places)
+    return places

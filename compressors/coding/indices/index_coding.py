@@ -209,7 +209,7 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
 def set_places(bits: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
     """The places of the `count` bits that are set, ascending; bit 0 is the lowest of byte 0."""
     places = np.empty(count, dtype=np.int64)
-    found = int(_find_bits(bits, places))
+    found = int(find_bits(bits, places))
     demand(found == count, f"{found} bits are set, {count} announced")
     return places
 
@@ -263,7 +263,7 @@ def set_bits(positions: Any, bits: Any) -> None:
 
 
 @loop
-def _find_bits(bits: Any, places: Any) -> int:
+def find_bits(bits: Any, places: Any) -> int:
     """The places of the first bits that are set, as many as `places` holds; counts them all."""
     found = 0
     for at in range(0, bits.size, 8):

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.coding.checksum import number_at, put_number
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
+from gcsim.compressors.coding.frame import (
+    HEADER_BYTES,
+    find_frames,
+    read_frame,
+    words_at,
+    write_frame,
+)
+from gcsim.compressors.coding.indices.index_coding import ascends_below
+from gcsim.compressors.coding.selecting.selection import take_few
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, loop, tensor
 from gcsim.compressors.meter import kernel
@@ -57,23 +65,62 @@ def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int
 
 @loop
 def put_pairs(
-    message: Any, values: Any, indices: Any, ends: Any, numel: int, codec: int, flags: int
+    message: Any, values: Any, indices: Any, ends: Any, numels: Any, codec: int, flags: int
 ) -> None:
     """A frame of float32 values and their 32-bit indices for each part, one behind the other.
 
-    Part p goes from the end of the one before to `ends[p]`; `message` has room for all frames.
+    Part p, of a tensor of `numels[p]` elements, goes from the end of the one before to `ends[p]`;
+    `message` has room for all frames.
     """
     start, at = 0, 0
     words = values.view(np.uint32)
-    for end in ends:
-        k = end - start
+    for p in range(ends.size):
+        k = ends[p] - start
         frame = message[at : at + HEADER_BYTES + 8 * k]
         body = frame[HEADER_BYTES:]
         for i in range(k):
             put_number(body, 4 * i, 4, np.uint64(words[start + i]))
             put_number(body, 4 * (k + i), 4, np.uint64(indices[start + i]))
-        write_frame(frame, codec, flags, 0, numel, k)
-        start, at = end, at + frame.size
+        write_frame(frame, codec, flags, 0, numels[p], k)
+        start, at = ends[p], at + frame.size
+
+
+@loop
+def merge_messages(
+    own: Any, other: Any, table: Any, counts: Any, message: Any, codec: int, flags: int
+) -> bool:
+    """The largest of the sums of two messages of `put_pairs`, a frame a tensor, as another one.
+
+    Each frame, there and here, has `counts` elements of the tensor in `table`. False for what is
+    damaged, or not a number.
+    """
+    found = np.empty((2, counts.size, 5), dtype=np.int64)
+    if not find_frames(own, table, codec, found[0]):
+        return False
+    if not find_frames(other, table, codec, found[1]):
+        return False
+    total = counts.sum()
+    indices, values = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
+    at = 0
+    for t in range(counts.size):
+        n, k = table[t, 1], counts[t]
+        for side in found:
+            if side[t, 0] != flags or side[t, 2] != k or side[t, 4] - side[t, 3] != 8 * k:
+                return False
+        a, b = words_at(own, found[0, t, 3], 2 * k), words_at(other, found[1, t, 3], 2 * k)
+        ia, ib = a[k:].astype(np.int64), b[k:].astype(np.int64)
+        if not (ascends_below(ia, n) and ascends_below(ib, n)):
+            return False
+        places, sums = np.empty(2 * k, dtype=np.int64), np.empty(2 * k, dtype=np.float32)
+        used = _merge(ia, a[:k].view(np.float32), ib, b[:k].view(np.float32), places, sums)
+        chosen = np.empty(k, dtype=np.int64)
+        if k and not take_few(sums[:used].view(np.uint32), k, chosen):
+            return False
+        for i in range(k):
+            indices[at + i], values[at + i] = places[chosen[i]], sums[chosen[i]]
+        at += k
+    put_pairs(message, values, indices, counts.cumsum(), table[:, 1].copy(), codec, flags)
+    return True
 
 
 @loop

@@ -23,7 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.packing import damaged, pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    pack_bits,
+    packed_bytes,
+    put_fixed,
+    unpack_bits,
+)
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import kernel
@@ -163,3 +169,21 @@ def separate_digits(
                 quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
                 part[i] = rest[i] - quotient * divisor
                 rest[i] = quotient
+
+
+@loop
+def put_digits(digits: Any, base: int, out: Any) -> Any:
+    """Write what `pack_digits` makes of digits of base 3, 5 or 9 to the beginning of `out`; its
+    bytes."""
+    group, bits = group_and_bits(base)
+    plane = (digits.size + group - 1) // group
+    highest = np.empty((plane + GROUPS - 1) // GROUPS, dtype=np.int64)
+    if bits == 16:
+        wide = np.empty(plane, dtype=np.uint16)
+        _combine(0, plane, digits, wide, base, group, highest)
+        for i in range(plane):
+            out[2 * i], out[2 * i + 1] = np.uint8(wide[i] & 255), np.uint8(wide[i] >> 8)
+        return 2 * plane
+    groups = np.empty(plane, dtype=np.uint8)
+    _combine(0, plane, digits, groups, base, group, highest)
+    return put_fixed(groups, bits, out)

@@ -257,3 +257,43 @@ def add_stripe(
                 upper, lower = high[i], low[i]
                 sums[i] += weight * (upper if marks[i] else lower)
             here = min(end, next_row)
+
+
+# --- of short matrices, inside other loops ------------------------------------------------------
+
+
+@loop
+def summed_inside(values: Any, added: Any, columns: int) -> Any:
+    """`summed` about zero, in the order in which numpy adds up: float64 `[3, columns]`."""
+    times = max(1, 512 // columns)
+    rows = (values.size + columns * times - 1) // (columns * times)
+    together = max(16, (rows + _SUM_PARTS - 1) // _SUM_PARTS)
+    blocks = (rows + together - 1) // together
+    sums = np.zeros((3, blocks, columns * times), dtype=np.float64)
+    middle = np.zeros(columns * times, dtype=np.float32)
+    _add_columns(0, values.size, values, added, middle, together, sums)
+    found = np.zeros((3, columns), dtype=np.float64)
+    for i in range(3):
+        lines, total = sums[i].reshape(blocks * times, columns), found[i]
+        if columns == 1:
+            total[0] = _sum_by_halves(lines.reshape(-1))
+            continue
+        for line in range(lines.shape[0]):
+            for column in range(columns):
+                total[column] += lines[line, column]
+    return found
+
+
+@loop
+def _sum_by_halves(values: Any) -> Any:
+    """The sum of a multiple of 512 numbers as numpy adds up what lies side by side: by halves, and
+    at most 128 of them in eight sums."""
+    if values.size > 128:
+        half = values.size // 2 - values.size // 2 % 8
+        return _sum_by_halves(values[:half]) + _sum_by_halves(values[half:])
+    parts = values[:8].copy()
+    for i in range(8, values.size):
+        parts[i % 8] += values[i]
+    return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + (
+        (parts[4] + parts[5]) + (parts[6] + parts[7])
+    )

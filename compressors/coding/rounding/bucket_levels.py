@@ -36,14 +36,17 @@ from gcsim.compressors.coding.frame import (
     from_bytes,
     of_bucket,
     pack_frame,
+    put_words,
     read_frame,
     together,
+    write_frame,
 )
 from gcsim.compressors.coding.integers.digits import (
     GROUPS,
     digit_bytes,
     group_and_bits,
     pack_digits,
+    put_digits,
     separate_digits,
     unpack_digits,
 )
@@ -226,6 +229,34 @@ def pack_levels(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) ->
     codes = round_between(values, tables, size=size, key=key)
     body = torch.cat((as_bytes(tables.reshape(-1)), pack_digits(codes, count)))
     return pack_frame(Codec.LEVELS, body, numel=values.numel(), flags=count, params=size)
+
+
+def pack_all_levels(
+    values: Tensor, layout: BucketLayout, tables: list[Tensor], *, size: int,
+    keys: NDArray[np.uint64],
+) -> Tensor:  # fmt: skip
+    """`pack_levels` of all tensors of a bucket, which are short (`together`)."""
+    given = array(values), layout.table, np.concatenate([array(table) for table in tables])
+    return torch.from_numpy(_write_message(*given, size, keys, int(Codec.LEVELS)))
+
+
+@loop
+def _write_message(values: Any, table: Any, levels: Any, size: int, keys: Any, codec: int) -> Any:
+    """The frames of all tensors, whose buckets' levels lie behind each other: uint8."""
+    count = levels.shape[1]
+    room = (HEADER_BYTES + 4) * table.shape[0] + 4 * levels.size + values.size
+    message = np.empty(room, dtype=np.uint8)
+    at, before = 0, 0
+    for t in range(table.shape[0]):
+        first, n = table[t]
+        buckets = (n + size - 1) // size
+        own, codes, frame = levels[before : before + buckets], np.empty(n, np.uint8), message[at:]
+        _round(0, n, values[first : first + n], own, codes, size, keys[t])
+        end = put_words(frame, HEADER_BYTES, own.reshape(-1))
+        end += put_digits(codes, count, frame[end:])
+        write_frame(frame[:end], codec, count, size, n, n)
+        at, before = at + end, before + buckets
+    return message[:at].copy()
 
 
 @of_bucket(file="table_messages")

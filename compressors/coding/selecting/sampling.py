@@ -282,3 +282,43 @@ def _compact(
         if kept.size:
             for j in range(target.size):
                 kept[ends[chunk] + j] = chance[first + j]
+
+
+# --- of short tensors, inside other loops --------------------------------------------------------
+
+
+@loop
+def add_weights(values: Any, table: Any, begins: Any, sums: Any) -> None:
+    """`block_sums` of each tensor of a layout's `table`, from `begins` of it on."""
+    for t in range(table.shape[0]):
+        first, n = table[t]
+        _add_blocks(0, n, values[first : first + n], sums[begins[t] : begins[t + 1]])
+
+
+@loop
+def saturated(values: Any, sums: Any, scale: float) -> Any:
+    """(number, sum of the others) of `saturation`, both float64."""
+    partial = np.zeros((values.size // _CHUNK + 1, 3), dtype=np.float64)
+    _add_unsaturated(0, values.size, values, sums, scale, partial)
+    count, rest = 0.0, 0.0
+    for chunk in range(partial.shape[0]):
+        count += partial[chunk, 0]
+        rest += partial[chunk, 1]
+    return count, rest
+
+
+@loop
+def drawn(values: Any, sums: Any, scale: float, key: np.uint64) -> Any:
+    """The positions of `draw`, int64."""
+    nothing = np.empty(0, dtype=np.float32)
+    n = values.size
+    found = np.empty(n, dtype=np.int32)
+    counts = np.zeros((-(-n // _CHUNK) + 1, 2), dtype=np.float64)
+    if scale > 0.0:
+        _draw_chunks(0, n, values, sums, nothing, scale, key, 1.0, found, nothing, counts)
+    ends = np.zeros(counts.shape[0], dtype=np.int64)
+    for chunk in range(1, ends.size):
+        ends[chunk] = ends[chunk - 1] + np.int64(counts[chunk, 0])
+    positions = np.empty(ends[-1], dtype=np.int64)
+    _compact(0, n, found, nothing, ends, positions, nothing)
+    return positions

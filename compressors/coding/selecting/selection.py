@@ -178,7 +178,7 @@ def _exactly(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Indices of the k largest magnitudes, 1 <= k <= n, by passes over all of them."""
     if values.size < WORTH_A_SAMPLE:
         places = np.empty(k, dtype=np.int64)
-        if not _take_few(values.view(np.uint32), k, places):
+        if not take_few(values.view(np.uint32), k, places):
             raise InputError(NO_NUMBER)
         return places
     if _any_nan(values):
@@ -289,11 +289,8 @@ def kth_of_few(bits: Any, k: int) -> Any:
 
 
 @loop
-def _take_few(bits: Any, k: int, places: Any) -> bool:
-    """The places of the k largest magnitudes, the first of equals; False for not-a-number.
-
-    Their first eleven bits tell who may be among them; the rest is done with those few.
-    """
+def _least_first_bits(bits: Any, k: int) -> Any:
+    """The first eleven bits of the k-th largest magnitude, and how many have these or more."""
     counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
         counts[(bits[i] >> np.uint32(20)) & np.uint32(2047)] += 1
@@ -301,6 +298,28 @@ def _take_few(bits: Any, k: int, places: Any) -> bool:
     while reached < k:
         least -= 1
         reached += counts[least]
+    return least, reached
+
+
+@loop
+def limit_of_few(bits: Any, k: int) -> Any:
+    """`kth_of_few` of magnitudes, by their first bits and then among those few."""
+    least, reached = _least_first_bits(bits, k)
+    sizes = np.empty(reached + 1, dtype=np.uint32)
+    at = 0
+    for i in range(bits.size):
+        sizes[at] = bits[i]
+        at += (bits[i] >> np.uint32(20)) >= np.uint32(least)
+    return kth_of_few(sizes[:reached], k)
+
+
+@loop
+def take_few(bits: Any, k: int, places: Any) -> bool:
+    """The places of the k largest magnitudes, the first of equals; False for not-a-number.
+
+    Their first eleven bits tell who may be among them; the rest is done with those few.
+    """
+    least, reached = _least_first_bits(bits, k)
     found = np.empty(reached + 1, dtype=np.int32)
     at = 0
     for i in range(bits.size):
@@ -318,6 +337,23 @@ def _take_few(bits: Any, k: int, places: Any) -> bool:
             ties -= sizes[j] == limit
             places[at] = found[j]
             at += 1
+    return numbers
+
+
+@loop
+def take_each(values: Any, table: Any, counts: Any, places: Any) -> bool:
+    """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
+
+    `places` are within the tensors, one tensor's behind the other's.
+    """
+    numbers = True
+    bits = values.view(np.uint32)
+    at = 0
+    for t in range(counts.size):
+        first, n, k = table[t, 0], table[t, 1], counts[t]
+        if k:
+            numbers &= take_few(bits[first : first + n], k, places[at : at + k])
+        at += k
     return numbers
 
 

@@ -39,7 +39,7 @@ def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: 
     parts, key = parts_of(generator, n, k)
     ends = np.array(list(itertools.accumulate(parts, initial=0)), dtype=np.int64)
     positions = np.empty(k, dtype=np.int64)
-    in_parallel(_mark_and_list, n, ends, key, positions, grain=SEGMENT)
+    in_parallel(mark_and_list, n, ends, key, positions, grain=SEGMENT)
     count_random(min(k, n - k), 64)
     return tensor(positions, like)
 
@@ -71,7 +71,7 @@ def _ones(word: np.uint64) -> int:
 
 
 @loop
-def _mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
+def mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
     """In each segment as many random positions as `ends` says, ascending."""
     words = np.empty((min(SEGMENT, stop - start) + 63) // 64, dtype=np.uint64)
     one = np.uint64(1)

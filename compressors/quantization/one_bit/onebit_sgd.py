@@ -48,18 +48,16 @@ from gcsim.compressors.coding.one_bit.columns import (
     column_bits,
     column_sums,
     matrix_shape,
-    summed,
 )
 from gcsim.compressors.coding.one_bit.parts import (
     add_stripes,
     frame_bytes,
-    put_levels,
+    put_all_stripes,
     put_stripes,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once
@@ -138,8 +136,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         received = yield AllToAll(payloads=self._encode(values, matrices, count, added))
         own = stripes_of(matrices, count)
         total = self._owned(layout, own, bucket.gradient)
-        for payload in received:
-            add_stripe(payload, layout, total, 1.0 / count, matrices=own, stripe=(0, 1))
+        _add_all(received, layout, total, 1.0 / count, own, (0, 1), 0)
         (message,) = self._encode(total, own, 1)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
@@ -161,15 +158,10 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return held
 
     def _matrices(self, layout: BucketLayout) -> Matrices:
-        matrices = []
-        for piece in batched(layout.slices):
-            rows, columns = matrix_shape(piece)
-            if self.parameters.levels_per == "tensor":
-                rows, columns = piece.numel, 1
-            matrices.append(
-                Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
-            )
-        return Matrices(matrices)
+        known: dict[Any, Matrices] = layout.facts
+        if (key := (OneBitSgd, self.parameters.levels_per)) not in known:
+            known[key] = matrices_of(layout, self.parameters.levels_per == "tensor")
+        return known[key]
 
     def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
         """What the owned stripes are added to: their errors, or zeros."""
@@ -209,23 +201,21 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
     def _encode_together(
         self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None
     ) -> list[Tensor]:
-        """`_encode` in one loop a matrix."""
+        """`_encode` in one loop, or with thresholds at means in one a matrix."""
         sizes = [frame_bytes(m.rows, m.cut(count)) for m in matrices]
         messages, at = np.empty((count, sum(sizes)), dtype=np.uint8), 0
+        keeps, codec = self.parameters.error_feedback, int(Codec.BINARY)
+        if self.parameters.threshold == "zero":
+            more = _NONE if added is None else array(added)
+            given = array(values), more, matrices.table(count)
+            put_all_stripes(messages, *given, keeps, codec)
+            return list(torch.from_numpy(messages))
         for matrix, size in zip(matrices, sizes, strict=True):
             place = slice(matrix.offset, matrix.offset + matrix.rows * matrix.columns)
-            part, width = array(values)[place], matrix.cut(count)
-            if self.parameters.threshold == "zero":
-                lines = np.zeros((3, width * count), dtype=np.float32)
-                if part.size:
-                    more = _NONE if added is None else array(added)[place]
-                    sums = summed(part, more, lines[0, : matrix.columns], matrix.columns)
-                    put_levels(sums, matrix.rows, lines)
-            else:
-                lines = array(self._lines(values[place], matrix, count, added))
+            lines = array(self._lines(values[place], matrix, count, added))
             put_stripes(
-                messages[:, at : at + size], part, matrix.columns, width, lines,
-                self.parameters.error_feedback, int(Codec.BINARY), matrix.tensor_numel,
+                messages[:, at : at + size], array(values)[place], matrix.columns,
+                matrix.cut(count), lines, keeps, codec, matrix.tensor_numel,
             )  # fmt: skip
             at += size
         return list(torch.from_numpy(messages))
@@ -272,14 +262,28 @@ class Matrices(tuple[Matrix, ...]):
         return known[count]
 
 
+def matrices_of(layout: BucketLayout, whole: bool) -> Matrices:
+    """Those of a bucket's tensors; `whole`: each is one column."""
+    matrices = []
+    for piece in layout.slices:
+        rows, columns = (piece.numel, 1) if whole else matrix_shape(piece)
+        matrices.append(
+            Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
+        )
+    return Matrices(matrices)
+
+
 def stripes_of(matrices: Matrices, count: int) -> Matrices:
     """One stripe of each matrix, all stripes in one flat vector."""
-    stripes, at = [], 0
-    for matrix in matrices:
-        width = matrix.cut(count)
-        stripes.append(replace(matrix, columns=width, offset=at))
-        at += matrix.rows * width
-    return Matrices(stripes)
+    known: dict[Any, Matrices] = vars(matrices)
+    if (key := ("stripes", count)) not in known:
+        stripes, at = [], 0
+        for matrix in matrices:
+            width = matrix.cut(count)
+            stripes.append(replace(matrix, columns=width, offset=at))
+            at += matrix.rows * width
+        known[key] = Matrices(stripes)
+    return known[key]
 
 
 def column_levels(
@@ -323,8 +327,8 @@ def add_stripe(
     """
     number, count = stripe
     if together(out):
-        given = matrices.table(count), number, array(out), np.float32(weight), int(Codec.BINARY)
-        if add_stripes(array(message), *given):
+        given = matrices.table(count), np.array([number]), array(out), np.float32(weight)
+        if add_stripes(array(message).reshape(1, -1), *given, int(Codec.BINARY)):
             return  # else it is damaged, and what follows says where
     frames = frames_of(message, layout, Codec.BINARY)
     for (piece, frame), matrix in zip(frames, matrices, strict=True):
@@ -347,5 +351,23 @@ def _add_stripes(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices, count: int
 ) -> None:
     """Those of all owners, in order."""
-    for owner, answer in enumerate(answers):
-        add_stripe(answer, layout, out, 1.0, matrices=matrices, stripe=(owner, count))
+    _add_all(answers, layout, out, 1.0, matrices, (0, count), 1)
+
+
+def _add_all(
+    messages: Iterable[Tensor], layout: BucketLayout, out: Tensor, weight: float,
+    matrices: Matrices, first: tuple[int, int], next_one: int,
+) -> None:  # fmt: skip
+    """`add_stripe` of each message: of the first stripe, and of that so many further, and so on."""
+    number, count = first
+    if together(out):
+        messages = list(messages)
+        if len({message.numel() for message in messages}) == 1:
+            numbers = number + next_one * np.arange(len(messages))
+            given = matrices.table(count), numbers, array(out), np.float32(weight)
+            done = add_stripes(array(torch.stack(messages)), *given, int(Codec.BINARY))
+            number += next_one * done
+            messages = messages[done:]  # of which the first is damaged, and what follows says where
+    for message in messages:
+        add_stripe(message, layout, out, weight, matrices=matrices, stripe=(number, count))
+        number += next_one

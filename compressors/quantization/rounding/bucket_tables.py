@@ -12,12 +12,13 @@ from pydantic import Field
 
 from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import of_bucket
+from gcsim.compressors.coding.frame import of_bucket, together
 from gcsim.compressors.coding.rounding.bucket_levels import (
     MAX_BUCKET,
     Clip,
     Search,
     add_decoded,
+    pack_all_levels,
     pack_levels,
     rounding_error,
     search_levels,
@@ -86,6 +87,9 @@ def encoded(
     tables: Callable[[Tensor, Any], Tensor], chosen: BucketTableParameters,
 ) -> Tensor:  # fmt: skip
     """The message of a gradient, with a key for each tensor; `tables` finds a tensor's levels."""
+    if together(gradient):
+        found = [tables(values, chosen) for _, values in layout.views(gradient)]
+        return pack_all_levels(gradient, layout, found, size=chosen.bucket, keys=np.array(keys))
     frames = []
     for (_, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
         found = tables(values, chosen)

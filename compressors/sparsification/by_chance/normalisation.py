@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from gcsim.compressors.coding.selecting.sampling import Weights, saturation
 
-_LARGEST = 1e300
+LARGEST_SCALE = 1e300
 """A scale that saturates every weight that is not zero, however small."""
 
 
@@ -33,22 +33,22 @@ def scale_for_count(weights: Weights, k: float, rounds: int) -> float:
     total = float(weights.sums.sum())
     if total <= 0.0:
         return 0.0
-    scale = min(k / total, _LARGEST)
+    scale = min(k / total, LARGEST_SCALE)
     saturated = 0
     for _ in range(rounds):
         count, rest, _ = saturation(weights, scale)
         if count == saturated or count >= k:
             break  # in exact arithmetic count < k unless no other weight is left
         if rest <= 0.0:
-            return _LARGEST
+            return LARGEST_SCALE
         saturated = count
-        scale = min((k - count) / rest, _LARGEST)
+        scale = min((k - count) / rest, LARGEST_SCALE)
     return scale
 
 
 def scale_for_variance(weights: Weights, eps: float) -> float:
     """The scale with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0; 0 when all weights are zero."""
-    _, _, energy = saturation(weights, _LARGEST)
+    _, _, energy = saturation(weights, LARGEST_SCALE)
     if not energy:
         return 0.0
     scale = float(weights.sums.sum()) / ((1.0 + eps) * energy)

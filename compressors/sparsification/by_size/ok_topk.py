@@ -252,7 +252,8 @@ def _parts(values: Tensor, indices: Tensor, ends: list[int], n: int) -> list[Ten
     """The frames of `pack_sparse` for each part that ends there, in one loop."""
     sizes = [HEADER_BYTES + 8 * (b - a) for a, b in itertools.pairwise([0, *ends])]
     message = np.empty(sum(sizes), dtype=np.uint8)
-    put_pairs(message, array(values), array(indices), np.array(ends), n, *_CODED)
+    numels = np.full(len(ends), n)
+    put_pairs(message, array(values), array(indices), np.array(ends), numels, *_CODED)
     return list(torch.split(torch.from_numpy(message), sizes))
 
 

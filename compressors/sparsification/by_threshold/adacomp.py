@@ -33,7 +33,14 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frame import (
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    words_at,
+)
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.selecting.marks import note_places
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -114,7 +121,12 @@ def add_and_select(
     return torch.tensor([bins.level], device=memory.device), int(bins.counts.sum()), words
 
 
-@decoder(Codec.ADACOMP)
+def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """`add_decoded` of all tensors."""
+    return bool(_add_found(data, found, table, out, weight))
+
+
+@decoder(Codec.ADACOMP, _add_short)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the signs of a frame's words, times its level."""
     level, words = _read(frame)
@@ -276,3 +288,30 @@ def _read_words(words: Any, bits: int, size: int, level: Any, out: Any) -> int:
             first += size
             last = -1
     return found if first >= out.size and last < 0 else -1
+
+
+@loop
+def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """The words of all frames; False where one is damaged, of which a part may be added."""
+    for t in range(found.shape[0]):
+        size, sent, start, n = found[t, 1], found[t, 2], found[t, 3], table[t, 1]
+        length = found[t, 4] - start - 4
+        width = 1 if size < _BYTE else 2
+        if size < 1 or size > MOST or length < 0 or length % width:
+            return False
+        empty = length // width - sent
+        if empty < 0 or empty > (n + size - 1) // size:
+            return False
+        level = np.float32(weight * np.float64(words_at(data, start, 1).view(np.float32)[0]))
+        part, body = out[table[t, 0] : table[t, 0] + n], data[start + 4 : found[t, 4]]
+        if width == 1:
+            read = _read_words(body, 8, size, level, part)
+        else:
+            wide = np.empty(length // 2, dtype=np.uint16)
+            copied = wide.view(np.uint8)
+            for i in range(length):
+                copied[i] = body[i]
+            read = _read_words(wide, 16, size, level, part)
+        if read != sent:
+            return False
+    return True

@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, put_words, together, write_frame
+from gcsim.compressors.coding.scans import greatest_magnitude
 from gcsim.compressors.coding.selecting.marks import (
     BLOCK,
     Marks,
@@ -43,10 +45,18 @@ from gcsim.compressors.coding.selecting.selection import (
     count_kept,
     kth_magnitude,
     kth_of_few,
+    limit_of_few,
     safe_rank,
     strided_sample,
 )
-from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
+from gcsim.compressors.coding.sparse import (
+    LEVELS_INSIDE,
+    add_signed,
+    energy,
+    pack_signed,
+    sign_words,
+    signed_words,
+)
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
@@ -84,6 +94,10 @@ class Dryden(ErrorFeedback[DrydenParameters]):
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
         residual = bucket_state(self.residual, bucket)
+        if together(residual):
+            given = residual, bucket.gradient, bucket.layout, self.parameters.proportion
+            if (message := _encoded_together(*given)) is not None:
+                return message
         frames = []
         for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
             memory = piece.of(residual)
@@ -103,6 +117,20 @@ class Dryden(ErrorFeedback[DrydenParameters]):
             return left
 
         return Properties(error_bound=bound, conserves=True)
+
+
+def _encoded_together(
+    residual: Tensor, gradient: Tensor, layout: BucketLayout, proportion: float
+) -> Tensor | None:
+    """`Dryden.encode` in one loop; None, and nothing done, where it may not give the same bits."""
+    table = layout.table
+    most = len(table) * (HEADER_BYTES + 8) + 4 * int(layout.numel * proportion + 3 * len(table))
+    message = np.empty(most, dtype=np.uint8)
+    used = _encode_short(
+        array(residual), array(gradient), table, proportion, message, int(Codec.SIGNED_INDEX),
+        LEVELS_INSIDE,
+    )  # fmt: skip
+    return torch.from_numpy(message[:used]) if used else None
 
 
 def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[Tensor, Tensor]:
@@ -226,6 +254,63 @@ def _add(
         sides[block, 0] = positive
         sides[block, 1] = negative
         counts[block] = mark_block(part, up, down, mask, words, places[block])
+
+
+@loop
+def _encode_short(
+    memory: Any, gradient: Any, table: Any, proportion: float, message: Any, codec: int, flags: int
+) -> Any:  # fmt: skip
+    """The bytes of all frames; 0, and nothing done, for sums that are not finite or not exact.
+
+    Means are of sums in float64, in whatever order: they must need no rounding.
+    """
+    sums = np.empty(memory.size, dtype=np.float32)
+    for i in range(sums.size):
+        sums[i] = memory[i] + gradient[i]
+    if greatest_magnitude(sums) >= np.uint32(0x7F800000):
+        return 0
+    limits = np.zeros((table.shape[0], 2), dtype=np.uint32)
+    counts = np.zeros((2, table.shape[0], 2), dtype=np.int64)  # to be sent, of them at the limit
+    sides = np.empty((2, sums.size + 1), dtype=np.float32)
+    for t in range(table.shape[0]):
+        part = sums[table[t, 0] : table[t, 0] + table[t, 1]]
+        numbers = _split(part, sides[0], sides[1])
+        for s in range(2):
+            number = numbers[s]
+            if number:
+                k = min(number, max(1, np.int64(np.rint(number * proportion))))
+                bits = sides[s, :number].view(np.uint32)
+                limit, ties = limit_of_few(bits, k)
+                highest = np.int64(greatest_magnitude(sides[s, :number]) >> np.uint32(23))
+                spread = highest - max(np.int64(1), np.int64(limit) >> 23)
+                if spread > 29 or k << spread > 1 << 29:  # of 53 bits, 24 are an element's own
+                    return 0
+                limits[t, s], counts[0, t, s], counts[1, t, s] = limit, k, ties
+    everybody = np.empty(sums.size, dtype=np.int64)
+    for i in range(sums.size):
+        memory[i], everybody[i] = sums[i], i
+    levels = np.empty(2, dtype=np.float32)
+    at = 0
+    for t in range(table.shape[0]):
+        first, n = table[t]
+        k = counts[0, t, 0] + counts[0, t, 1]
+        found, kept = np.empty(k + 1, dtype=np.int64), np.empty(k + 1, dtype=np.float32)
+        limit = limits[t].view(np.float32)
+        part, ties = memory[first : first + n], counts[1, t]
+        _keep(everybody[:n], part, limit[0], limit[1], ties[0], ties[1], found, kept)
+        above, below = 0.0, 0.0
+        for i in range(k):
+            above += max(np.float64(kept[i]), 0.0)
+            below += min(np.float64(kept[i]), 0.0)
+        levels[0] = np.float32(above / max(1, counts[0, t, 0]))
+        levels[1] = np.float32(below / max(1, counts[0, t, 1]))
+        words = np.empty(k, dtype=np.uint32)
+        sign_words(0, k, found, kept, levels[0], levels[1], part, words)
+        frame = message[at : at + HEADER_BYTES + 8 + 4 * k]
+        put_words(frame, put_words(frame, HEADER_BYTES, levels), words)
+        write_frame(frame, codec, flags, 0, n, k)
+        at += frame.size
+    return at
 
 
 @loop

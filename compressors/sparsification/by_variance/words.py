@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frame import Codec, Frame, from_bytes, of_bucket
+from gcsim.compressors.coding.frame import Codec, Frame, from_bytes, of_bucket, words_at
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
@@ -129,8 +129,13 @@ def _join(start: int, stop: int, words: Any, counts: Any, out: Any) -> None:
 # --- receiver ---------------------------------------------------------------------------------
 
 
+def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """`add_decoded` of all tensors."""
+    return bool(_add_found(data, found, table, out, weight))
+
+
 @of_bucket("add_powers", "word_messages")
-@decoder(Codec.VARIANCE)
+@decoder(Codec.VARIANCE, _add_short)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the powers of two of a frame's words."""
     head, tail = split_body(frame, 1, 4 * frame.nonzero)
@@ -198,3 +203,31 @@ def levels(exponent: int) -> NDArray[np.float32]:
     """The values of a word's highest four bits: 2^e, 2^(e - 1), ... 2^(e - 7), then minus these."""
     powers = np.ldexp(np.float32(1), exponent - np.arange(DEEPEST + 1))
     return np.concatenate((powers, -powers)).astype(np.float32)
+
+
+@loop
+def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """The words of all frames; False, and nothing done, where one is damaged."""
+    for t in range(found.shape[0]):
+        k, start = found[t, 2], found[t, 3]
+        if found[t, 4] - start != 1 + 4 * k:
+            return False
+        words = words_at(data, start + 1, k).view(np.int32)
+        exponent = np.int64(np.int8(data[start]))
+        if k and (not _ascends(words, _INDEX) or (words[k - 1] & _INDEX) >= table[t, 1]):
+            return False
+        if k and exponent - _depth(words) + BIAS < 1:
+            return False
+    values = np.zeros(2 * DEEPEST + 2, dtype=np.float32)
+    for t in range(found.shape[0]):
+        k, start, first = found[t, 2], found[t, 3], table[t, 0]
+        words = words_at(data, start + 1, k).view(np.int32)
+        highest = np.int64(np.int8(data[start])) + BIAS
+        for depth in range(DEEPEST + 1):
+            if depth >= highest:  # it is not normal, and none has it
+                break
+            power = np.uint32((highest - depth) << MANTISSA_BITS).view(np.float32)
+            values[depth] = power * np.float32(weight)
+            values[DEEPEST + 1 + depth] = -power * np.float32(weight)
+        _scatter_words(0, k, words, values, out[first : first + table[t, 1]])
+    return True

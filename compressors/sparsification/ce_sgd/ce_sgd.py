@@ -68,8 +68,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Worker, add_all
-from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, read_frames
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.coding.frame import Codec, Frame, read_frames, together
 from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import frames_of
@@ -93,6 +93,7 @@ from gcsim.compressors.sparsification.ce_sgd.messages import (
     read_parts,
 )
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
+from gcsim.compressors.sparsification.ce_sgd.together import Memories, Rows, answer
 from gcsim.errors import InputError
 
 
@@ -203,14 +204,31 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """Select and pack a step's elements: uint8, one frame a tensor."""
-        improved = self._improved(bucket)
+        improved, given = self._improved(bucket), self.corrected(bucket)
+        if together(given) and self.parameters.levels is None and not self.parameters.residual:
+            return self._encode_together(given, bucket.layout, improved, step)
         frames = []
-        for piece, values in batched(bucket.layout.views(self.corrected(bucket))):
+        for piece, values in batched(bucket.layout.views(given)):
             frame = self._encode(piece, values, improved, step)
             frames.append(frame)
             if self.parameters.residual:
                 self._keep_back(piece, frame, values)
         return torch.cat(frames)
+
+    def _encode_together(
+        self, values: Tensor, layout: BucketLayout, improved: bool | None, step: int
+    ) -> Tensor:
+        """`encode` in loops over all tensors."""
+        p, seed, rank = self.parameters, self.worker.seed, self.worker.rank
+        memories = Memories.of(self, layout, self._selections, p.unsent_limit)
+        tensors = [piece.index for piece in layout.slices]
+        keys = [random_key(seed, step, index, "ce_sgd selection", rank) for index in tensors]
+        wanted = [speculative_count(piece.numel, p.speculative) for piece in layout.slices]
+
+        def draws(t: int) -> np.random.Generator:
+            return stream(seed, step, tensors[t], "ce_sgd speculative", rank)
+
+        return memories.encode(values, improved, wanted, np.array(keys), draws, int(Codec.CE_SGD))
 
     def _encode(
         self, piece: TensorSlice, values: Tensor, improved: bool | None, step: int
@@ -248,18 +266,39 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         """The mean over workers at the union of what they sent; remembers new selections."""
-        total = torch.zeros_like(bucket.gradient)
+        layout, total = bucket.layout, torch.zeros_like(bucket.gradient)
+        if together(total) and self.parameters.levels is None:
+            return self._serve_together(layout, payloads, total)
         unions = {  # by tensor: one bit an element that anybody sent
             piece.index: total.new_zeros(packed_bytes(piece.numel, 1), dtype=torch.uint8)
-            for piece in batched(bucket.layout.slices)
+            for piece in batched(layout.slices)
         }
         for rank, payload in enumerate(payloads):
-            for piece, frame in frames_of(payload, bucket.layout, Codec.CE_SGD):
-                parts = self._received(piece, frame, rank)
-                add_parts(parts, piece.of(total), 1.0 / self.worker.count)
-                unite(unions[piece.index], parts.chosen, parts.indices)
-        views = batched(bucket.layout.views(total))
+            self._add_frames(rank, payload, layout, total, unions)
+        views = batched(layout.views(total))
         return torch.cat([pack_answer(part, unions[piece.index]) for piece, part in views])
+
+    def _serve_together(
+        self, layout: BucketLayout, payloads: Iterable[Tensor], total: Tensor
+    ) -> Tensor:
+        """`_serve` in a loop over all tensors for each worker."""
+        sums, rows = array(total), Rows.of(self, layout, self._known)
+        bits = np.zeros(rows.nbytes, dtype=np.uint8)  # one an element that anybody sent
+        for rank, payload in enumerate(payloads):
+            if not rows.receive(rank, payload, sums, bits, 1.0 / self.worker.count):
+                # it is damaged, and this says how
+                self._add_frames(rank, payload, layout, total, rows.bitmaps(torch.from_numpy(bits)))
+        return torch.from_numpy(answer(sums, bits, rows.cuts, int(Codec.CE_SGD)))
+
+    def _add_frames(
+        self, rank: int, payload: Tensor, layout: BucketLayout, total: Tensor,
+        unions: dict[int, Tensor],
+    ) -> None:  # fmt: skip
+        """A worker's share of the mean, tensor by tensor."""
+        for piece, frame in frames_of(payload, layout, Codec.CE_SGD):
+            parts = self._received(piece, frame, rank)
+            add_parts(parts, piece.of(total), 1.0 / self.worker.count)
+            unite(unions[piece.index], parts.chosen, parts.indices)
 
     def _received(self, piece: TensorSlice, frame: Frame, rank: int) -> Parts:
         """A worker's frame, read with the V that it brings or that is known."""

@@ -12,18 +12,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.indices.bitmap import add_at_bits, at_bits, bit_starts
+from gcsim.compressors.coding.frame import (
+    Codec,
+    Frame,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    words_at,
+)
+from gcsim.compressors.coding.indices.bitmap import (
+    add_at_bits,
+    add_bits,
+    at_bits,
+    bit_starts,
+    starts_of,
+)
 from gcsim.compressors.coding.indices.index_coding import ascends_below
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.coding.rounding.levels import add_packed_levels, bucket_norms, encode_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
+from gcsim.compressors.loops import array, loop
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import on_device
 from gcsim.errors import InputError
@@ -151,7 +165,11 @@ def pack_answer(mean: Tensor, union: Tensor) -> Tensor:
     return pack_frame(Codec.CE_SGD, body, numel=n, nonzero=values.numel())
 
 
-@decoder(Codec.CE_SGD)
+def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    return bool(_add_answers(data, found, table, out, weight))
+
+
+@decoder(Codec.CE_SGD, _add_short)
 def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_answer`."""
     cut = packed_bytes(frame.numel, 1)
@@ -162,3 +180,22 @@ def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
         raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")
     values = from_bytes(frame.body[cut:], torch.float32, frame.nonzero)
     add_at_bits(part, union, starts, values, weight)
+
+
+@loop
+def _add_answers(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """`add_answer` of all tensors; False, and nothing done, where a frame is damaged."""
+    for t in range(found.shape[0]):
+        n, sent, start, end = table[t, 1], found[t, 2], found[t, 3], found[t, 4]
+        union = data[start : start + (n + 7) // 8]
+        if end - start != (n + 7) // 8 + 4 * sent or starts_of(union, n)[-1] != sent:
+            return False
+        if n % 8 and union[-1] >> np.uint8(n % 8):
+            return False
+    for t in range(found.shape[0]):
+        first, n = table[t]
+        start, size = found[t, 3], (n + 7) // 8
+        union, values = data[start : start + size], words_at(data, start + size, found[t, 2])
+        given = starts_of(union, n), values.view(np.float32), np.float32(weight)
+        add_bits(0, n, out[first : first + n], union, given[0], given[1], given[2])
+    return True

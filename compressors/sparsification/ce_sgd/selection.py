@@ -41,8 +41,8 @@ REWARD, KEEP, DRAW = range(3)
 _NOTHING = np.zeros(0, dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Found:
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
     """Of each block: int64 `[ceil(n / BLOCK)]`."""
 
     chosen: Counts
@@ -71,9 +71,9 @@ class Selection:
         """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
         self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
         """See `bit_starts`, of V."""
-        self._near = torch.zeros_like(self.chosen)
+        self.near = torch.zeros_like(self.chosen)
         """One bit an element: outside of V, and of its block's lowest M."""
-        self._begun = False
+        self.begun = False
 
     def renew(
         self, values: Tensor, improved: bool | None, wanted: int, key: np.uint64,
@@ -85,19 +85,21 @@ class Selection:
         needed. Returns (whether V differs from the last one, or is the first, speculative indices:
         int32 ascending, as many as wanted or as are outside of V).
         """
-        first, self._begun = not self._begun, True
-        mode = DRAW if first or improved is False else REWARD if improved else KEEP
+        first, mode = self.begin(improved)
         weights, highest = (values, largest_magnitude(values)) if mode == DRAW else (None, 0.0)
         settings = mode, highest, self.unsent_limit
-        counts = _choose(self.chosen, self.rewards, self.age, self._near, weights, settings, key)
-        found = _Found(
-            chosen=counts[0], aged=counts[1], lowest=counts[2], ties=counts[3], changed=counts[4]
-        )
+        counts = _choose(self.chosen, self.rewards, self.age, self.near, weights, settings, key)
+        found = Found(*counts)
         self.starts[1:] = found.chosen.cumsum()
-        plan = self._plan(found, wanted, draws)
+        plan = self.plan(found, wanted, draws)
         return first or bool(found.changed.any()), self._speculate(plan, key)
 
-    def _plan(self, found: _Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
+    def begin(self, improved: bool | None) -> tuple[bool, int]:
+        """A step: (whether it is the first one, what is done with V)."""
+        first, self.begun = not self.begun, True
+        return first, DRAW if first or improved is False else REWARD if improved else KEEP
+
+    def plan(self, found: Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
         wanted = min(wanted, self.age.numel() - int(self.starts[-1]))
         lowest = min(found.lowest.tolist(), default=int(NEVER))
         at_lowest = np.where(found.lowest == lowest, found.ties, 0)
@@ -122,7 +124,7 @@ class Selection:
         device = self.age.device
         indices = torch.empty(int(total_of(sizes)), dtype=torch.int32, device=device)
         if indices.numel():
-            state = self.rewards, self.age, self._near
+            state = self.rewards, self.age, self.near
             find(indices, state, plan, (key, self.unsent_limit))
         return indices
 
@@ -136,7 +138,7 @@ def _choose(
     chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
     settings: tuple[int, float, int], key: np.uint64,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """A step of V, M and the ages, in place; five numbers a block: see `_Found`."""
+    """A step of V, M and the ages, in place; five numbers a block: see `Found`."""
     n = rewards.numel()
     mode, highest, limit = settings
     if mode == DRAW:
@@ -149,7 +151,7 @@ def _choose(
         written_back(near) as lowest,
     ):
         in_parallel(
-            _choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
+            choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
             np.ascontiguousarray(array(weights)), key, np.float64(highest), np.uint8(limit),
             counts, grain=BLOCK,
         )  # fmt: skip
@@ -157,10 +159,11 @@ def _choose(
 
 
 @loop
-def _choose_blocks(
+def choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
     weights: Any, key: Any, highest: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
+    """The loop of `_choose`."""
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
     before = np.empty(BLOCK // 8, dtype=np.uint8)

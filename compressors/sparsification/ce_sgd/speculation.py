@@ -71,7 +71,7 @@ def find(
     rewards, age, near = state
     with written_back(age) as ages, written_back(indices) as found:
         in_parallel(
-            _find_blocks, ages.size, array(rewards), ages, array(near), plan.marked,
+            find_blocks, ages.size, array(rewards), ages, array(near), plan.marked,
             np.int64(plan.level), np.uint8(limit), plan.below, plan.ties, plan.drawn,
             np.cumsum(sizes) - sizes, ~key, found, grain=BLOCK,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def _level(age: Any, reward: Any, limit: Any) -> Any:
 
 
 @loop
-def _find_blocks(
+def find_blocks(
     start: int, stop: int, rewards: Any, ages: Any, nears: Any, marked: bool, level: Any,
     limit: Any, below: Any, ties: Any, drawn: Any, starts: Any, key: Any, indices: Any,
 ) -> None:  # fmt: skip

@@ -186,7 +186,7 @@ def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
     # five deviations of a binomial.
     g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
     state = Selection(g, 100)
-    state._begun = True
+    state.begun = True
     new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng)
     assert new
     flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
@@ -204,7 +204,7 @@ def test_every_set_of_equals_is_as_likely() -> None:
     n, times = 40_000, np.zeros(40_000)
     for seed in range(50):
         state = Selection(torch.zeros(n), 100)
-        state._begun = True
+        state.begun = True
         draws = functools.partial(np.random.default_rng, seed)
         _, indices = state.renew(
             state.rewards.float(), None, 4000, random_key(seed, 0, 0, "test"), draws
@@ -225,7 +225,7 @@ def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> Non
     # Levels 0 ... 9 of 1000 elements each in two blocks: the wanted ones are the lowest.
     n = 20_000
     state = Selection(torch.zeros(n), 200)
-    state._begun = True
+    state.begun = True
     state.rewards.copy_(torch.arange(n) % 20)
     draws = functools.partial(np.random.default_rng, 1)
     _, indices = state.renew(
@@ -244,7 +244,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
     late = torch.tensor([3, 50, 51, 700, 999])
     for wanted, steps, expected in ((8, 100, 5), (3, 100, 3), (8, 99, 0)):
         state = Selection(torch.zeros(1000), 100)
-        state._begun = True
+        state.begun = True
         state.rewards[late] = 7
         state.age[late] = steps
         draws = functools.partial(np.random.default_rng, 2)
@@ -257,7 +257,7 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
 
 def test_ages_stop_at_what_a_byte_holds() -> None:
     state = Selection(torch.zeros(10), 254)
-    state._begun = True
+    state.begun = True
     for _ in range(300):
         state.renew(
             state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng
