@@ -92,6 +92,6 @@ def encoded(
         return pack_all_levels(gradient, layout, found, size=chosen.bucket, keys=np.array(keys))
     frames = []
     for (_, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
-        found = tables(values, chosen)
-        frames.append(pack_levels(values, found, size=chosen.bucket, key=key))
+        own = tables(values, chosen)
+        frames.append(pack_levels(values, own, size=chosen.bucket, key=key))
     return torch.cat(frames)
