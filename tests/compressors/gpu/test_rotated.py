@@ -15,7 +15,9 @@ from tests.compressors.gpu.conftest import demand_same
 from tests.compressors.gpu.examples import EXACT, KEYS, SEEDS, few, vector
 
 
-@pytest.mark.parametrize(("n", "stages"), [(0, 3), (1, 0), (127, 3), (4100, 0), (70_001, 10)])
+@pytest.mark.parametrize(
+    ("n", "stages"), [(0, 3), (1, 0), (127, 3), (4100, 0), (4100, 6), (33_000, 10)]
+)
 @few
 @given(
     kind=st.sampled_from(("normal", "any")), most=st.sampled_from((0.0, 1e-42, 1.5)), seed=SEEDS,
