@@ -38,7 +38,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("deepreduce", {"skip": 30, "policy": "leftmost", "error_feedback": False}),
     ("deepreduce", {"skip": 30, "policy": "p0"}),
     ("ce_sgd", {"unsent_limit": 2}),
-    ("ce_sgd", {"speculative": 0.4, "mask_received": True}),
+    ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
     ("onebit_sgd", {}),
     ("onebit_sgd", {"threshold": "mean"}),
     ("orq", {"bucket": 50}),
@@ -149,3 +149,16 @@ def test_selections_of_several_blocks_and_few_ties_are_drawn_alike() -> None:
         way = "ce_sgd", {"speculative": speculative}
         expected = trained(way, shapes, (1, False, 2), lambda step: True)
         assert agree(trained(way, shapes, (1, False, 2), lambda step: False), expected)
+
+
+def test_a_mean_that_depends_on_the_order_of_its_sum_is_numpys() -> None:
+    # In float64 2^60 + 100 is 2^60: added up from the first to the last the sum is 2^60 + 2^36,
+    # half way between two float32, which rounds to 2^60; numpy adds 202 at once, which goes beyond.
+    gradient = torch.tensor([2.0**60] + [100.0] * 7 + [2.0**36] + [1.0] * 7)
+    found = []
+    for apart in (True, False):
+        worker = create("dryden", Worker(rank=0, count=1, seed=0), {"proportion": 1.0})
+        bucket = Bucket(layout=layout_of_shapes([(16,)]), gradient=gradient)
+        with tensor_by_tensor(apart):
+            found += lockstep([worker.exchange(bucket, 0)])
+    assert torch.equal(*found)
