@@ -44,6 +44,8 @@ from gcsim.files import waiting_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+"""The largest float32."""
 SUM_BLOCK = 4096
 """Elements that are added up in one go."""
 _WORTH_A_THREAD = 1 << 17

@@ -1,11 +1,11 @@
 """Which tensors are worked on where they lie? Those on a GPU, by kernels instead of loops.
 
     @kernel("reduction")
-    @on_device("levels")
+    @on_device("rounding.levels")
     def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
 
 A call whose first argument is a tensor on a GPU, or a list of such, is handed over to the function
-of the same name and signature in `gpu/levels.py`: its twin, which has the same contract and gives
+of the same name and signature in `gpu/rounding/levels.py`: its twin, which has the same contract and gives
 the same bytes. The meter stands outside and counts both alike. A twin that has no kernel for its
 arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and so it is
 where Triton is not installed, or the GPU is too old for it. Triton is imported at the first tensor
@@ -50,7 +50,7 @@ def within_reach(values: Tensor) -> Tensor:
 def on_device(
     file: str, name: str | None = None, *, aside: Callable[[], bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hand calls with tensors on a GPU over to the function's twin in `gpu/mine.py`.
+    """Hand calls with tensors on a GPU over to the function's twin: `a.b` is `gpu/a/b.py`.
 
     It has the function's name, or that one. It steps aside while that holds.
     """

@@ -207,7 +207,7 @@ def together(values: Tensor) -> bool:
 
 
 def of_bucket(
-    name: str | None = None, file: str = "messages"
+    name: str | None = None, file: str = "messages.buckets"
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """`on_device(file, name)` of what is done with all tensors of a bucket.
 

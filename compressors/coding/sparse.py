@@ -140,7 +140,7 @@ def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> No
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("sparse")
+@on_device("selecting.sparse")
 def _add_checked(
     touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
 ) -> bool:
@@ -168,7 +168,7 @@ def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("sparse")
+@on_device("selecting.sparse")
 def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
     """Add values to `out` at the bits that are set; how many those are, another number than that
     of the values when one is stray. `touched`: see `_add_checked`."""
@@ -180,7 +180,7 @@ def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: 
 
 
 @kernel("gather_scatter", by_results=True)
-@on_device("sparse")
+@on_device("selecting.sparse")
 def signed_words(
     memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
 ) -> Tensor:
@@ -235,7 +235,7 @@ def _add_short_signed(
     )
 
 
-@of_bucket("add_signed", "word_messages")
+@of_bucket("add_signed", "messages.words")
 @decoder(Codec.SIGNED_INDEX, _add_short_signed)
 def add_signed(
     frame: Frame, part: Tensor, weight: float, levels: tuple[float, float] | None = None
@@ -255,7 +255,7 @@ def add_signed(
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("sparse")
+@on_device("selecting.sparse")
 def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out: Tensor) -> bool:
     """`out` += the words' levels, the positive or the negative one; see `_add_checked`."""
     bad = np.zeros(1, dtype=np.uint8)

@@ -184,7 +184,7 @@ class Cser(Csea):
 
 
 @kernel("streaming", updates=("momentum", "error"))
-@on_device("momentum", "error_step")
+@on_device("methods.momentum", "error_step")
 def local_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
     """u = m u + g and E += g + m u, in place; the direction g + m u, float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)

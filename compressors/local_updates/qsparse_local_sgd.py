@@ -187,7 +187,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
 
 @kernel("streaming", updates=("momentum", "applied"))
-@on_device("momentum")
+@on_device("methods.momentum")
 def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
     """u = m u + g and applied += u, in place; returns u, float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)
@@ -197,7 +197,7 @@ def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) ->
 
 
 @kernel("streaming", updates=("momentum", "applied", "error"))
-@on_device("momentum")
+@on_device("methods.momentum")
 def last_step(
     gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
 ) -> Tensor:

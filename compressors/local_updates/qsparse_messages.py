@@ -95,14 +95,14 @@ def pack_levels_kept(
 
 
 @kernel("streaming")
-@on_device("momentum")
+@on_device("methods.momentum")
 def to_sign_magnitude(codes: Tensor) -> Tensor:
     """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
     return tensor(SIGN_MAGNITUDE[array(codes)], codes)
 
 
 @kernel("streaming")
-@on_device("momentum")
+@on_device("methods.momentum")
 def from_sign_magnitude(stored: Tensor) -> Tensor:
     """Undo `to_sign_magnitude`: uint8 q + 127."""
     return tensor(CODES[array(stored)], stored)

@@ -72,7 +72,7 @@ def _hash(
 
 
 @kernel("gather_scatter")
-@on_device("sketches")
+@on_device("methods.sketches")
 def sketch(values: Tensor, hashes: Hashes) -> Tensor:
     """The table of a float32 `[n]`: float32 `[r, c]`.
 
@@ -113,7 +113,7 @@ def _add_rows(
 
 
 @kernel("gather_scatter")
-@on_device("sketches")
+@on_device("methods.sketches")
 def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
     """The median over rows of each element's cell times sign: float32 `[n]`.
 
@@ -166,7 +166,7 @@ def _sort_columns(values: Any, count: int) -> None:
 
 
 @kernel("gather_scatter", resident=("table",))
-@on_device("sketches")
+@on_device("methods.sketches")
 def take_off(
     indices: Tensor, values: Tensor, table: Tensor, hashes: Hashes, *, subtract: bool
 ) -> None:

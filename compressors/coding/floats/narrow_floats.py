@@ -77,7 +77,7 @@ E5M2 = Narrow(bits=8, mantissa=2, bias=15, largest=57344.0, overflow=0x7B, nan=0
 
 
 @kernel("streaming")
-@on_device("floats")
+@on_device("floats.narrow")
 def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     """Codes of `factor * values`, rounded to nearest, ties to even.
 
@@ -114,7 +114,7 @@ def largest_magnitude(values: Tensor) -> float:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("floats")
+@on_device("floats.narrow")
 def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> None:
     """out[i] += table[codes[i]], in place: float32 `[n]`, uint8 `[n]`, `[256]`."""
     with written_back(out) as target:

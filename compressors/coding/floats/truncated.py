@@ -28,7 +28,7 @@ _ORIGINS = _REGION << 16 | 2 * _REGION << 32 | 3 * _REGION << 48
 
 
 @kernel("gather_scatter")
-@on_device("truncated")
+@on_device("floats.truncated")
 def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
     """(body of the frame of factor * values, number of values that are not zero in it).
 
@@ -51,7 +51,7 @@ def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
 
 
 @kernel("gather_scatter", updates=("out",))
-@on_device("truncated")
+@on_device("floats.truncated")
 def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: float) -> None:
     """out += weight * what `cut` made the message of, in place; `out` is float32 `[n]`.
 

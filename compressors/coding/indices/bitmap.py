@@ -24,7 +24,7 @@ BLOCK = 1 << 14
 
 
 @unpriced  # of bits that somebody reads anyway
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def bit_starts(bits: Tensor, n: int) -> NDArray[np.int64]:
     """Set bits before each block of a bitmap of n elements, then of all: int64 `[blocks + 1]`."""
     counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
@@ -55,7 +55,7 @@ def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
 
 
 @kernel("gather_scatter")
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
     """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
     out = torch.empty(int(starts[-1]), dtype=torch.float32)
@@ -88,7 +88,7 @@ def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: A
 
 
 @kernel("gather_scatter", updates=("out",))
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def add_at_bits(
     out: Tensor, bits: Tensor, starts: NDArray[np.int64], values: Tensor, weight: float
 ) -> None:
@@ -128,7 +128,7 @@ def add_bits(
 
 
 @kernel("streaming", updates=("bits",))
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
     """Set in a bitmap, in place, the bits of another one and those of int32 indices."""
     with written_back(bits) as union:
@@ -137,7 +137,7 @@ def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
 
 
 @kernel("streaming")
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def as_mask(bits: Tensor, n: int) -> Tensor:
     """The bits as float32 `[n]` of 0 and 1."""
     flags = np.unpackbits(array(bits), count=n, bitorder="little")

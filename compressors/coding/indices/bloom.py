@@ -57,7 +57,7 @@ def bloom_size(k: int, false_positive_rate: float) -> BloomSize:
 
 
 @kernel("gather_scatter")
-@on_device("bloom")
+@on_device("indices.bloom")
 def bloom_filter(indices: Tensor, size: BloomSize, key: np.uint64) -> Tensor:
     """The filter that holds `indices`, int64 `[k]`: uint8 `[ceil(m / 8)]`."""
     words = np.zeros(-(-size.nbytes // 4), dtype=np.uint32)
@@ -66,7 +66,7 @@ def bloom_filter(indices: Tensor, size: BloomSize, key: np.uint64) -> Tensor:
 
 
 @kernel("gather_scatter")
-@on_device("bloom")
+@on_device("indices.bloom")
 def bloom_positives(bits: Tensor, n: int, size: BloomSize, key: np.uint64) -> Tensor:
     """All positions in 0 … n-1 that the filter seems to hold, int64, ascending.
 

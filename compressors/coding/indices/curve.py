@@ -29,13 +29,12 @@ from gcsim.compressors.coding.integers.packing import (
     unpack_fixed,
 )
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, loop, tensor
+from gcsim.compressors.loops import FLOAT32_MAX, array, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.on_device import on_device
 
 _FRACTIONS = (5, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 _SHORTEST = 30
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def piece_lengths(count: int, positive: int) -> list[int]:
@@ -49,7 +48,7 @@ def piece_lengths(count: int, positive: int) -> list[int]:
 
 
 @kernel("sort")
-@on_device("curves")
+@on_device("indices.curves")
 def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """Coded values, and what a receiver makes of them.
 
@@ -81,7 +80,7 @@ def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel("gather_scatter")
-@on_device("curves")
+@on_device("indices.curves")
 def read_curve(body: Tensor, count: int, degree: int) -> tuple[Tensor, int]:
     """(values float32 `[count]` that `fit_curve` coded at the beginning of `body`, bytes used).
 
@@ -149,4 +148,4 @@ def _evaluate(coefficients: Any, out: Any) -> None:
         total = 0.0
         for j in range(basis.size):
             total += coefficients[j] * basis[j]
-        out[i] = min(max(total, -LARGEST), LARGEST)
+        out[i] = min(max(total, -FLOAT32_MAX), FLOAT32_MAX)

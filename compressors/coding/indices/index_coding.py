@@ -135,7 +135,7 @@ def rice_parameter(n: int, k: int) -> int:
 
 
 @kernel("streaming", variants=("coder",))
-@on_device("indices")
+@on_device("indices.coded")
 def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
     """Strictly ascending int64 `[k]` in 0 … n-1 as bytes, uint8 `[m]`, on the same device.
 
@@ -170,7 +170,7 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
 
 
 @kernel("streaming", variants=("coder",))
-@on_device("indices")
+@on_device("indices.coded")
 def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     """The positions that `encode_indices` coded, int64 `[k]`.
 

@@ -62,7 +62,7 @@ def digit_bytes(count: int, base: int) -> int:
 
 
 @kernel("streaming", variants=("base",))
-@on_device("packing")
+@on_device("integers.packing")
 def pack_digits(digits: Tensor, base: int) -> Tensor:
     """Pack digits: uint8 `[n]`, each below `base`, as uint8 `[digit_bytes(n, base)]`.
 
@@ -86,7 +86,7 @@ def pack_digits(digits: Tensor, base: int) -> Tensor:
 
 
 @kernel("streaming", variants=("base",))
-@on_device("packing")
+@on_device("integers.packing")
 def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
     """Undo `pack_digits`: uint8 `[count]`.
 

@@ -251,7 +251,7 @@ def gamma_bits(value: Any) -> Any:
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def encode_omega(values: Tensor) -> Tensor:
     """The omega words of `values`, int64 `[k]`, one after the other: uint8 `[ceil(bits / 8)]`.
 
@@ -261,7 +261,7 @@ def encode_omega(values: Tensor) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def decode_omega(buffer: Tensor, count: int) -> Tensor:
     """The `count` values that `encode_omega` coded, int64 `[count]`.
 
@@ -272,14 +272,14 @@ def decode_omega(buffer: Tensor, count: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def encode_gamma(values: Tensor) -> Tensor:
     """`encode_omega` with gamma words."""
     return _encoded(values, gamma=True)
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def decode_gamma(buffer: Tensor, count: int) -> Tensor:
     """`decode_omega` with gamma words."""
     return _decoded(buffer, count, gamma=True)

@@ -41,7 +41,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 
 @kernel("streaming")
-@on_device("packing")
+@on_device("integers.packing")
 def pack_bits(values: Tensor, bits: int) -> Tensor:
     """Pack codes of `bits` bits, the first in the lowest bits of the first byte.
 
@@ -68,7 +68,7 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("packing")
+@on_device("integers.packing")
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     """Undo `pack_bits`.
 
@@ -84,7 +84,7 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("packing")
+@on_device("integers.packing")
 def pack_signs(values: Tensor) -> Tensor:
     """One bit an element, 1 = negative; zero of either sign counts as positive.
 
@@ -97,7 +97,7 @@ def pack_signs(values: Tensor) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("packing")
+@on_device("integers.packing")
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
     data = np.ascontiguousarray(array(buffer))

@@ -40,7 +40,7 @@ _CHUNK = 4096
 
 
 @kernel("streaming")
-@on_device("binary")
+@on_device("one_bit.binary")
 def bits_above(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """One bit an element, v >= its bucket's threshold: uint8 `[ceil(n / 8)]`.
 
@@ -52,7 +52,7 @@ def bits_above(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("binary")
+@on_device("one_bit.binary")
 def random_bits(values: Tensor, bounds: Tensor, size: int, key: np.uint64) -> Tensor:
     """One random bit an element, 1 with probability (v + b) / 2b: uint8 `[ceil(n / 8)]`.
 
@@ -66,7 +66,7 @@ def random_bits(values: Tensor, bounds: Tensor, size: int, key: np.uint64) -> Te
 
 
 @kernel("streaming", updates=("out",))
-@on_device("binary")
+@on_device("one_bit.binary")
 def add_chosen(
     out: Tensor, bits: Tensor, lows: Tensor, highs: Tensor, *, size: int, weight: float
 ) -> None:

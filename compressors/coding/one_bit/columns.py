@@ -33,7 +33,7 @@ def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
 
 
 @kernel("reduction")
-@on_device("columns")
+@on_device("one_bit.columns")
 def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
 
@@ -47,7 +47,7 @@ def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, 
 
 
 @kernel("reduction", updates=("values",))
-@on_device("columns")
+@on_device("one_bit.columns")
 def add_and_sum_columns(
     values: Tensor, added: Tensor, columns: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,7 +83,7 @@ def _widening(columns: int) -> int:
 
 
 @kernel("streaming", resident=("values",), variants=("keep_error",))  # a stripe
-@on_device("columns")
+@on_device("one_bit.columns")
 def column_bits(
     values: Tensor,
     columns: int,
@@ -116,7 +116,7 @@ def column_bits(
 
 
 @kernel("streaming", resident=("out",))
-@on_device("columns")
+@on_device("one_bit.columns")
 def add_columns(
     out: Tensor,
     columns: int,

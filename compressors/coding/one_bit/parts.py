@@ -16,8 +16,8 @@ from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.coding.one_bit.columns import add_stripe, summed_inside
-from gcsim.compressors.coding.one_bit.signs import LARGEST, decoding
-from gcsim.compressors.loops import loop
+from gcsim.compressors.coding.one_bit.signs import decoding
+from gcsim.compressors.loops import FLOAT32_MAX, loop
 
 _WIDE = 32
 """Columns of a stripe from which on a row is worth a loop of vectors."""
@@ -205,7 +205,7 @@ def add_chunk(message: Any, out: Any, chunk: int, weight: Any, add: bool, codec:
     scale = word.view(np.float32)
     if message[start + bits.size :].any() or (n % 8 and bits[-1] >> np.uint8(n % 8)):
         return False
-    if not (scale[0] >= 0 and scale[0] <= LARGEST):
+    if not (scale[0] >= 0 and scale[0] <= FLOAT32_MAX):
         return False
     decoding(0, n, bits, scale * weight, n, out, add)
     return True

@@ -26,6 +26,7 @@ from gcsim.compressors.coding.integers.packing import (
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
+    FLOAT32_MAX,
     SUM_BLOCK,
     array,
     in_parallel,
@@ -43,14 +44,13 @@ Norm = Literal["mean_abs", "rms"]
 
 _NONE = np.zeros(0, dtype=np.float32)
 _ONLY_START = np.zeros(1, dtype=np.int64)
-LARGEST = np.finfo(np.float32).max
 
 
 # --- from numbers to bits --------------------------------------------------------------------
 
 
 @kernel("reduction")
-@on_device("signs")
+@on_device("one_bit.signs")
 def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tuple[Tensor, Tensor]:
     """Of float32 `[n]`: bits, uint8 `[ceil(n / 8)]`; scales, float32 `[ceil(n / length)]`."""
     bits, scales = _code(array(values), length=length, norm=norm)
@@ -58,7 +58,7 @@ def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tu
 
 
 @kernel("reduction", updates=("coded",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def fold(
     values: Tensor, coded: Tensor, scales: Tensor, length: int, norm: Norm = "mean_abs"
 ) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def fold(
 
 
 @kernel("reduction", updates=("momentum", "coded"))
-@on_device("signs")
+@on_device("one_bit.signs")
 def fold_nesterov(
     values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
 ) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def fold_nesterov(
 
 
 @kernel("reduction", updates=("coded",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def fold_average(
     values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float, norm: Norm
 ) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,7 @@ def _code(
         sizes[-1] = n - (blocks - 1) * length
     totals = np.add.reduceat(sums, starts)
     means = np.sqrt(totals / sizes) if squares else totals / sizes
-    return bits, np.minimum(means, LARGEST).astype(np.float32)
+    return bits, np.minimum(means, FLOAT32_MAX).astype(np.float32)
 
 
 @loop
@@ -209,7 +209,7 @@ def _sum_of_magnitudes(values: Any) -> float:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
     """out += weight * scale * sign, in place.
 
@@ -231,7 +231,7 @@ def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: fl
 
 
 @kernel("streaming", updates=("out",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
     """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
     _decode(out, bits, scales, length, weight, add=False)
@@ -245,7 +245,7 @@ def _decode(
     factors = array(scales)
     if length * factors.size < n or (factors.size - 1) * length >= n > 0:
         raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")
-    if not ((factors >= 0) & (factors <= LARGEST)).all():  # nor not-a-number
+    if not ((factors >= 0) & (factors <= FLOAT32_MAX)).all():  # nor not-a-number
         raise InputError("damaged payload: a scale is negative or not a finite number")
     factors = factors * np.float32(weight)
     with written_back(out) as target:

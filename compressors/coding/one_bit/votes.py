@@ -25,7 +25,7 @@ def no_votes(n: int, voters: int, like: Tensor) -> Tensor:
 
 
 @kernel("streaming", resident=("counts",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def add_votes(counts: Tensor, bits: Tensor) -> None:
     """Count each bit that is set, in place. `bits` is uint8 `[ceil(n / 8)]`.
 
@@ -51,7 +51,7 @@ def _voting(start: int, stop: int, bits: Any, planes: Any) -> None:
 
 
 @kernel("streaming", resident=("counts",))
-@on_device("signs")
+@on_device("one_bit.signs")
 def more_than(counts: Tensor, threshold: int) -> Tensor:
     """Bits of the elements with more votes than `threshold` (>= 0): uint8 `[ceil(n / 8)]`."""
     planes = array(counts)

@@ -102,7 +102,7 @@ def _clip_all(gradient: Tensor, layout: BucketLayout, size: int, clip: float) ->
 
 
 @kernel("streaming", updates=("values",))
-@on_device("binary")
+@on_device("one_bit.binary")
 def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
     """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
 
@@ -114,7 +114,7 @@ def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
 
 
 @kernel("sort")
-@on_device("tables")
+@on_device("rounding.tables")
 def search_levels(
     values: Tensor, *, size: int, count: int, clip: float | None, search: Search
 ) -> Tensor:
@@ -164,7 +164,7 @@ def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) 
 
 
 @kernel("streaming")
-@on_device("tables")
+@on_device("rounding.tables")
 def round_between(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
     """Codes of randomly rounded elements: uint8 `[n]`, each below the number of levels.
 
@@ -259,7 +259,7 @@ def _write_message(values: Any, table: Any, levels: Any, size: int, keys: Any, c
     return message[:at].copy()
 
 
-@of_bucket(file="table_messages")
+@of_bucket(file="messages.tables")
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * decoded message, in place; see `decoder`."""
     if together(out):
@@ -282,7 +282,7 @@ def _add_frames(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("tables")
+@on_device("rounding.tables")
 def _add_from_tables(out: Tensor, codes: Tensor, tables: Tensor, size: int, weight: float) -> None:
     with written_back(out) as sums:
         in_parallel(

@@ -43,7 +43,7 @@ _ROOM = 8
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def encode_dense(codes: Tensor, steps: int) -> Tensor:
     """The dense words of codes q + s, uint8 `[n]`, each in [0, 2s]: uint8 `[ceil(bits / 8)]`."""
     data = np.ascontiguousarray(array(codes))
@@ -60,7 +60,7 @@ def encode_dense(codes: Tensor, steps: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("elias")
+@on_device("integers.elias")
 def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
     """Undo `encode_dense`: uint8 `[count]`.
 
@@ -78,7 +78,7 @@ def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
 
 
 @kernel("gather_scatter")
-@on_device("elias")
+@on_device("integers.elias")
 def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
     """(the sparse words, uint8 `[ceil(bits / 8)]`; the number of levels that are not zero)."""
     data = np.ascontiguousarray(array(codes))
@@ -97,7 +97,7 @@ def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
 
 
 @kernel("gather_scatter")
-@on_device("elias")
+@on_device("integers.elias")
 def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
     """Undo `encode_sparse`: uint8 `[count]`; `InputError` as for `decode_dense`."""
     packed = np.ascontiguousarray(array(body))

@@ -31,6 +31,7 @@ from gcsim.compressors.coding.scans import (
 )
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
+    FLOAT32_MAX,
     SUM_BLOCK,
     array,
     in_parallel,
@@ -57,7 +58,6 @@ _LARGE_BUCKET = 1 << 18
 _NO_BOUND = np.float32(np.inf)
 _HALF = np.float32(2.0**-17)
 _UNIT = np.float32(2.0**-16)
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def bucket_count(n: int, size: int) -> int:
@@ -80,7 +80,7 @@ def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
 
 
 @kernel("reduction")
-@on_device("levels")
+@on_device("rounding.levels")
 def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
     """Maximum |v| or Euclidean norm of each bucket: float32 `[ceil(n / size)]`.
 
@@ -100,7 +100,7 @@ def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("levels")
+@on_device("rounding.levels")
 def encode_levels(
     values: Tensor,
     norms: Tensor,
@@ -138,7 +138,7 @@ def encode_levels(
 
 
 @kernel("streaming", updates=("out",))
-@on_device("levels")
+@on_device("rounding.levels")
 def add_packed_levels(
     out: Tensor,
     packed: Tensor,
@@ -335,7 +335,7 @@ def _root(total: float) -> np.float32:
     """The square root, at most the largest float32 (infinity and NaN stay)."""
     root = np.sqrt(total)
     if np.isfinite(root):
-        root = min(root, _LARGEST)
+        root = min(root, FLOAT32_MAX)
     return np.float32(root)
 
 

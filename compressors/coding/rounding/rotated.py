@@ -21,18 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.loops import FLOAT32_MAX, array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 
 LANES = 32
 """Distance of the elements of a transform: so many transforms go side by side."""
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @kernel("streaming", updates=("held",))
-@on_device("rotated")
+@on_device("rounding.rotated")
 def round_rotated(
     held: Tensor,
     *,
@@ -57,7 +56,7 @@ def round_rotated(
     count_random(n, 1)
     codes = np.empty(n, dtype=np.uint8)
     lines = lines_of(table.tobytes(), grid)
-    scale = min(grid / (2 * most), LARGEST) if most > 0 else 0.0
+    scale = min(grid / (2 * most), FLOAT32_MAX) if most > 0 else 0.0
     numbers = np.array([scale, grid / 2, grid, len(table) - 1], dtype=np.float32)
     values = ((2 * most / grid) * table - most).astype(np.float32)
     with written_back(held) as target:
@@ -81,7 +80,7 @@ def lines_of(integers: bytes, grid: int) -> NDArray[np.float32]:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("rotated")
+@on_device("rounding.rotated")
 def rotate_back(
     out: Tensor, sums: Tensor, *, step: float, most: float, stages: int, signs: np.uint64
 ) -> None:

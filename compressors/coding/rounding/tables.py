@@ -122,7 +122,7 @@ def add_decoded(
 
 
 @kernel("streaming")
-@on_device("known_tables")
+@on_device("rounding.known_tables")
 def encode_table(
     values: Tensor, norms: Tensor, levels: Levels, key: np.uint64, *, size: int, bits: int
 ) -> Tensor:
@@ -157,7 +157,7 @@ def encode_table(
 
 
 @kernel("streaming", updates=("out",))
-@on_device("known_tables")
+@on_device("rounding.known_tables")
 def add_table(
     out: Tensor,
     packed: Tensor,
@@ -194,7 +194,7 @@ def table_error(values: Tensor, levels: Levels, *, size: int | None, norm: Norm)
 
 
 @kernel("reduction")
-@on_device("known_tables")
+@on_device("rounding.known_tables")
 def rounding_error(values: Tensor, norms: Tensor, levels: Levels, *, size: int) -> float:
     """As `table_error`, with the norms at hand: float32 `[ceil(n / size)]`."""
     data = np.ascontiguousarray(array(values))

@@ -67,7 +67,7 @@ def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = 
 
 
 @kernel("streaming")
-@on_device("selecting")
+@on_device("selecting.selection")
 def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
     """Mark what is >= `up` or <= `down` (-up unless given); `values` is float32 `[n]`."""
     marks = new_marks(values.numel(), up, down)
@@ -78,7 +78,7 @@ def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None
 
 
 @kernel("streaming", updates=("memory",))
-@on_device("selecting")
+@on_device("selecting.selection")
 def add_and_mark(
     memory: Tensor, gradient: Tensor, up: float | np.float32, down: float | np.float32 | None = None
 ) -> Marks:
@@ -93,7 +93,7 @@ def add_and_mark(
 
 
 @kernel("gather_scatter", variants=("clear",), by_results=True)
-@on_device("selecting")
+@on_device("selecting.selection")
 def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
     """(indices int64 `[m]`, ascending; their values float32 `[m]`) of the marked elements.
 

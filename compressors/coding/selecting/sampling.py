@@ -44,7 +44,7 @@ class Weights:
 
 
 @kernel("reduction")
-@on_device("sampling")
+@on_device("selecting.sampling")
 def block_sums(values: Tensor) -> Tensor:
     """Sums of |v| over blocks of 16 elements (the last may be shorter): float64 `[ceil(n/16)]`."""
     sums = np.empty(-(-values.numel() // BLOCK), dtype=np.float64)
@@ -62,7 +62,7 @@ def saturation(weights: Weights, scale: float) -> tuple[int, float, float]:
 
 
 @kernel("reduction")
-@on_device("sampling")
+@on_device("selecting.sampling")
 def _saturation(sums: Tensor, weights: Weights, scale: float) -> tuple[int, float, float]:
     n = weights.values.numel()
     partial = np.zeros((-(-n // _CHUNK), 3), dtype=np.float64)
@@ -104,7 +104,7 @@ def draw(
     return drawing(weights.sums, touched, weights, scale, key, (factor, prior, chances))
 
 
-@on_device("sampling")
+@on_device("selecting.sampling")
 def _draw(
     sums: Tensor,
     touched: Tensor,

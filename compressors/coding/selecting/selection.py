@@ -67,7 +67,7 @@ def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
 
 
 @kernel("gather_scatter")
-@on_device("selecting")
+@on_device("selecting.selection")
 def _sum(terms: list[Tensor]) -> Tensor:
     # numpy: a sample is too short for torch's threads
     with np.errstate(over="ignore"):
@@ -84,7 +84,7 @@ def largest(values: Tensor, k: int) -> Tensor:
     return take_largest(values, k, clear=False)[0]
 
 
-@on_device("selecting")
+@on_device("selecting.selection")
 def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """memory += gradient; then the k largest |memory| are taken out of it (zero remains).
 
@@ -101,7 +101,7 @@ def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tens
 
 
 @kernel("selection", variants=("marks", "clear"))
-@on_device("selecting")
+@on_device("selecting.selection")
 def take_largest(
     values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def take_largest(
 
 
 @kernel("selection")
-@on_device("selecting")
+@on_device("selecting.selection")
 def kth_magnitude(values: Tensor, k: int) -> float:
     """The k-th largest |value|, 1 <= k <= n, of float32 `[n]`; by radix selection.
 

@@ -30,7 +30,7 @@ SEGMENT = 1 << 20
 
 
 @kernel("random", resident=("like",))
-@on_device("sampling")
+@on_device("selecting.sampling")
 def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: int) -> Tensor:
     """A uniformly random subset of k of the positions 0 … n-1: int64 `[k]`, ascending.
 

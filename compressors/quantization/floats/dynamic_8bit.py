@@ -123,7 +123,7 @@ LEAST, SLOPES, OFFSETS = _decades()
 
 
 @kernel("streaming")
-@on_device("floats")
+@on_device("floats.narrow")
 def nearest_codes(values: Tensor, largest: float) -> Tensor:
     """Codes of values / largest, 128 added for negative ones: uint8 `[n]`."""
     numbers = array(values)

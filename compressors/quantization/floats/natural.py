@@ -131,7 +131,7 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("streaming")
-@on_device("floats")
+@on_device("floats.narrow")
 def to_powers(values: Tensor, key: np.uint64, *, bits: int) -> Tensor:
     """Exponents and signs of float32 `[n]`, rounded with the random bits of `key`.
 
@@ -146,7 +146,7 @@ def to_powers(values: Tensor, key: np.uint64, *, bits: int) -> Tensor:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("floats")
+@on_device("floats.narrow")
 def add_powers(out: Tensor, body: Tensor, *, bits: int, weight: float) -> None:
     """out += weight * decoded `body` of `to_powers`, in place; `out` is float32 `[n]`.
 

@@ -189,7 +189,7 @@ def bucket_lengths(layout: BucketLayout, size: int) -> Tensor:
 
 
 @kernel("reduction")
-@on_device("binary")
+@on_device("one_bit.binary")
 def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Tensor, Tensor]:
     """(thresholds, lower, upper levels) of a float32 `[n]`: float32 `[ceil(n / size)]` each."""
     data = array(values)
@@ -199,7 +199,7 @@ def class_means(values: Tensor, size: int, iterations: int) -> tuple[Tensor, Ten
 
 
 @kernel("reduction")
-@on_device("binary")
+@on_device("one_bit.binary")
 def class_sums(values: Tensor, thresholds: Tensor, size: int) -> Tensor:
     """By bucket: sum below the threshold, sum from it on, number of the latter.
 

@@ -121,7 +121,7 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @kernel("reduction")
-@on_device("binary")
+@on_device("one_bit.binary")
 def optimal_bounds(values: Tensor, size: int) -> Tensor:
     """The best b of each bucket of a float32 `[n]`: float32 `[ceil(n / size)]`."""
     data = array(values)

@@ -207,7 +207,7 @@ def negative(vector: Tensor, count: int) -> Tensor:
 
 
 @kernel("streaming")
-@on_device("signs")
+@on_device("one_bit.signs")
 def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
     """The update, float32 `[n]`, from the numbers of negative votes among `count`."""
     tie = np.float32(0.0 if ties and count % 2 == 0 else 1.0)

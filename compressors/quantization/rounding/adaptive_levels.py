@@ -165,7 +165,7 @@ def statistics(parts: list[Tensor], chosen: AdaptiveParameters) -> Tensor:
     return _weighted(norms, sums, np.concatenate(lengths), most)
 
 
-@on_device("known_tables")
+@on_device("rounding.known_tables")
 def _weighted(
     norms: list[Tensor], sums: list[Tensor], lengths: Numbers, most: int | None
 ) -> Tensor:
@@ -198,7 +198,7 @@ def in_common(summed: Tensor) -> Numbers:
 
 
 @kernel("reduction")
-@on_device("known_tables")
+@on_device("rounding.known_tables")
 def bucket_sums(values: Tensor, size: int) -> Tensor:
     """Sum of the elements and of their squares of each bucket: float64 `[buckets, 2]`."""
     data = np.ascontiguousarray(array(values))

@@ -81,7 +81,7 @@ class BucketTables(Compressor[P]):
         return encoded(bucket.gradient, bucket.layout, keys, self.tables, self.parameters)
 
 
-@of_bucket(file="table_messages")
+@of_bucket(file="messages.tables")
 def encoded(
     gradient: Tensor, layout: BucketLayout, keys: list[np.uint64],
     tables: Callable[[Tensor, Any], Tensor], chosen: BucketTableParameters,

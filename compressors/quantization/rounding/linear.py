@@ -55,7 +55,7 @@ class Linear(BucketTables[LinearParameters]):
         return cls.searched(values, parameters, quantiles)
 
 
-@on_device("tables")
+@on_device("rounding.tables")
 def quantiles(rows: Any, levels: Any) -> None:
     """Quantiles j / (s - 1) of each sorted row; arrays, or tensors that kernels work on."""
     _quantiles(rows, levels)

@@ -77,7 +77,7 @@ class Orq(BucketTables[OrqParameters]):
         return cls.searched(values, parameters, search)
 
 
-@on_device("tables")
+@on_device("rounding.tables")
 def optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
     """Levels `[buckets, s]` of sorted rows `[buckets, length]`: greedy, then `sweeps` sweeps.
 

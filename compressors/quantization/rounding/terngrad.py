@@ -38,6 +38,7 @@ from gcsim.compressors.coding.rounding.levels import add_packed_levels, encode_l
 from gcsim.compressors.coding.scans import greatest_magnitude, moments
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
+    FLOAT32_MAX,
     SUM_BLOCK,
     array,
     in_parallel,
@@ -207,7 +208,7 @@ def clipping(
     """`bound_and_scalar` from the largest |v| and the standard deviation."""
     bound = math.inf
     if clip is not None and spread > 0:
-        bound = float(np.float32(min(clip * spread, float(np.finfo(np.float32).max))))
+        bound = float(np.float32(min(clip * spread, FLOAT32_MAX)))
     if scalar == "clip" and bound < math.inf:
         return bound, bound
     return bound, min(largest, bound)

@@ -42,11 +42,12 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frame import Codec, find_frames, from_bytes, pack_frame, together
 from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits, unpack_narrow
 from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.rounding.rotated import LARGEST, rotate_back, round_rotated
+from gcsim.compressors.coding.rounding.rotated import rotate_back, round_rotated
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
+    FLOAT32_MAX,
     SUM_BLOCK,
     array,
     in_parallel,
@@ -264,17 +265,17 @@ def lookup_table(parameters: ThcParameters) -> NDArray[np.uint8]:
 
 
 @kernel("reduction", updates=("held",))
-@on_device("rotated")
+@on_device("rounding.rotated")
 def add_and_measure(held: Tensor, gradient: Tensor) -> float:
     """held += gradient, in place (float32 `[n]`); the norm of the sum, at most float32's range."""
     sums = partial_sums(gradient.numel())
     with written_back(held) as target:
         in_parallel(_add_and_square, target.size, target, array(gradient), sums)
-    return min(math.sqrt(float(sums.sum())), LARGEST)
+    return min(math.sqrt(float(sums.sum())), FLOAT32_MAX)
 
 
 @kernel("streaming", updates=("total",))
-@on_device("rotated")
+@on_device("rounding.rotated")
 def add_integers(total: Tensor, codes: Tensor, table: NDArray[np.uint8]) -> None:
     """total += table[codes], in place: integers `[n]`, uint8 `[n]`."""
     with written_back(total) as target:

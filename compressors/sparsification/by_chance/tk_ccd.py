@@ -140,7 +140,7 @@ class TkCcd(Compressor[TkCcdParameters]):
 
 
 @kernel("random", resident=("like",))
-@on_device("groups")
+@on_device("methods.groups")
 def deal(like: Tensor, n: int, groups: int, key: np.uint64) -> Tensor:
     """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]`.
 
@@ -155,7 +155,7 @@ def deal(like: Tensor, n: int, groups: int, key: np.uint64) -> Tensor:
 
 
 @kernel("gather_scatter")
-@on_device("groups")
+@on_device("methods.groups")
 def group_positions(dealt: Tensor, always: Tensor, group: int) -> Tensor:
     """Where group `group` is among all elements but `always`: int64, ascending."""
     runs, groups = dealt.shape

@@ -251,7 +251,7 @@ def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple
 
 
 @kernel("gather_scatter")
-@on_device("sampling")
+@on_device("selecting.sampling")
 def split_certain(
     values: Tensor, positions: Tensor, scale: float
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -331,7 +331,7 @@ def _add_all(
             scatter_add(piece.of(out), indices, values / count)
 
 
-@on_device("bloom")
+@on_device("indices.bloom")
 def _without(positions: Tensor, dropped: Tensor) -> Tensor:
     """All but some, which are given by their numbers."""
     kept = np.ones(positions.numel(), dtype=np.bool_)

@@ -247,7 +247,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
 
 @kernel("streaming", updates=("u", "v"))
-@on_device("momentum")
+@on_device("methods.momentum")
 def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
 ) -> Marks:
@@ -262,7 +262,7 @@ def add_momentum(
 
 
 @kernel("gather_scatter")
-@on_device("momentum")
+@on_device("methods.momentum")
 def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
     """What `add_momentum` will make of parts of (u, v, gradient), for these elements only."""
     u, v, gradient = (array(part) for part in parts)  # numpy: too short for torch's threads

@@ -197,7 +197,7 @@ def _read(frame: Frame, size: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel("reduction")
-@on_device("nonzero_blocks")
+@on_device("methods.nonzero_blocks")
 def nonzero_blocks(values: Tensor, size: int) -> Tensor:
     """Which blocks hold anything but zeros: bool `[blocks]`, of float32 `[n]`."""
     n = values.numel()
@@ -207,7 +207,7 @@ def nonzero_blocks(values: Tensor, size: int) -> Tensor:
 
 
 @kernel("reduction")
-@on_device("nonzero_blocks")
+@on_device("methods.nonzero_blocks")
 def block_norms(values: Tensor, size: int) -> Tensor:
     """Euclidean norm of each block: float32 `[blocks]`, of float32 `[n]`."""
     n = values.numel()
@@ -217,7 +217,7 @@ def block_norms(values: Tensor, size: int) -> Tensor:
 
 
 @kernel("gather_scatter")
-@on_device("nonzero_blocks")
+@on_device("methods.nonzero_blocks")
 def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = False) -> Tensor:
     """The elements of the blocks, one after the other, float32; set to zero with `clear`."""
     numbers = array(blocks)
@@ -231,7 +231,7 @@ def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = Fals
 
 
 @kernel("gather_scatter", updates=("out",))
-@on_device("nonzero_blocks")
+@on_device("methods.nonzero_blocks")
 def add_blocks(out: Tensor, blocks: Tensor, values: Tensor, size: int) -> None:
     """out[block] += its values, in place, for each of the blocks, which are distinct."""
     with written_back(out) as target:

@@ -163,7 +163,7 @@ class Bins:
 
 
 @kernel("streaming", updates=("memory",))
-@on_device("bins")
+@on_device("methods.bins")
 def _add(memory: Tensor, gradient: Tensor, size: int, factor: float) -> Bins:
     """memory += gradient."""
     bins = -(-memory.numel() // size)
@@ -178,7 +178,7 @@ def _add(memory: Tensor, gradient: Tensor, size: int, factor: float) -> Bins:
 
 
 @kernel("streaming", updates=("memory",))
-@on_device("bins")
+@on_device("methods.bins")
 def _take(memory: Tensor, gradient: Tensor, size: int, factor: float, bins: Bins) -> Tensor:
     """The words of what is sent, which is taken out."""
     ends = np.cumsum(np.maximum(bins.counts, 1))
@@ -193,7 +193,7 @@ def _take(memory: Tensor, gradient: Tensor, size: int, factor: float, bins: Bins
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("bins")
+@on_device("methods.bins")
 def _add_words(
     touched: Tensor,  # as many elements as are read and written, for the meter
     words: Tensor,

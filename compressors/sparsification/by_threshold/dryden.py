@@ -149,14 +149,14 @@ def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple
 
 
 @kernel("reduction")
-@on_device("each_sign")
+@on_device("methods.each_sign")
 def _enough(values: Tensor, wanted: list[int]) -> bool:
     positive = int(np.count_nonzero(array(values) > 0))
     return positive >= wanted[0] and values.numel() - positive >= wanted[1]
 
 
 @kernel("selection")
-@on_device("each_sign")
+@on_device("methods.each_sign")
 def _largest_of_each_sign(
     indices: Tensor, values: Tensor, wanted: list[int]
 ) -> tuple[Tensor, Tensor]:
@@ -181,7 +181,7 @@ def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
 
 
 @kernel("reduction")
-@on_device("each_sign")
+@on_device("methods.each_sign")
 def _means(values: Tensor) -> tuple[float, float]:
     """Mean of the positive and of the negative values, as float32; 0 of none."""
     data = array(values)
@@ -192,7 +192,7 @@ def _means(values: Tensor) -> tuple[float, float]:
     return levels[0], levels[1]
 
 
-@on_device("each_sign")
+@on_device("methods.each_sign")
 def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
     """(up, down) between which, most likely, lies none of the largest share of each sign.
 
@@ -218,7 +218,7 @@ def stride_of(n: int, proportion: float) -> int:
 
 
 @kernel("streaming", updates=("memory",))
-@on_device("each_sign")
+@on_device("methods.each_sign")
 def _add_and_count(
     memory: Tensor, gradient: Tensor, up: float, down: float
 ) -> tuple[Marks, tuple[int, int]]:

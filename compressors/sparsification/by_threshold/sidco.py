@@ -198,7 +198,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         return Properties(error_bound=energy, conserves=parameters.error_feedback)
 
 
-@of_bucket(file="fitted")
+@of_bucket(file="messages.fitted")
 def encoded(
     gradient: Tensor, residual: Tensor | None, layout: BucketLayout, method: Sidco
 ) -> Tensor:

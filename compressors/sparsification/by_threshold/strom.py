@@ -105,7 +105,7 @@ class Strom(ErrorFeedback[StromParameters]):
 # --- the dense form ---------------------------------------------------------------------------
 
 
-@of_bucket("strom", "word_messages")
+@of_bucket("strom", "messages.words")
 def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float) -> Tensor:
     """The message of words, one frame a tensor; what they say is taken out of the residual."""
     frames = []
@@ -118,7 +118,7 @@ def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float
 
 
 @kernel("streaming", updates=("memory",))
-@on_device("packing")
+@on_device("integers.packing")
 def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
     """memory += gradient, and two bits an element of it, whose value is then taken out.
 
@@ -142,7 +142,7 @@ def add_codes(frame: Frame, part: Tensor, weight: float, tau: float) -> None:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("packing", "add_two_bits")
+@on_device("integers.packing", "add_two_bits")
 def _add(out: Tensor, packed: Tensor, level: float) -> Tensor:
     bad = np.zeros(1, dtype=np.uint8)
     with written_back(out) as target:

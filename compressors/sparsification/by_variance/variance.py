@@ -109,7 +109,7 @@ class VarianceBased(Compressor[VarianceParameters]):
         return encoded(delayed, moment, *given)
 
 
-@of_bucket("variance", "word_messages")
+@of_bucket("variance", "messages.words")
 def encoded(
     delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor,
     layout: BucketLayout, parameters: VarianceParameters,
@@ -158,7 +158,7 @@ def moments_of(bucket: Bucket, name: str) -> Tensor:
 
 
 @kernel("streaming", updates=("r", "v"))
-@on_device("variance")
+@on_device("methods.variance")
 def _add_and_find(
     r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor, *, alpha: float, zeta: float
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], float]:

@@ -87,7 +87,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         return encoded(residual, moment, *given)
 
 
-@of_bucket("variance_hybrid", "word_messages")
+@of_bucket("variance_hybrid", "messages.words")
 def encoded(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor,
     layout: BucketLayout, parameters: VarianceHybridParameters,
@@ -104,7 +104,7 @@ def encoded(
 
 
 @kernel("streaming", updates=("r", "v"))
-@on_device("variance")
+@on_device("methods.variance")
 def _add_and_send(
     r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor,
     parameters: VarianceHybridParameters,

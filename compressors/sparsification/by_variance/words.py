@@ -71,7 +71,7 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
 
 
 @kernel("gather_scatter", by_results=True, name="variance_words.take_out")
-@on_device("variance")
+@on_device("methods.variance")
 def take_out(
     r: Tensor, v: Tensor, found: NDArray[np.int32], counts: NDArray[np.int64], *, cap: Any,
     drop: bool,
@@ -134,7 +134,7 @@ def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bo
     return bool(_add_found(data, found, table, out, weight))
 
 
-@of_bucket("add_powers", "word_messages")
+@of_bucket("add_powers", "messages.words")
 @decoder(Codec.VARIANCE, _add_short)
 def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
     """Add the powers of two of a frame's words."""
@@ -146,7 +146,7 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
 
 
 @unpriced
-@on_device("variance")
+@on_device("methods.variance")
 def _check_words(words: Tensor, exponent: int, n: int) -> None:
     data = array(words)
     if not data.size:
@@ -182,7 +182,7 @@ def _depth(words: Any) -> Any:
 
 
 @kernel("gather_scatter", resident=("out",), name="variance_words._add_words")
-@on_device("variance")
+@on_device("methods.variance")
 def _add_words(words: Tensor, exponent: int, out: Tensor, weight: float) -> None:
     """out += weight * decoded words; the meter counts what is touched, not all of `out`."""
     data = array(words)

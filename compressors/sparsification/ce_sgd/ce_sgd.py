@@ -317,7 +317,7 @@ def speculative_count(n: int, fraction: float) -> int:
 
 
 @kernel("reduction")
-@on_device("speculation")
+@on_device("methods.speculation")
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
     n = a.numel()

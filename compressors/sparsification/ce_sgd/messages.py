@@ -144,7 +144,7 @@ def _rounded(body: Tensor, count: int, levels: int) -> Tensor:
 
 
 @unpriced
-@on_device("bitmaps")
+@on_device("indices.bitmaps")
 def _check_indices(indices: Tensor, n: int) -> None:
     data = array(indices)
     if data.size and not ascends_below(data, n):

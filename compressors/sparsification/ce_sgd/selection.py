@@ -133,7 +133,7 @@ class Selection:
 
 
 @kernel("streaming", updates=("chosen", "rewards", "age", "near"), name="ce_sgd_selection._choose")
-@on_device("speculation")
+@on_device("methods.speculation")
 def _choose(
     chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
     settings: tuple[int, float, int], key: np.uint64,

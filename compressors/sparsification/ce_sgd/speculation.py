@@ -45,7 +45,7 @@ class Plan:
 
 
 @kernel("selection", name="ce_sgd_speculation.level_of")
-@on_device("speculation")
+@on_device("methods.speculation")
 def level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int, Counts, Counts]:
     """The level of the wanted-th element outside of V: (level, numbers below, numbers at it).
 
@@ -61,7 +61,7 @@ def level_of(rewards: Tensor, age: Tensor, limit: int, wanted: int) -> tuple[int
 
 
 @kernel("gather_scatter", resident=("state",), name="ce_sgd_speculation.find")
-@on_device("speculation")
+@on_device("methods.speculation")
 def find(
     indices: Tensor, state: tuple[Tensor, Tensor, Tensor], plan: Plan, draw: tuple[np.uint64, int]
 ) -> None:

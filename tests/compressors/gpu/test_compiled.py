@@ -40,7 +40,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
     `FLUSHING`. Atomic operations are those of histograms: on integers."""
     launches: set[str] = set()
-    for module in pkgutil.iter_modules(gpu.__path__, f"{gpu.__name__}."):
+    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
         loaded = importlib.import_module(module.name)
         if hasattr(loaded, "launch"):
             monkeypatch.setattr(loaded, "launch", _noting(loaded.launch, launches))

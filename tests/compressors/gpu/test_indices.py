@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.coding.indices import bloom, curve
 from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.gpu.indices import coded_positions, positions_of
+from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
 from gcsim.compressors.sparsification.by_size import deepreduce
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, kernels

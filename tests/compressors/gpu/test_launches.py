@@ -60,7 +60,7 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
         return launch
 
-    for module in pkgutil.iter_modules(gpu.__path__, f"{gpu.__name__}."):
+    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
         loaded = importlib.import_module(module.name)
         if hasattr(loaded, "launch"):
             monkeypatch.setattr(loaded, "launch", counting(loaded.launch))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.integers.digits import pack_digits, unpack_digits
 from gcsim.compressors.coding.rounding import level_words as words
-from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
+from gcsim.compressors.gpu.rounding.level_codes import coded_levels, levels_of
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import kernels
 from tests.compressors.gpu.examples import SEEDS, few

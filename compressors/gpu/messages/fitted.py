@@ -9,9 +9,9 @@ from typing import Any
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.gpu.layouts import tensors_of
-from gcsim.compressors.gpu.messages import coders_of, sparse_message
+from gcsim.compressors.gpu.messages.buckets import coders_of, sparse_message
 from gcsim.compressors.gpu.reductions import magnitudes_of
-from gcsim.compressors.gpu.selecting import select, take_largest_of
+from gcsim.compressors.gpu.selecting.selection import select, take_largest_of
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_threshold.magnitude_fits import of_sums
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.selecting.marks import Marks
-from gcsim.compressors.gpu.selecting import new_marks_of
+from gcsim.compressors.gpu.selecting.selection import new_marks_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, looked_up
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.local_updates import qsparse_messages

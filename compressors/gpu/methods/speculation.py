@@ -13,8 +13,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.bitmap import BLOCK
-from gcsim.compressors.gpu.bitmaps import by_block
-from gcsim.compressors.gpu.packing import packed_codes, unpacked
+from gcsim.compressors.gpu.indices.bitmaps import by_block
+from gcsim.compressors.gpu.integers.packing import packed_codes, unpacked
 from gcsim.compressors.gpu.words import bits64, bits64_of, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import count_random

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from gcsim.compressors.coding.frame import as_bytes, from_bytes
-from gcsim.compressors.coding.indices.curve import LARGEST, piece_lengths
+from gcsim.compressors.coding.indices.curve import piece_lengths
 from gcsim.compressors.coding.indices.index_coding import index_width
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
-from gcsim.compressors.gpu.packing import packed_codes, unpacked
+from gcsim.compressors.gpu.integers.packing import packed_codes, unpacked
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import FLOAT32_MAX
 
 
 def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
@@ -93,4 +94,4 @@ def _curve(coefficients: Tensor, count: int, positive: int, degree: int) -> Tens
         for term in own:
             total += term
         start, used = start + length, used + terms
-    return out.clamp_(-LARGEST, LARGEST).float()
+    return out.clamp_(-FLOAT32_MAX, FLOAT32_MAX).float()

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from gcsim.compressors.coding.indices.bloom import BloomSize
 from gcsim.compressors.coding.integers.packing import check_packed
-from gcsim.compressors.gpu.packing import packed_codes
+from gcsim.compressors.gpu.integers.packing import packed_codes
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, shifted
 from gcsim.compressors.lazy_torch import Tensor, torch
 

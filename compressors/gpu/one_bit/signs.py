@@ -14,7 +14,6 @@ import triton.language as tl
 
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import Norm
-from gcsim.compressors.gpu.levels import LARGEST
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, Buckets, bucket_totals
 from gcsim.compressors.gpu.words import (
@@ -29,6 +28,7 @@ from gcsim.compressors.gpu.words import (
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.errors import InputError
 
 
@@ -117,7 +117,7 @@ def means_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
     means = totals / lengths
     means = means.sqrt() if squares else means
     # not-a-number passes, as it does in numpy's minimum
-    return means.clamp(max=LARGEST).float()
+    return means.clamp(max=FLOAT32_MAX).float()
 
 
 def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
@@ -165,7 +165,7 @@ def decode_parts(
         _write, parts, out, packed, scales, stray, float(np.float32(weight)), ADD=add,
         GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    right = ((scales >= 0) & (scales <= LARGEST)).all()  # nor not-a-number
+    right = ((scales >= 0) & (scales <= FLOAT32_MAX)).all()  # nor not-a-number
     found: tuple[bool, bool] = tuple(torch.stack((stray.any(), right)).tolist())
     return found
 

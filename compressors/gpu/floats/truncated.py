@@ -15,7 +15,7 @@ from gcsim.compressors.coding.floats.truncated import (
 )
 from gcsim.compressors.coding.frame import as_bytes, from_bytes
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.gpu.packing import packed_codes, unpacked
+from gcsim.compressors.gpu.integers.packing import packed_codes, unpacked
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 

@@ -15,9 +15,9 @@ from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.rounding.bucket_levels import LEVEL_COUNTS
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import alike, as_long, floats_in, sums, tensors_of
-from gcsim.compressors.gpu.level_codes import coded_digits, digits_in
 from gcsim.compressors.gpu.parts import put
-from gcsim.compressors.gpu.tables import (
+from gcsim.compressors.gpu.rounding.level_codes import coded_digits, digits_in
+from gcsim.compressors.gpu.rounding.tables import (
     add_parts_from_tables,
     optimal_levels_of,
     quantiles_of,

@@ -13,7 +13,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.binary import clip_all, clip_to_spread
+from gcsim.compressors.gpu.one_bit.binary import clip_all, clip_to_spread
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, put, starts
 from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.words import (

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.integers.elias import LARGEST, check_end
-from gcsim.compressors.gpu.packing import unpacked
+from gcsim.compressors.gpu.integers.packing import unpacked
 from gcsim.compressors.gpu.parts import spread
 from gcsim.compressors.gpu.parts import starts as starts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from gcsim.compressors.coding.frame import from_bytes
 from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.gpu.elias import (
+from gcsim.compressors.gpu.indices.coded import fields, fixed_codes
+from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
     dense_words,
     ended,
@@ -22,8 +23,7 @@ from gcsim.compressors.gpu.elias import (
     sections,
     sparse_words,
 )
-from gcsim.compressors.gpu.indices import fields, fixed_codes
-from gcsim.compressors.gpu.packing import combined, separated
+from gcsim.compressors.gpu.integers.packing import combined, separated
 from gcsim.compressors.gpu.parts import spread, starts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch

@@ -13,7 +13,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.indices import ascending
+from gcsim.compressors.gpu.indices.coded import ascending
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.reductions import MAGNITUDE, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there

@@ -17,11 +17,11 @@ from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.sparse import INDEX_LIMIT
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import alike, as_long, tensors_of
+from gcsim.compressors.gpu.methods.variance import find_parts, send, words_of_powers
 from gcsim.compressors.gpu.parts import put, spread
 from gcsim.compressors.gpu.reductions import MAGNITUDE, Buckets, bucket_totals
-from gcsim.compressors.gpu.selecting import select
-from gcsim.compressors.gpu.sparse import add_at_parts
-from gcsim.compressors.gpu.variance import find_parts, send, words_of_powers
+from gcsim.compressors.gpu.selecting.selection import select
+from gcsim.compressors.gpu.selecting.sparse import add_at_parts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above

@@ -24,9 +24,9 @@ from gcsim.compressors.gpu.words import (
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.meter import count_random
 
-LARGEST = float(np.finfo(np.float32).max)
 _STRAY = 256
 """In the place of a code: bits are set behind the last."""
 
@@ -41,7 +41,7 @@ def norms_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
     if norm == "max":
         return bucket_totals(values, buckets, MAGNITUDE).view(torch.float32)
     root = bucket_totals(values, buckets, SQUARES).sqrt()
-    return torch.where(root.isfinite(), root.clamp(max=LARGEST), root).float()
+    return torch.where(root.isfinite(), root.clamp(max=FLOAT32_MAX), root).float()
 
 
 def encode_levels(

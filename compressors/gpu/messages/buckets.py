@@ -22,17 +22,10 @@ from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_vote
 from gcsim.compressors.coding.rounding.levels import MAX_STEPS
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
-from gcsim.compressors.gpu.binary import (
-    add_all_chosen,
-    all_class_means,
-    all_optimal_bounds,
-    clip_all,
-    put_bits_above,
-    put_random_bits,
-)
-from gcsim.compressors.gpu.floats import add_powers_of, power_bytes, powers_of
+from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
-from gcsim.compressors.gpu.indices import coded_positions, positions_of
+from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
+from gcsim.compressors.gpu.integers.packing import combined, separated
 from gcsim.compressors.gpu.layouts import (
     alike,
     as_long,
@@ -42,17 +35,24 @@ from gcsim.compressors.gpu.layouts import (
     tensors_of,
     unpadded,
 )
-from gcsim.compressors.gpu.level_codes import coded_levels, levels_of
-from gcsim.compressors.gpu.levels import add_parts, encode_parts, norms_of
-from gcsim.compressors.gpu.packing import combined, separated
+from gcsim.compressors.gpu.one_bit.binary import (
+    add_all_chosen,
+    all_class_means,
+    all_optimal_bounds,
+    clip_all,
+    put_bits_above,
+    put_random_bits,
+)
+from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts, means_of
 from gcsim.compressors.gpu.parts import put, spread, starts
 from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
-from gcsim.compressors.gpu.selecting import (
+from gcsim.compressors.gpu.rounding.level_codes import coded_levels, levels_of
+from gcsim.compressors.gpu.rounding.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.selecting.selection import (
     select,
     take_largest_of,
 )
-from gcsim.compressors.gpu.signs import decode_parts, fold_parts, means_of
-from gcsim.compressors.gpu.sparse import add_at_parts
+from gcsim.compressors.gpu.selecting.sparse import add_at_parts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length

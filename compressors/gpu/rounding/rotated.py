@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.rounding.rotated import (
     LANES,
-    LARGEST,
     lanes_of,
     lines_of,
     pieces,
@@ -21,12 +20,13 @@ from gcsim.compressors.coding.rounding.rotated import (
 from gcsim.compressors.gpu.reductions import squared_length
 from gcsim.compressors.gpu.words import bits64_of, looked_up
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.meter import count_random
 
 
 def add_and_measure(held: Tensor, gradient: Tensor) -> float:
     """See `thc.add_and_measure`."""
-    return min(math.sqrt(squared_length(held.add_(gradient))), LARGEST)
+    return min(math.sqrt(squared_length(held.add_(gradient))), FLOAT32_MAX)
 
 
 def add_integers(total: Tensor, codes: Tensor, table: NDArray[np.uint8]) -> None:
@@ -42,7 +42,7 @@ def round_rotated(
     n = held.numel()
     count_random(n, 16)
     count_random(n, 1)
-    scale = np.float32(min(grid / (2 * most), LARGEST) if most > 0 else 0.0)
+    scale = np.float32(min(grid / (2 * most), FLOAT32_MAX) if most > 0 else 0.0)
     roots = _roots(held, stages)
     x = _turned(_flipped(held, signs), stages)
     place = x * (roots * float(scale)) + float(np.float32(grid / 2))

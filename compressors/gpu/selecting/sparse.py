@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.sparse import INDEX_LIMIT
-from gcsim.compressors.gpu.packing import unpacked
+from gcsim.compressors.gpu.integers.packing import unpacked
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch

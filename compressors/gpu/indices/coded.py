@@ -20,7 +20,7 @@ from gcsim.compressors.coding.indices.index_coding import (
     rice_parameter,
 )
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
-from gcsim.compressors.gpu.elias import (
+from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
     decode_gamma,
     decode_omega,
@@ -31,7 +31,7 @@ from gcsim.compressors.gpu.elias import (
     sections,
     words_of,
 )
-from gcsim.compressors.gpu.packing import unpacked
+from gcsim.compressors.gpu.integers.packing import unpacked
 from gcsim.compressors.gpu.parts import put, spread, starts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.bitmap import BLOCK
-from gcsim.compressors.gpu.indices import ascending
-from gcsim.compressors.gpu.packing import packed_codes, unpacked
+from gcsim.compressors.gpu.indices.coded import ascending
+from gcsim.compressors.gpu.integers.packing import packed_codes, unpacked
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
 

@@ -14,7 +14,7 @@ from gcsim.compressors.coding.selecting.selection import (
     safe_rank,
     strided_sample,
 )
-from gcsim.compressors.gpu.selecting import add_and_mark, take_largest_of
+from gcsim.compressors.gpu.selecting.selection import add_and_mark, take_largest_of
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_threshold.dryden import ANYTHING, stride_of
 

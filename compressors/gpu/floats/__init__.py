@@ -1,0 +1,1 @@
+"""How does a float32 become a shorter number on a GPU?"""

@@ -1,0 +1,1 @@
+"""How are positions coded on a GPU?"""

@@ -1,0 +1,1 @@
+"""How do small and unbounded integers become bytes on a GPU?"""

@@ -1,0 +1,1 @@
+"""What do single methods have of their own on a GPU?"""

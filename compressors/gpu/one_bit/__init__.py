@@ -1,0 +1,1 @@
+"""How does an element become one bit on a GPU?"""

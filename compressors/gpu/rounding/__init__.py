@@ -1,0 +1,1 @@
+"""How is a vector rounded to levels on a GPU?"""

@@ -1,0 +1,1 @@
+"""Which elements travel, found on a GPU?"""
