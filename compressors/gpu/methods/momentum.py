@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.selecting.marks import Marks
-from gcsim.compressors.gpu.selecting.selection import new_marks_of
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch, looked_up
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part
+from gcsim.compressors.gpu.selecting.selection import inside, limited_parts, new_marks_of
+from gcsim.compressors.gpu.words import BLOCK, blocks, looked_up
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.local_updates import qsparse_messages
 
@@ -25,13 +26,21 @@ def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
 ) -> Marks:
     """See `dgc.add_momentum`."""
-    n = v.numel()
-    marks = new_marks_of(v, blocks(n), threshold)
-    launch(
-        _accumulate, blocks(n), u, v, gradient.contiguous(), marks.counts, n,
-        float(np.float32(momentum)), float(marks.up), NESTEROV=nesterov, BLOCK=BLOCK,
-    )  # fmt: skip
+    marks = new_marks_of(v, blocks(v.numel()), threshold)
+    parts = limited_parts(v, [v.numel()], [0], [marks.up])
+    add_momentum_to(u, v, gradient.contiguous(), momentum, nesterov, marks.counts, parts)
     return marks
+
+
+def add_momentum_to(
+    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, counts: Tensor,
+    parts: Parts,
+) -> None:  # fmt: skip
+    """`add_momentum` of the tensors of `limited_parts`; how many each block has."""
+    launch_parts(
+        _accumulate, parts, u, v, gradient, counts, float(np.float32(momentum)), NESTEROV=nesterov,
+        BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
@@ -85,20 +94,23 @@ def from_sign_magnitude(stored: Tensor) -> Tensor:
 
 @triton.jit
 def _accumulate(
-    u, v, gradient, counts, n, momentum, up, NESTEROV: tl.constexpr, BLOCK: tl.constexpr
-):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    direction = tl.load(u + at, mask=at < n, other=0.0)
-    added = tl.load(gradient + at, mask=at < n, other=0.0)
+    u, v, gradient, counts, momentum, table, parts,
+    LANES: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    column, number, n = own_part(table, parts, LANES)
+    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = within < n
+    at = tl.load(column + 2 * parts) + within
+    direction = tl.load(u + at, mask=here, other=0.0)
+    added = tl.load(gradient + at, mask=here, other=0.0)
     if NESTEROV:
         direction = (direction + added) * momentum
         step = direction + added
     else:
         direction = direction * momentum + added
         step = direction
-    velocity = tl.load(v + at, mask=at < n, other=0.0) + step
-    tl.store(u + at, direction, mask=at < n)
-    tl.store(v + at, velocity, mask=at < n)
-    inside = (velocity < up) & (velocity > -up)  # NaN is not
-    hits = tl.where((at < n) & (inside == 0), 1, 0)
+    velocity = tl.load(v + at, mask=here, other=0.0) + step
+    tl.store(u + at, direction, mask=here)
+    tl.store(v + at, velocity, mask=here)
+    hits = tl.where(here & (inside(velocity, column, parts) == 0), 1, 0)
     tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))

@@ -156,7 +156,7 @@ def take_largest_of(
     taken = values.new_empty(sum(wanted))
     if not len(indices):
         return indices, taken
-    limit = _kth(values, elements, begins, wanted, added)
+    limit = kth_bits(values, elements, begins, wanted, added)
     parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
     counts = values.new_empty((3, parts.firsts[-1]), dtype=torch.int64)
     least = by_program(limit, parts)
@@ -200,11 +200,11 @@ def kth_magnitude(values: Tensor, k: int) -> float:
     """See `selection.kth_magnitude`."""
     if not 1 <= k <= values.numel():
         raise InternalError(f"no element number {k} of {values.numel()}")
-    limit = _kth(values.contiguous(), [values.numel()], [0], [k])
+    limit = kth_bits(values.contiguous(), [values.numel()], [0], [k])
     return float(limit.view(torch.float32))
 
 
-def _kth(
+def kth_bits(
     values: Tensor, elements: Sequence[int], begins: Sequence[int], ranks: Sequence[int],
     added: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
@@ -239,7 +239,7 @@ def _kth(
 
 
 @triton.jit
-def _inside(v, column, parts):
+def inside(v, column, parts):
     """Whether values are between the limits of their part; NaN is not."""
     up = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
     down = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
@@ -258,8 +258,8 @@ def _mark(
     if ADD:
         v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
         tl.store(source, v, mask=at < n)
-    inside = _inside(v, column, parts)
-    hits = tl.where((at < n) & (inside == 0), 1, 0)
+    within = inside(v, column, parts)
+    hits = tl.where((at < n) & (within == 0), 1, 0)
     tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
 
 
@@ -272,8 +272,8 @@ def _take(
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
-    inside = _inside(v, column, parts)
-    hit = (at < n) & (inside == 0)
+    within = inside(v, column, parts)
+    hit = (at < n) & (within == 0)
     place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit.to(tl.int32), axis=0) - 1
     tl.store(indices + place, at, mask=hit)
     tl.store(taken + place, v, mask=hit)

@@ -48,7 +48,8 @@ from gcsim.compressors.base import (
     Worker,
     add_all,
 )
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frame import of_bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import (
     BLOCK,
@@ -158,10 +159,9 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             for (piece, _), mean in batched(zip(dense, means, strict=True)):
                 piece.of(update).copy_(self._momentum(piece, mean))
         if sparse:
-            # Samples and candidates are short: one selection for all tensors.
-            frames = [self._encode(p, part, step) for p, part in batched(sparse, "selection")]
-            payloads = yield from gather_variable(torch.cat(frames))
             layout = replace(bucket.layout, slices=tuple(piece for piece, _ in sparse))
+            message = encoded([part for _, part in sparse], layout, step, self)
+            payloads = yield from gather_variable(message)
             fill_once(add_all, payloads, update, add_message, layout, scale, {})
         return update
 
@@ -175,11 +175,16 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             return u.add_(gradient).mul_(m) + gradient
         return u.mul_(m).add_(gradient)
 
-    def _encode(self, piece: TensorSlice, gradient: Tensor, step: int) -> Tensor:
+    def states_of(self, piece: TensorSlice, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """u and v of a tensor, zeros before its first step."""
         for state in (self.u, self.v):
             if piece.index not in state:
                 state[piece.index] = torch.zeros_like(gradient)
-        u, v = self.u[piece.index], self.v[piece.index]
+        return self.u[piece.index], self.v[piece.index]
+
+    def encode(self, piece: TensorSlice, gradient: Tensor, step: int) -> Tensor:
+        """A tensor's frame; its states are brought on."""
+        u, v = self.states_of(piece, gradient)
         indices, values = self._select(piece, self._clipped(gradient), step)
         sent = travelling(values, self.parameters.values)
         if sent.dtype == values.dtype:  # u, v are [n], values and sent [k]
@@ -202,31 +207,46 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         elements, about the k largest |v|."""
         chosen = self.parameters
         u, v = self.u[piece.index], self.v[piece.index]
-        n, ratio = piece.numel, self.ratio(step)
-        k = count_kept(n, ratio)
-        stride = sample_stride(n, ratio, chosen.sample_ratio)
-        if stride == 1 or k == n:
+        ratio = self.ratio(step)
+        k = count_kept(piece.numel, ratio)
+        sampled = self.sample_of(piece, step)
+        if sampled is None:
             add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, math.inf)
             return take_largest(v, k, clear=False)
-        rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
-        start = int(rng.integers(stride))
-        parts = [whole[start::stride] for whole in (u, v, gradient)]
+        parts = [whole[sampled] for whole in (u, v, gradient)]
         sample = _next_velocity(parts, chosen.momentum, chosen.nesterov)  # [about n / stride]
         top = math.ceil(sample.numel() * ratio)
         threshold = kth_magnitude(sample, min(sample.numel(), top))
         marks = add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, threshold)
         for _ in range(ROUNDS):  # of a sample's threshold that lets too many pass, or too few
-            many = marks.total > UPPER * k
-            if threshold == 0.0 or not (many or marks.total < LOWER * k):
+            factor = self.another(threshold, marks.total, k)
+            if factor is None:
                 break
-            if many and chosen.too_many == "resample":
-                break
-            threshold *= UPPER if many else LOWER
+            threshold *= factor
             marks = mark(v, threshold)
         if chosen.too_many == "resample" and marks.total > UPPER * k:
             return take_largest(v, k, marks, clear=False)
         indices, values = take(v, marks)
         return indices[:k], values[:k]
+
+    def sample_of(self, piece: TensorSlice, step: int) -> slice | None:
+        """Which elements of a tensor are sampled; None where all are looked at."""
+        n, ratio = piece.numel, self.ratio(step)
+        stride = sample_stride(n, ratio, self.parameters.sample_ratio)
+        if stride == 1 or count_kept(n, ratio) == n:
+            return None
+        rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
+        return slice(int(rng.integers(stride)), None, stride)
+
+    def another(self, threshold: float, passed: int, k: int) -> float | None:
+        """What a threshold that so many pass, where k are wanted, is multiplied by; None: it stays
+        as it is."""
+        many = passed > UPPER * k
+        if threshold == 0.0 or not (many or passed < LOWER * k):
+            return None
+        if many and self.parameters.too_many == "resample":
+            return None
+        return UPPER if many else LOWER
 
     @classmethod
     def properties(cls, parameters: DgcParameters) -> Properties:
@@ -244,6 +264,16 @@ class DeepGradientCompression(Compressor[DgcParameters]):
             if (v := self.v.get(piece.index)) is not None:
                 part.copy_(v)
         return held
+
+
+@of_bucket(file="messages.sampled")
+def encoded(
+    gradients: list[Tensor], layout: BucketLayout, step: int, method: DeepGradientCompression
+) -> Tensor:
+    """The message of tensors, which are those of the layout; their states are brought on."""
+    pairs = list(zip(layout.slices, gradients, strict=True))
+    # Samples and candidates are short: one selection for all tensors.
+    return torch.cat([method.encode(*pair, step) for pair in batched(pairs, "selection")])
 
 
 @kernel("streaming", updates=("u", "v"))

@@ -37,6 +37,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("orq", {"clip": 2.0}),
     ("linear", {"levels": 9}),
     ("sidco", {}),
+    ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),

@@ -86,6 +86,28 @@ def test_payloads_and_updates_are_the_loops(
     assert max(seen) <= ON_HOST
 
 
+@pytest.mark.parametrize("too_many", ["resample", "rescale"])
+def test_dgc_treats_samples_of_many_tensors_together(
+    too_many: str, team: Callable[..., Any]
+) -> None:
+    """Some are all looked at; some have thresholds that let too many or too few pass."""
+
+    def run() -> list[Tensor]:
+        shapes = ((30, 70), (3, 4), (7,), (40, 20), (9, 1))
+        given = {"ratio": 0.05, "sample_ratio": 0.02, "values": "fp16", "too_many": too_many}
+        workers, found = team("dgc", shapes, workers=1, **given), list[Tensor]()
+        generator = torch.Generator().manual_seed(5)
+        for step in range(5):
+            gradient = torch.randn(workers.layout.numel, generator=generator) ** 5
+            found += workers.step([gradient], step)
+            found += [each for sent in workers.listener.as_sent for each in sent]
+        return [*found, *workers.workers[0].u.values(), *workers.workers[0].v.values()]
+
+    expected = run()
+    with whole_methods():
+        assert equal(run(), expected)
+
+
 def test_a_method_without_kernels_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above looks at what is copied to the host; so this must be seen."""
     monkeypatch.setattr(on_device, "twin", lambda *_: lambda *_, **__: NotImplemented)
