@@ -5,11 +5,11 @@
     def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
 
 A call whose first argument is a tensor on a GPU, or a list of such, is handed over to the function
-of the same name and signature in `gpu/rounding/levels.py`: its twin, which has the same contract and gives
-the same bytes. The meter stands outside and counts both alike. A twin that has no kernel for its
-arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and so it is
-where Triton is not installed, or the GPU is too old for it. Triton is imported at the first tensor
-on a GPU.
+of the same name and signature in `gpu/rounding/levels.py`: its twin, which has the same contract
+and gives the same bytes. The meter stands outside and counts both alike. A twin that has no kernel
+for its arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and
+so it is where Triton is not installed, or the GPU is too old for it. Triton is imported at the
+first tensor on a GPU.
 """
 
 from __future__ import annotations
