@@ -26,7 +26,7 @@ from typing import Any
 import numba
 from numba.core import compiler, config, serialize
 from numba.core.caching import FunctionCache
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 from gcsim.errors import InputError
 from gcsim.files import cache_folder, others_write, replacing, sealed, unsealed
