@@ -26,6 +26,7 @@ from typing import Any
 import numba
 from numba.core import compiler, config, serialize
 from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 from gcsim.errors import InputError
 from gcsim.files import cache_folder, others_write, replacing, sealed, unsealed
@@ -58,7 +59,9 @@ class LoopCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function of this signature, or None where no file is to be believed."""
-        target_context.refresh()
+        # What machine code calls. What compiles is not loaded, nor what that needs of scipy: the
+        # first loop that has to be compiled does, in a quarter of a second.
+        rtsys.initialize(target_context)
         key = self._key(sig, target_context.codegen())
         path = self._path(key)
         body = None if path is None else _read(path)
