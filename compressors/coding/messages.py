@@ -40,7 +40,7 @@ def frames_of(
 
 
 def decoder(
-    codec: int | Collection[int], short: Callable[..., bool] | None = None
+    codec: int | Collection[int], short: Callable[..., bool] | None = None, flags: int = -1
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
 
@@ -49,7 +49,7 @@ def decoder(
     another layout.
 
     `short(data, found, table, out, weight, **known)` does the same for all frames that
-    `find_frames` found in an array, where that may be done (`together`). It returns False for what
+    `find_frames` found in an array, with these flags, where that may be done (`together`). It returns False for what
     it cannot read, and has added nothing unless that is damaged: the loop over tensors then reads
     it, or says what is wrong.
     """
@@ -63,7 +63,7 @@ def decoder(
                 data, table = array(message), layout.table
                 found = np.empty((len(table), 5), dtype=np.int64)
                 given = data, found, table, array(out), float(weight)
-                if find_frames(data, table, codec, found) and short(*given, **known):
+                if find_frames(data, table, int(codec), flags, found) and short(*given, **known):
                     return
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)
