@@ -261,9 +261,10 @@ def read_frame(data: Any, start: int) -> Any:
 
 
 @loop
-def find_frames(data: Any, table: Any, codec: int, found: Any) -> Any:
+def find_frames(data: Any, table: Any, codec: int, flags: int, found: Any) -> Any:
     """Whether a message is an intact frame of that codec for each tensor of `table`, and no more.
 
+    All have these flags, or any where `flags` is -1.
     `table` is a layout's; `found`, int64 `[tensors, 5]`, becomes the frames' flags, params,
     elements that travel, and where their bodies begin and end.
     """
@@ -271,11 +272,13 @@ def find_frames(data: Any, table: Any, codec: int, found: Any) -> Any:
     for t in range(table.shape[0]):
         if data.size - at < HEADER_BYTES:
             return False
-        kind, flags, params, numel, nonzero, length, intact = read_frame(data, at)
+        kind, own, params, numel, nonzero, length, intact = read_frame(data, at)
         if kind != codec or numel != table[t, 1] or nonzero > numel or not intact:
             return False
+        if own != flags and flags >= 0:
+            return False
         at += HEADER_BYTES + length
-        found[t, 0], found[t, 1], found[t, 2] = flags, params, nonzero
+        found[t, 0], found[t, 1], found[t, 2] = own, params, nonzero
         found[t, 3], found[t, 4] = at - length, at
     return at == data.size
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.coding.frame import Frame, find_frames, read_frames, together
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import batched
 from gcsim.errors import InputError
@@ -40,7 +40,7 @@ def frames_of(
 
 
 def decoder(
-    codec: int | Collection[int], short: Callable[..., bool] | None = None
+    codec: int | Collection[int], short: Callable[..., bool] | None = None, flags: int = -1
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
 
@@ -49,9 +49,9 @@ def decoder(
     another layout.
 
     `short(data, found, table, out, weight, **known)` does the same for all frames that
-    `find_frames` found in an array, where that may be done (`together`). It returns False for what
-    it cannot read, and has added nothing unless that is damaged: the loop over tensors then reads
-    it, or says what is wrong.
+    `find_frames` found in an array, with these flags, where that may be done (`together`). It
+    returns False for what it cannot read, and has added nothing unless that is damaged: the loop
+    over tensors then reads it, or says what is wrong.
     """
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
@@ -59,11 +59,12 @@ def decoder(
         def of_message(
             message: Tensor, layout: BucketLayout, out: Tensor, weight: float, **known: object
         ) -> None:
-            if short is not None and isinstance(codec, int) and together(out):
+            whole = message.dtype == torch.uint8 and message.dim() == 1
+            if short is not None and isinstance(codec, int) and whole and together(out):
                 data, table = array(message), layout.table
                 found = np.empty((len(table), 5), dtype=np.int64)
                 given = data, found, table, array(out), float(weight)
-                if find_frames(data, table, codec, found) and short(*given, **known):
+                if find_frames(data, table, int(codec), flags, found) and short(*given, **known):
                     return
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)

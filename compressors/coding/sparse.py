@@ -106,11 +106,11 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
 
 def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
     """`add_message` of values in float32 at uncoded indices, as most methods send them."""
-    return bool(_add_found(data, found, table, out, weight, int(Coder.RAW)))
+    return bool(_add_found(data, found, table, out, weight))
 
 
 @of_bucket("add_sparse")
-@decoder(Codec.SPARSE, _add_short)
+@decoder(Codec.SPARSE, _add_short, int(Coder.RAW))
 def add_message(frame: Frame, part: Tensor, weight: float) -> None:
     """Add a frame of `pack_sparse`, or of `pack_coded`."""
     values, coded = _values(frame)
@@ -291,12 +291,12 @@ def _add_places(
 
 
 @loop
-def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float, flags: int) -> bool:
-    """Float32 values and 32-bit indices of all frames; False, and nothing done, for others."""
+def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
+    """Float32 values and 32-bit indices of all frames; False, and nothing done, if damaged."""
     bad = np.zeros(1, dtype=np.uint8)
     for t in range(found.shape[0]):
         k, start, end = found[t, 2], found[t, 3], found[t, 4]
-        if found[t, 0] != flags or end - start != 8 * k:
+        if end - start != 8 * k:
             return False
         _check_places(words_at(data, start + 4 * k, k), table[t, 1], bad)
     if bad[0]:

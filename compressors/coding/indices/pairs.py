@@ -95,9 +95,9 @@ def merge_messages(
     damaged, or not a number.
     """
     found = np.empty((2, counts.size, 5), dtype=np.int64)
-    if not find_frames(own, table, codec, found[0]):
+    if not find_frames(own, table, codec, flags, found[0]):
         return False
-    if not find_frames(other, table, codec, found[1]):
+    if not find_frames(other, table, codec, flags, found[1]):
         return False
     total = counts.sum()
     indices, values = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
@@ -105,7 +105,7 @@ def merge_messages(
     for t in range(counts.size):
         n, k = table[t, 1], counts[t]
         for side in found:
-            if side[t, 0] != flags or side[t, 2] != k or side[t, 4] - side[t, 3] != 8 * k:
+            if side[t, 2] != k or side[t, 4] - side[t, 3] != 8 * k:
                 return False
         a, b = words_at(own, found[0, t, 3], 2 * k), words_at(other, found[1, t, 3], 2 * k)
         ia, ib = a[k:].astype(np.int64), b[k:].astype(np.int64)

@@ -214,7 +214,7 @@ class Thc(ErrorFeedback[ThcParameters]):
         """total += the integers of all tensors' codes, in one loop; False for what is damaged."""
         data, table = array(payload), layout.table
         found = np.empty((len(table), 5), dtype=np.int64)
-        if not find_frames(data, table, int(Codec.THC), found):
+        if not find_frames(data, table, int(Codec.THC), self.parameters.bits, found):
             return False
         given = data, found, table, array(total), self.table
         return bool(_add_codes(*given, self.parameters.bits, self.parameters.grid))
@@ -313,7 +313,7 @@ def _add_codes(
     """The codes of all frames, of up to 8 bits; False, and nothing done, where one is damaged."""
     for t in range(found.shape[0]):
         used, end = table[t, 1] * bits, found[t, 4]
-        if found[t, 0] != bits or found[t, 1] != grid or end - found[t, 3] != (used + 7) // 8:
+        if found[t, 1] != grid or end - found[t, 3] != (used + 7) // 8:
             return False
         if used % 8 and data[end - 1] >> np.uint8(used % 8):
             return False

@@ -284,7 +284,7 @@ class _Coding:
     ) -> bool:
         """out += decoded payload / count, in place; False for what is damaged."""
         data, found = array(payload), np.empty((len(layout.slices), 5), dtype=np.int64)
-        if not find_frames(data, layout.table, int(Codec.BLOOM), found):
+        if not find_frames(data, layout.table, int(Codec.BLOOM), -1, found):
             return False
         given = self._given(layout, step)
         return bool(_add_short(data, found, *given, array(out), np.float32(count)))

@@ -159,7 +159,7 @@ class Rows(Cut):
     ) -> bool:  # fmt: skip
         """See `receive`; False also for frames that are no CE-SGD's."""
         data, found = array(payload), np.empty((len(self.cuts), 5), dtype=np.int64)
-        if not find_frames(data, self.layout.table, int(Codec.CE_SGD), found):
+        if not find_frames(data, self.layout.table, int(Codec.CE_SGD), -1, found):
             return False
         bits, parts = self._row(rank)
         before = [part is not None for part in parts.values()]
