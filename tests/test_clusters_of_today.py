@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import gcsim
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_pictures")]
 
 RESNET50, GPT2, VIT, BERT = 25_557_032, 124_439_808, 86_567_656, 335_141_888
 DENSE = (
@@ -19,12 +19,6 @@ DENSE = (
     "--set=uncertainty.draws=0",
 )
 """None changes what dense workers send."""
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second each; the main job's are drawn."""
-    monkeypatch.setattr("gcsim.analysis.write.FIGURES", {})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import gcsim
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_pictures")]
 
 ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
 TCP = 1448 / 1538
@@ -27,12 +27,6 @@ SMALL = (
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two clusters run of one model is run once."""
     return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second each; the main job's are drawn."""
-    monkeypatch.setattr("gcsim.analysis.write.FIGURES", {})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,7 @@ pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 from triton.language import standard
 from triton.runtime import interpreter
 
+from gcsim.compressors import gpu
 from gcsim.compressors.gpu import frames
 
 ON_HOST = 96
@@ -70,6 +73,16 @@ class _Hash:
         given = [row.tobytes() for row in np.from_dlpack(words)[:, :4]]
         found = [hashlib.blake2b(each, digest_size=4).digest() for each in given]
         out.copy_(torch.tensor([int.from_bytes(each, "little") for each in found]))
+
+
+def wrap_launches(
+    patch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., None]], Callable[..., None]]
+) -> None:
+    """Put `wrap(launch)` in the place of `launch` in all files that launch kernels."""
+    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
+        loaded = importlib.import_module(module.name)
+        if hasattr(loaded, "launch"):
+            patch.setattr(loaded, "launch", wrap(loaded.launch))
 
 
 @contextmanager

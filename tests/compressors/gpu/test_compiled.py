@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,9 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors import gpu
 from gcsim.compressors.registry import REGISTRY
-from tests.compressors.gpu.conftest import whole_methods
+from tests.compressors.gpu.conftest import whole_methods, wrap_launches
 from tests.compressors.gpu.test_methods import MORE, QUICK
 
 TYPES = {
@@ -40,10 +37,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
     `FLUSHING`. Atomic operations are those of histograms: on integers."""
     launches: set[str] = set()
-    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
-        loaded = importlib.import_module(module.name)
-        if hasattr(loaded, "launch"):
-            monkeypatch.setattr(loaded, "launch", _noting(loaded.launch, launches))
+    wrap_launches(monkeypatch, lambda run: _noting(run, launches))
     with whole_methods():
         for name, parameters in [*QUICK, *MORE, *((each, {}) for each in REGISTRY)]:
             workers = team(name, ((30, 10),), workers=2, **parameters)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from gcsim.compressors import gpu
-from tests.compressors.gpu.conftest import host_copies, whole_methods
+from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
@@ -61,10 +58,7 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
         return launch
 
-    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
-        loaded = importlib.import_module(module.name)
-        if hasattr(loaded, "launch"):
-            monkeypatch.setattr(loaded, "launch", counting(loaded.launch))
+    wrap_launches(monkeypatch, counting)
 
     def step(tensors: int) -> tuple[list[str], int]:
         launched.clear()
