@@ -42,9 +42,10 @@ class BreakEven:
     pays: bool
     """Where there is no such rate: the method is the faster one at all of them."""
     low: float | None = None
-    """10th percentile of the rate over the drawn worlds; None without draws."""
+    """10th percentile of the rate over the drawn worlds; None without draws. `SLOWEST` stands for
+    that rate and any below."""
     high: float | None = None
-    """90th percentile."""
+    """90th percentile. `FASTEST` stands for that rate and any above."""
 
 
 def rate_key(scenario: Scenario) -> str | None:
@@ -176,5 +177,6 @@ def _with_worlds(
     slow, fast = sides
     falls = np.maximum(slow - fast, 1e-9)
     places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
-    low, high = np.exp(np.percentile(places, (LOW, HIGH))) * one.rate
+    found = np.exp(np.percentile(places, (LOW, HIGH))) * one.rate
+    low, high = np.clip(found, SLOWEST, FASTEST)
     return replace(one, low=min(float(low), one.rate), high=max(float(high), one.rate))
