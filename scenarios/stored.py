@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import InputError
+from gcsim.files import require_one_run
 from gcsim.json_file import broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result
 
@@ -22,6 +23,7 @@ def read_results(path: Path, hint: str = _HINT) -> Result:
     Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
     """
     file = path / RESULTS if path.is_dir() else path
+    require_one_run(file.parent)
     body = read_object(file, str(file), "result of a run", hint)
     schema = body.pop("schema", None)
     if schema != SCHEMA or "rows" not in body:

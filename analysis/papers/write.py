@@ -40,7 +40,7 @@ def _scenario(resolved: dict[str, Any]) -> Writer:
 
 def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
     """See `draw_all`."""
-    return draw_all(found, folder, _FIGURES)
+    return draw_all(found, folder, _FIGURES, beside="reproduction.json")
 
 
 _FIGURES: dict[str, Writer] = {"figure.png": drawn("gcsim.analysis.papers.picture:figure")}

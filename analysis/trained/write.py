@@ -51,4 +51,4 @@ def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
 def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
     """See `draw_all`; the report names the command that made it."""
     report = as_text(lambda shown: training_page(shown, command))
-    return draw_all(result, folder, {REPORT: report, **FIGURES})
+    return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.scenarios.result import SCHEMA, Result, Row, columns_of, frame
+from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named
 from gcsim.scenarios.sweeps.tasks import Failure
@@ -100,7 +100,10 @@ class SweepResult:
                 yield {**record, **values}
 
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same sweep, however it was spread over workers."""
+        """`results.json`: byte-identical for the same sweep, however it was spread over workers.
+
+        Its rows have no draws: those stand in the points' own files.
+        """
         document = {
             "schema": SCHEMA,
             "grid": self.grid,
@@ -109,7 +112,7 @@ class SweepResult:
                 {
                     "point": point.values,
                     "file": point.file,
-                    "rows": [columns_of(row) for row in point.result.rows],
+                    "rows": [_without_draws(columns_of(row)) for row in point.result.rows],
                 }
                 for point in self.points
                 if point.result is not None
@@ -133,3 +136,7 @@ class SweepResult:
 
 
 _OF_ROW = tuple(entry.name for entry in fields(Row))
+
+
+def _without_draws(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in LISTS}

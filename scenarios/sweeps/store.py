@@ -25,7 +25,7 @@ from typing import Any
 import gcsim
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.files import lock, replacing
+from gcsim.files import lock, replacing, replacing_together
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_model_code
@@ -82,8 +82,9 @@ def begin(folder: Path, header: Mapping[str, Any]) -> None:
 
 def finish(folder: Path, csv: str, document: str) -> None:
     """Write `results.csv` and `results.json`."""
-    _write(folder / CSV, csv)
-    _write(folder / JSON, document)
+    with replacing_together(folder) as temporary:
+        for name, text in ((CSV, csv), (JSON, document)):
+            temporary(name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def path_of(point: Point) -> str:
