@@ -8,9 +8,7 @@ cache: drawing them takes longer than all the rest of a run that is known.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -19,6 +17,7 @@ from typing import Any
 
 from gcsim.analysis.page.run import run_page
 from gcsim.analysis.timeline.perfetto import chrome_trace
+from gcsim.csv_text import csv_text
 from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, replacing, replacing_together
 from gcsim.scenarios.reading import document
@@ -35,13 +34,7 @@ Writer = Callable[[Any, Path], None]
 
 def to_csv(result: Result) -> str:
     """The rows with full precision; the empty field where there is no dense row to compare to."""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(result.records())
-    return text.getvalue()
+    return csv_text(Result.columns(), result.records())
 
 
 def to_yaml(result: Result) -> str:

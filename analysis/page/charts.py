@@ -138,10 +138,15 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                 "hovertemplate": "%{text}<extra>%{y}</extra>",
             }
         )  # fmt: skip
-    layout = {
+    layout: dict[str, Any] = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "time of one iteration [ms]"}},
-        "yaxis": {"autorange": "reversed", "automargin": True, "ticksuffix": " "},
+        "yaxis": {  # labels are names, also where they look like numbers
+            "type": "category",
+            "autorange": "reversed",
+            "automargin": True,
+            "ticksuffix": " ",
+        },
     }
     return _figure(traces, layout), 150 + ROW * len(rows)
 

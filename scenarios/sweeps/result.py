@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gcsim.csv_text import csv_text
 from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named
@@ -81,13 +80,7 @@ class SweepResult:
 
     def to_csv(self) -> str:
         """`results.csv`: all rows with full precision, the grids' keys as first columns."""
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, fieldnames=self.columns, extrasaction="ignore", lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(self._records(as_text=(object,)))
-        return text.getvalue()
+        return csv_text(self.columns, self._records(as_text=(object,)))
 
     def _records(self, as_text: tuple[type, ...]) -> Iterator[dict[str, Any]]:
         """A table's rows; grids' values of these types are text."""
