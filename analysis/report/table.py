@@ -185,18 +185,16 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (*total, SENT, TO_TARGET if trained else replace(NMSE, heading="error\n(NMSE)"))
 
 
-def answer_columns(rows: Sequence[Row], *, chances: bool = True) -> tuple[Column, ...]:
-    """How fast, how sure, at what error; what no row has is left out, and without `chances` the
-    probabilities."""
+def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Speed, certainty and error; a column that no row has is left out."""
     error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
     of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
     of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
     pays = (PAYS,) if any(row.probability_pays is not None for row in rows) else ()
     fastest = (FASTEST,) if any(row.probability_fastest is not None for row in rows) else ()
-    open_ = (*pays, *fastest) if chances else ()
     spread = SPREAD if spreads(rows) else ()
     trained = (STEPS, TO_TARGET) if any(row.seeds_trained is not None for row in rows) else ()
-    total = (SPEEDUP, *of_speedup, *trained, *open_, ITERATION, *of_time, *error, *spread)
+    total = (SPEEDUP, *of_speedup, *trained, *pays, *fastest, ITERATION, *of_time, *error, *spread)
     return (*total, SENT, NMSE, COSINE)
 
 
@@ -350,9 +348,8 @@ def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]
     """Columns of the tables to stack, what to try first first."""
     if not full:
         return [(brief_columns(rows),)]
-    every, short = answer_columns(rows), answer_columns(rows, chances=False)
-    others = other_columns(rows)
-    return [((*every, *others),), (every, others), (short, others)]
+    every, others = answer_columns(rows), other_columns(rows)
+    return [((*every, *others),), (every, others)]
 
 
 def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:

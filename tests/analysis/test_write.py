@@ -193,7 +193,7 @@ def test_a_folder_with_files_of_two_runs_is_refused_until_a_run_is_whole(
     """As SIGKILL between two renames leaves it: some files of one run, some of the other."""
     write_results(result, tmp_path)
     other = replace(result, scenario={**result.scenario, "name": "other"})
-    renamed = []
+    renamed: list[Path] = []
     rename = os.replace
 
     def dying(source: Path, path: Path) -> None:
