@@ -202,7 +202,8 @@ def _one_bucket(
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     noise, key_path = training.noise, ("training", "noise")
-    if noise is not None and not matters(noise) and noise.skew_range is None:
+    stated = (document.data.get("training") or {}).get("noise") or {}
+    if stated and not matters(noise) and not {"skew", "skew_range"} & {*stated}:
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
         yield said(document, key_path, why, hint)

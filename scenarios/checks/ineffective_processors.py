@@ -61,6 +61,7 @@ def said(
 
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("cluster", "host")
+    stated = document.data["cluster"]["host"]
     if host is None:
         return
     if cluster.workers == 1:
@@ -70,12 +71,20 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         yield said(document, key_path, why, hint)
     chosen = cluster.collectives
     gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
-    if host.per_copied_byte and gathers not in {"gloo", "gloo_ring"}:
+    if (
+        "per_copied_byte" in stated
+        and host.per_copied_byte
+        and gathers not in {"gloo", "gloo_ring"}
+    ):
         why = ": only Gloo's all-gather copies what it gathered"
         hint = "leave it out, or let all_gather be gloo_ring"
         yield said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
-    if host.per_received_byte and reduces not in {"gloo", "gloo_ring"}:
+    if (
+        "per_received_byte" in stated
+        and host.per_received_byte
+        and reduces not in {"gloo", "gloo_ring"}
+    ):
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
         yield said(document, (*key_path, "per_received_byte"), why, hint)

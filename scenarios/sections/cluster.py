@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -12,12 +13,14 @@ from pydantic import (
     Field,
     PlainValidator,
     Tag,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
+from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.checking import (
     NAMED,
@@ -31,10 +34,10 @@ from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, as
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.scenarios.sections.named_files import device_in
-from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, with_few_cores
+from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
 from gcsim.simulator.cluster import Cluster, Collectives, Racks
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import MANY, PRICES, Host
+from gcsim.simulator.host import MANY, Host
 from gcsim.simulator.sums import Sums
 
 PER_NODE: Final = "per_node"
@@ -161,7 +164,7 @@ class ClusterSection(Section):
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
-    """None: `_usual_bus`."""
+    """None: `_usual_bus`; figures alone change that one."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -172,6 +175,22 @@ class ClusterSection(Section):
         Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_usual_bus(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        bus, device = data.get("intra_node"), data.get("device")
+        whole = isinstance(bus, Mapping) and "latency" in bus and {"bandwidth", "trace"} & {*bus}
+        if not isinstance(bus, Mapping) or "like" in bus or whole:
+            return data
+        try:
+            named = isinstance(device, str)
+            built = catalog.device(device) if named else DeviceSection.model_validate(device).device
+        except (InputError, ValidationError):  # which the device's own key reports
+            return data
+        return {**data, "intra_node": {"like": _usual_bus(built), **bus}}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -221,9 +240,8 @@ def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Ho
     if isinstance(section.host, str):
         host = None
     elif section.host is not None:
-        host = section.host.value(Host)
-        if host.cores < MANY and not {*PRICES} & section.host.model_fields_set:
-            host = with_few_cores(collectives.transport, host)
+        few = few_cores(collectives.transport) if section.host.cores < MANY else None
+        host = section.host.value(Host, few or host or Host())
     return sums, host
 
 

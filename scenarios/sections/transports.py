@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -73,9 +72,6 @@ def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
     return known.get(f"{name}_{collectives.library}", known.get(name, (Sums(), None)))
 
 
-def with_few_cores(transport: str, stated: Host) -> Host:
-    """What is stated of cores, with the transport's prices where processes share them."""
-    _, known = transports().get(f"{transport}_few_cores", (Sums(), None))
-    if known is None:
-        return stated
-    return replace(known, cores=stated.cores, ranks=stated.ranks, in_flight=stated.in_flight)
+def few_cores(transport: str) -> Host | None:
+    """The transport's prices where processes share few cores."""
+    return transports().get(f"{transport}_few_cores", (Sums(), None))[1]

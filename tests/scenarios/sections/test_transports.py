@@ -17,7 +17,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.host import PRICES, Host
+from gcsim.simulator.host import PRICES
 from gcsim.simulator.sums import DTYPES, Sums
 from tests.scenarios.files import load, reread
 
@@ -54,7 +54,8 @@ def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> 
         tmp_path, TEXT, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}"
     ).cluster
     assert own.sums == replace(default.sums, float16=Fraction(7 * 10**7), float16_range=None)
-    assert own.host == Host(dispatch=Fraction(1, 1000))
+    assert default.host is not None
+    assert own.host == replace(default.host, dispatch=Fraction(1, 1000), dispatch_range=None)
     ranged = load(
         tmp_path,
         TEXT, "cluster.sums={float16: 70 MB/s, float16_range: [60 MB/s, 80 MB/s]}",
@@ -68,7 +69,7 @@ def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> 
         assert reread(tmp_path, scenario).cluster == scenario.cluster
 
 
-def test_few_cores_have_the_transports_prices_unless_a_price_is_stated(tmp_path: Path) -> None:
+def test_few_cores_have_the_transports_prices_but_for_those_stated(tmp_path: Path) -> None:
     shared = "cluster.collectives={transport: gloo}"
     known = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, ranks: all}").cluster.host
     assert known is not None
@@ -78,7 +79,7 @@ def test_few_cores_have_the_transports_prices_unless_a_price_is_stated(tmp_path:
     assert known.per_message == shipped.per_message > 0
     assert known.per_message_range is not None
     own = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, per_call: 1 ms}").cluster.host
-    assert own == Host(cores=2, per_call=Fraction(1, 1000))
+    assert own == replace(shipped, cores=2, per_call=Fraction(1, 1000), per_call_range=None)
 
 
 def test_a_generation_that_makes_no_difference_is_told(
