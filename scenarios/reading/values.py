@@ -268,6 +268,7 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     for field in fields(value):
         content, notes = getattr(value, field.name), get_args(hints[field.name])
         usual = brief and content == field.default and SHOWN not in notes
+        usual = usual and getattr(value, f"{field.name}_range", None) is None
         if field.name in other:
             text = other[field.name]
         elif usual or INTERNAL in notes or content in (None, (), {}, frozenset()):

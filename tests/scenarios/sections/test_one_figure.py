@@ -23,6 +23,7 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.file import ScenarioFile
+from tests.scenarios.files import reread
 
 TEXT = """\
 model: lenet
@@ -150,6 +151,14 @@ def test_a_stated_figure_leaves_the_others(tmp_path: Path, case: str) -> None:
         changed = load(tmp_path, *CASES[case], f"{key}={other(known[keys])}")
         assert rest(changed, keys, with_range=False) == rest(before, keys, with_range=False), key
         assert flat(changed.resolved)[keys] != known[keys], key
+
+
+@pytest.mark.parametrize("case", [*CASES, "zero"])
+def test_the_resolved_scenario_reads_back(tmp_path: Path, case: str) -> None:
+    zero = ("cluster.network={like: 10gbe, overhead: 0 s, overhead_range: [0 s, 9 us]}",)
+    scenario = load(tmp_path, *CASES.get(case, zero))
+    again = reread(tmp_path, scenario)
+    assert (again.cluster, again.training) == (scenario.cluster, scenario.training)
 
 
 def test_every_priced_figure_is_in_effect_in_some_case(tmp_path: Path) -> None:
