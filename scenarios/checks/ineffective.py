@@ -60,10 +60,9 @@ def idle(
 
 
 def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
-    if chosen.transport in {"nccl", "mpich"} and "auto" not in (
-        chosen.all_reduce,
-        chosen.all_gather,
-    ):
+    named = "auto" not in (chosen.all_reduce, chosen.all_gather)
+    stated = (*_COLLECTIVES, "transport") in document.values
+    if stated and named and chosen.transport in {"nccl", "mpich"}:
         why = ": all_reduce and all_gather name their algorithms"
         yield said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
                     value=chosen.transport)  # fmt: skip

@@ -12,7 +12,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.scenarios.sections.transports import NONE, defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.host import MANY, PRICES
+from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import DTYPES
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
@@ -88,6 +88,13 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
         yield said(document, (*key_path, "per_received_byte"), why, hint)
+    if host.in_flight != Host().in_flight and not host.interleaved:
+        why = ": no message costs any processor time"
+        hint = "set per_message, per_byte or per_call, or leave it out"
+        yield said(document, (*key_path, "in_flight"), why, hint, value=host.in_flight)
+    if host.ranks == "all" and host.cores == MANY and cluster.nodes > 1:
+        why = ": each process has a core of its own"
+        yield said(document, (*key_path, "ranks"), why, "set cores, or leave it out", value="all")
     if host.ranks == "all" and cluster.nodes == 1:
         why = ": there is one machine anyway"
         yield said(document, (*key_path, "ranks"), why, "leave it out", value="all")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -13,14 +12,12 @@ from pydantic import (
     Field,
     PlainValidator,
     Tag,
-    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.checking import (
     NAMED,
@@ -32,10 +29,11 @@ from gcsim.scenarios.reading.checking import (
 )
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.sections.by_device import usual_bus
 from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.scenarios.sections.named_files import device_in
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
-from gcsim.simulator.cluster import Cluster, Collectives, Racks
+from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host
 from gcsim.simulator.sums import Sums
@@ -125,8 +123,13 @@ _SERVERS = Annotated[
     ),
 ]
 COLLECTIVES = As(
-    Collectives, servers=(_SERVERS, None), server_hosts=None, server_network=(AnyLink | None, None)
+    Collectives,
+    transport=(TransportName | None, None),
+    servers=(_SERVERS, None),
+    server_hosts=None,
+    server_network=(AnyLink | None, None),
 )
+"""Of a scenario without a transport: that of its device (`by_device`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -164,7 +167,7 @@ class ClusterSection(Section):
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
-    """None: `_usual_bus`; figures alone change that one."""
+    """None: `usual_bus`; figures alone change that one."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -175,22 +178,6 @@ class ClusterSection(Section):
         Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
-
-    @model_validator(mode="before")
-    @classmethod
-    def _over_usual_bus(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        bus, device = data.get("intra_node"), data.get("device")
-        whole = isinstance(bus, Mapping) and "latency" in bus and {"bandwidth", "trace"} & {*bus}
-        if not isinstance(bus, Mapping) or "like" in bus or whole:
-            return data
-        try:
-            named = isinstance(device, str)
-            built = catalog.device(device) if named else DeviceSection.model_validate(device).device
-        except (InputError, ValidationError):  # which the device's own key reports
-            return data
-        return {**data, "intra_node": {"like": _usual_bus(built), **bus}}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -215,7 +202,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
         devices_per_node=section.devices_per_node,
         device=built,
         network=build_link(section.network, transport),
-        intra_node=build_link(section.intra_node or _usual_bus(built), transport),
+        intra_node=build_link(section.intra_node or usual_bus(built), transport),
         collectives=collectives,
         nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
         racks=None
@@ -225,11 +212,6 @@ def build_cluster(section: ClusterSection) -> Cluster:
         host=host,
         sums=sums,
     )
-
-
-def _usual_bus(device: Device) -> str:
-    """What ranks on a CPU have between them, and what most GPUs hang on."""
-    return "host_memory" if device.processor == "cpu" else "pcie3_x16"
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
@@ -251,6 +233,7 @@ def _collectives(section: Spelled) -> Collectives:
     tuned |= section.all_reduce == "nccl"
     grouped, grouped_range = GROUPED.get(section.transport, (Fraction(1), None))
     usual = Collectives(
+        transport=section.transport,
         servers=None if servers is None else servers.number,
         server_hosts="dedicated" if servers is not None and servers.dedicated else "nodes",
         server_network=None if network is None else build_link(network, section.transport),

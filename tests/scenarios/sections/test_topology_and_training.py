@@ -75,7 +75,12 @@ changed = partial(replaced, FULL)
 PLAIN = """\
 model: lenet
 batch_size: 32
-cluster: {nodes: 8, devices_per_node: 2, device: p100_pcie, network: 10gbe}
+cluster:
+  nodes: 8
+  devices_per_node: 2
+  device: p100_pcie
+  network: 10gbe
+  collectives: {transport: textbook}
 compressors: [none]
 """
 
