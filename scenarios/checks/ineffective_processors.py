@@ -10,7 +10,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.recorded import warn_once
-from gcsim.scenarios.sections.transports import NONE, defaults, transports
+from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import DTYPES
@@ -119,7 +119,7 @@ def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if cluster.workers == 1:
         why = ": one worker alone receives nothing"
         yield said(document, key_path, why, "set cluster.nodes")
-    elif reduces.startswith("nccl"):
+    elif reduces.startswith("nccl") and not servers_add(chosen):
         why = ": the bandwidths of NCCL's tuner include it"
         hint = "leave it out, or let all_reduce be another algorithm"
         yield said(document, key_path, why, hint)

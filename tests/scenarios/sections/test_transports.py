@@ -103,6 +103,56 @@ def test_every_shipped_price_has_its_range(name: str) -> None:
         assert (getattr(host, f"{price}_range") is not None) == bool(getattr(host, price)), price
 
 
+SERVED = "all_reduce: parameter_server, all_gather: ring"
+
+
+@pytest.mark.parametrize(
+    ("collectives", "priced"),
+    [
+        (f"transport: nccl, {SERVED}", True),
+        (f"transport: textbook, {SERVED}", True),
+        (f"transport: custom, {SERVED}", True),
+        (f"transport: gloo, {SERVED}", True),
+        (f"transport: mpich, {SERVED}", True),
+        ("transport: nccl, servers: per_node", True),  # push-pulls, and dense training beside them
+        ("transport: nccl", False),
+        ("transport: textbook, servers: per_node", False),  # its rings add nowhere in particular
+    ],
+)
+def test_servers_add_at_a_price_with_a_range(
+    tmp_path: Path, collectives: str, priced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = f"cluster.collectives={{{collectives}}}"
+    scenario = load(tmp_path, TEXT, chosen)
+    for dtype in DTYPES:
+        assert (getattr(scenario.cluster.sums, dtype) is not None) == priced, dtype
+        assert (getattr(scenario.cluster.sums, f"{dtype}_range") is not None) == priced, dtype
+    caplog.clear()
+    again = reread(tmp_path, scenario)
+    assert again.cluster == scenario.cluster
+    assert not any("cluster.sums" in record.getMessage() for record in caplog.records)
+    assert load(tmp_path, TEXT, chosen, "cluster.sums=none").cluster.sums == Sums()
+
+
+def test_half_precision_through_servers_gains_next_to_nothing(tmp_path: Path) -> None:
+    """VGG-16 on 4 p3.16xlarge, 25 Gbit/s: no benefit (bytedance/byteps issue 293)."""
+
+    def gain(*settings: str) -> float:
+        chosen = f"cluster.collectives={{transport: nccl, {SERVED}, servers: per_node}}"
+        cluster = load(tmp_path, TEXT, "cluster.network=25gbe", chosen, *settings).cluster
+        start = np.zeros(cluster.workers, dtype=np.int64)
+        single, half = (
+            int(execute(CollectiveRecord(kind="all_reduce", sent=(size * 138_000_000,),
+                        element=size, dtype=dtype), start, cluster).max())
+            for size, dtype in ((4, "float32"), (2, "float16"))
+        )  # fmt: skip
+        return single / half
+
+    assert gain("cluster.sums=none") == pytest.approx(2, rel=0.01)
+    assert gain() < 1.1
+    assert gain("cluster.sums.float16=12.5 GB/s") > 1.5  # with as many threads as it takes
+
+
 LINE = replace(catalog.link("10gbe"), bandwidth=Fraction(75 * 10**8, 8))
 
 
