@@ -18,6 +18,7 @@ from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.result import Row
+from gcsim.scenarios.sections.link_text import carrier
 from gcsim.simulator.network.links import Link
 
 _INDENT = 10
@@ -90,11 +91,12 @@ def _header(advice: Advice) -> str:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
+    network = cluster.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
         f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
-        f"{cluster.collectives.transport}{now}"
+        f"{carrier(cluster.collectives.transport, network)}{now}"
     )
 
 

@@ -25,7 +25,7 @@ from gcsim.analysis.report.dispersion import averaged, spreads
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
-from gcsim.analysis.report.sources import are_synthetic, micro_batches
+from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
@@ -225,7 +225,8 @@ def title(result: Result) -> str:
     drawn = "synthetic gradients, " if are_synthetic(result) else ""
     return (
         f"{result.scenario.get('name', 'scenario')}: {plural(largest.nodes, 'node')}, "
-        f"{plural(largest.workers, 'worker')}, {drawn}fastest first"
+        f"{plural(largest.workers, 'worker')}, "
+        f"{conditions(result.scenario, largest.nodes, largest.workers)}{drawn}fastest first"
     )
 
 

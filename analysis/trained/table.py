@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
+from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Measure
@@ -68,7 +69,8 @@ def title(result: TrainingResult) -> str:
     row = ranked(result)[0]
     return (
         f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
-        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, fastest first"
+        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, "
+        f"{conditions(result.scenario, row.nodes, row.workers)}fastest first"
     )
 
 

@@ -110,18 +110,19 @@ def _misfits(
 ) -> Iterator[tuple[str, str]]:
     """What is wrong, and what to do instead. Another model or batch is another training step."""
     facts = trace.facts
-    if scenario.model.layers:  # a table is known by its tensors, not by its name
-        differs = misfit(scenario.model, trace.parameters)
-        if differs:
-            yield (
-                f"is a trace of another model, {facts.name!r}, than the table: {differs}",
-                "give the table the trace's tensors, or set model: recorded",
-            )
-    elif facts.name != scenario.model.name:
+    if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
             f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
             f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
             "trace",
+        )
+    elif differs := misfit(scenario.model, trace.parameters):
+        owner = "table" if scenario.model.layers else "model"
+        yield (
+            f"is a trace of another model, {facts.name!r}, than the {owner}: {differs}",
+            "give the table the trace's tensors, or set model: recorded"
+            if scenario.model.layers
+            else "record it under a name of its own",
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
