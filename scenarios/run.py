@@ -89,7 +89,10 @@ def simulated_run(
         scenario, profiles, compute, prices, progress, spans=timelines
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
-    rows = make_rows(scenario, profiles, simulated, compute["stated"], faulty, prices=prices)
+    rows = make_rows(
+        scenario, profiles, simulated, compute["stated"], faulty,
+        prices=prices, uncertainty=uncertainty,
+    )  # fmt: skip
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,

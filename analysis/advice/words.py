@@ -13,6 +13,7 @@ from gcsim.analysis.advice.advice import Advice, against
 from gcsim.analysis.advice.deploy import paste, paste_plan
 from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
 from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.wording import SENDS_NOTHING, uncompressed
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
@@ -102,7 +103,7 @@ def _header(advice: Advice) -> str:
 
 def _compared(row: Row, other: Row, name: str) -> str:
     """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
-    found = against(row, other)
+    found = against(row, other, other if name == "dense" else None)
     low, high = significant(found.low), significant(found.high)
     within = f" ({low}-{high})" if low != high else ""
     chance = "P(pays)" if name == "dense" else "P"
@@ -130,7 +131,7 @@ def _use(advice: Advice) -> list[str]:
         return ["no method here can train"]
     found = list(_row(advice, use))
     if advice.scenario.cluster.workers == 1:
-        return [*found, "one worker exchanges nothing"]
+        return [*found, SENDS_NOTHING]
     half = advice.half
     if use.compressor == DENSE and half is not None and half is not use:
         found.append(f"{_name(half)} {_compared(half, use, 'dense')}, not surely faster")
@@ -141,8 +142,10 @@ def _try(advice: Advice) -> list[str]:
     row = advice.to_try
     if row is None:
         rivals = [one for one in advice.verdict.rivals if one is not advice.use]
-        if rivals and advice.verdict.pays != "no":
+        if rivals:
             return [f"not clearly slower: {', '.join(map(_name, rivals[:3]))}"]
+        if advice.scenario.cluster.workers > 1 and (why := uncompressed(advice.verdict)):
+            return [why]
         return ["nothing: no method is clearly faster"]
     trust = "train before you trust it"
     if row.seeds_trained is not None:
@@ -216,7 +219,9 @@ def _change(advice: Advice, change: Change, dense: Row) -> str:
 
 
 def _limit(advice: Advice) -> list[str]:
-    return [part for label, one in advice.limits.items() for part in _limited(label, one)]
+    found = [part for label, one in advice.limits.items() for part in _limited(label, one)]
+    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
+    return [f"as stated, {found[0]}", *found[1:]] if found and drawn else found
 
 
 def _limited(label: str, one: Limits) -> Iterator[str]:

@@ -160,9 +160,9 @@ def _rows_at(
     rows = []
     for number, one in enumerate(tried):
         own = seconds[number]
-        gained = _gains(seconds[dense], own)
+        gains = _gains(seconds[dense], own)
         rough = 0.0 if number == dense else _grain(plan, ends[number], ends[dense])
-        low, high = band(gained, rough)
+        low, high = band(gains, rough)
         at_half = None if half is None else _median(_gains(seconds[half], own), ends[number])
         last = [found.evaluations[-1] for found in one.trajectories]
         iteration, base = times[number], times[dense]
@@ -173,15 +173,17 @@ def _rows_at(
                 nodes=nodes,
                 workers=nodes * scenario.cluster.devices_per_node,
                 learning_rate=one.rate,
-                iteration_s=iteration,
-                speedup_per_iteration=base / iteration if base and iteration else None,
+                iteration_s=None if iteration is None else float(np.median(iteration)),
+                speedup_per_iteration=None
+                if iteration is None or base is None
+                else float(np.median(base / iteration)),
                 wire_bytes_per_worker=one.wire_bytes_per_worker,
                 steps_to_target=tuple(ends[number]),
                 seconds_to_target=tuple(
                     float(each[0]) if math.isfinite(each[0]) else None for each in own
                 ),
                 steps_against_dense=steps_ratio(ends[number], ends[dense]),
-                speedup_to_target=_median(gained, ends[number]),
+                speedup_to_target=_median(gains, ends[number]),
                 speedup_to_target_low=low,
                 speedup_to_target_high=high,
                 speedup_to_target_vs_half=at_half,
@@ -202,8 +204,9 @@ def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By seed: speedup as stated and in each world."""
-    return [_ratio(one, other) for one, other in zip(before, after, strict=True)]
+    """By seed: speedup, median over the drawn worlds and in each."""
+    worlds = [gained(one[1:], other[1:]) for one, other in zip(before, after, strict=True)]
+    return [np.concatenate([[np.median(each)], each]) for each in worlds]
 
 
 def mostly(ends: Sequence[int | None]) -> bool:
@@ -211,20 +214,20 @@ def mostly(ends: Sequence[int | None]) -> bool:
     return sum(steps is not None for steps in ends) * 2 > len(ends)
 
 
-def _median(gained: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
-    """Of the speedups as stated; None where half of the seeds or more do not reach the target."""
-    return float(np.median([each[0] for each in gained])) if mostly(ends) else None
+def _median(gains: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
+    """Of the seeds' speedups; None where half of the seeds or more do not reach the target."""
+    return float(np.median([each[0] for each in gains])) if mostly(ends) else None
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
-    """Seconds until a number of steps: `[1 + worlds]`, as stated first."""
+    """Seconds until a number of steps: `[1 + worlds]`, their median first."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
     drawn = clock.elapsed(found, drawn=True)[place]
     both = np.concatenate([[clock.elapsed(found)[place]], drawn])
     return both if steps is not None else np.full_like(both, math.inf)
 
 
-def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def gained(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Speedup, world by world; 0 where the target is never reached, 1 where at once by both."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(np.isinf(after), 0.0, before / after)
@@ -240,9 +243,10 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
     return float(np.median(ratios)) if mostly(own) else None
 
 
-def _mean_time(one: Tried, clock: Clock) -> float | None:
+def _mean_time(one: Tried, clock: Clock) -> np.ndarray | None:
+    """Seconds a step, by drawn world."""
     times = [clock.mean(found) for found in one.trajectories if found.windows]
-    return sum(times) / len(times) if times else None
+    return np.mean(times, axis=0) if times else None
 
 
 def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:

@@ -108,7 +108,7 @@ def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario
 
 
 def test_speedups_compare_seed_with_seed(scenario: Scenario) -> None:
-    result = train(scenario)
+    result = train(replace(scenario, draws=0))  # a median of ratios is none of medians
     dense, half = row(result, "none"), row(result, "fp16")
     gains = [
         before / after
@@ -118,6 +118,7 @@ def test_speedups_compare_seed_with_seed(scenario: Scenario) -> None:
     assert half.speedup_to_target == pytest.approx(median(gains))
     assert half.speedup_to_target_vs_half == 1
     assert dense.speedup_to_target == dense.speedup_to_target_low == 1
+    half = row(train(scenario), "fp16")
     ends = half.speedup_to_target_low, half.speedup_to_target, half.speedup_to_target_high
     assert list(ends) == sorted(end or 0.0 for end in ends)
 
