@@ -18,7 +18,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.pricing import Clock, clocks
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.trained.study import (
     curve_of,
@@ -38,7 +38,7 @@ OTHER = 0.1
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
     """The result with what is known of training in its rows, its provenance and its curves."""
-    if scenario.train is None or scenario.dense is None:
+    if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label

@@ -24,7 +24,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.bands import band, grain
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
-from gcsim.scenarios.trained.runs import check_not_inside, plan_of
+from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
@@ -44,12 +44,15 @@ def train(
     the workers of the dask.distributed scheduler at the address `dask`.
     What was trained before is found in the cache, or comes with gcsim unless it is to be `fresh`;
     an interrupt loses some seconds of each.
-    Raises `InputError` where the scenario names no dense method, the target is not reached by
-    dense training, or a method, the model or the data cannot be trained with.
+    Raises `InputError` where the scenario names no dense method or a setting of `unsupported`, the
+    target is not reached by dense training, or a method, the model or the data cannot be trained
+    with.
     """
     watcher = progress or SilentProgress()
     check_not_inside()
     plan = plan_of(scenario)
+    if problems := unsupported(scenario):
+        raise InputError(problems)
     if scenario.dense is None:
         raise InputError(
             Problem(

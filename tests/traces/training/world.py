@@ -55,6 +55,11 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
 
 
+def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A loss of one's own, `[batch]`."""
+    return nn.functional.cross_entropy(output, labels, reduction="none") / 2
+
+
 def entry(build: str = "small") -> ModelEntry:
     return trained_on(own_model(f"{__name__}:{build}", (64,), 10), "digits")
 
@@ -73,12 +78,14 @@ def team(
     optimizer: Optimizer = Optimizer(),  # noqa: B008 (frozen)
     reduction: Reduction = in_rank_order,
     model: str = "small",
+    batch: int = BATCH,
+    accumulation: int = 1,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
-        made, make_split(made, seed), chosen, workers=workers, batch=BATCH, optimizer=optimizer,
-        limits=limits, seed=seed, reduction=reduction,
+        made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
+        accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
     )  # fmt: skip
 
 
