@@ -53,7 +53,11 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
     largest = max(row.workers for row in result.rows)
     return sorted(
         (row for row in result.rows if row.workers == largest),
-        key=lambda row: (-(row.speedup_to_target or 0.0), _falls_short(result, row)),
+        key=lambda row: (
+            bool(row.untrained),
+            -(row.speedup_to_target or 0.0),
+            _falls_short(result, row),
+        ),
     )
 
 
@@ -106,6 +110,7 @@ def answer(result: TrainingResult) -> list[str]:
         else:
             then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
+    said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:
@@ -132,7 +137,7 @@ def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ..
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
     against = ("vs half\n[x]", lambda row: _number(row.speedup_to_target_vs_half))
-    return (
+    columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
         ("range\n[x]", _range),
         *((against,) if half else ()),
@@ -141,6 +146,12 @@ def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ..
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
     )
+    return tuple((heading, _of_trained(cell)) for heading, cell in columns)
+
+
+def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str]:
+    """The cell, empty in the row of a method that was not trained."""
+    return lambda row: NOT if row.untrained else cell(row)
 
 
 def _number(value: float | None) -> str:
@@ -160,8 +171,8 @@ def _table(result: TrainingResult, width: int) -> Table:
     columns = list(columns_of(result.measure, rows))
     more: list[Column] = [
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
-        ("sent\n[MB]", lambda row: _significant(row.wire_bytes_per_worker, 1e-6)),
-        ("learning\nrate", lambda row: f"{row.learning_rate:g}"),
+        ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
+        ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
     ]
     widest = max(len(FASTEST) + cell_len(row.label) for row in rows)
     for column in more:

@@ -80,7 +80,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
 
 def _trained(scenario: Scenario) -> list[Tried]:
     every = (known_of(scenario, choice) for choice in scenario.compressors)
-    return [one for one in every if one is not None]
+    return [one for one in every if one is not None and not one.untrained]
 
 
 def _curves(

@@ -49,6 +49,9 @@ class TrainedRow:
     """finished, diverged or hopeless."""
     why: tuple[str, ...]
     """Of an early end."""
+    untrained: str = ""
+    """Why nothing is known of the method, though steps were trained: it compressed in too few of
+    them. Times and steps are None then; accuracies and losses are those of the warm-up."""
     made: str = ""
     """On what it was trained, where its trajectories come with gcsim; "": here."""
 

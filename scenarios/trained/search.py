@@ -19,6 +19,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -39,6 +40,9 @@ from gcsim.traces.training.trajectory import Trajectory
 if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
+COMPRESSED = 0.1
+"""Of its steps a method must compress at least so large a share to be trained."""
+
 
 @dataclass(slots=True)
 class Tried:
@@ -53,6 +57,21 @@ class Tried:
     """By rate and seed, as far as it was trained."""
     made: str = ""
     """On what it was trained, where it comes with gcsim."""
+
+    @property
+    def untrained(self) -> str:
+        """Why these are not trajectories of the method: it compresses in too few of their steps;
+        "" where they are."""
+        cls = compressor_class(self.choice.kind)
+        steps = sum(window.steps for each in self.trajectories for window in each.windows)
+        own = [each.own_steps for each in self.trajectories]
+        if cls.about.family == "dense" or sum(map(len, own)) >= COMPRESSED * steps:
+            return ""
+        parameters = check_parameters(self.choice.kind, self.choice.parameters)
+        begin = min((each[0] for each in own if each), default=cls.warmup_steps(parameters))
+        if not begin:
+            return "every step sends what dense training sends"
+        return f"compression begins at step {begin}"
 
     @property
     def wire_bytes_per_worker(self) -> float:

@@ -84,6 +84,7 @@ def train(
         curves=tuple(
             curve_of(one, trajectory, of_sizes[-1].elapsed(trajectory))
             for one, of_sizes in zip(tried, timed, strict=True)
+            if not one.untrained
             for trajectory in one.trajectories
         ),
         wall={
@@ -116,6 +117,8 @@ def dense_level(dense: Tried) -> float:
 
 def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
     """By seed: steps to the target; `level` is dense training's last accuracy."""
+    if tried.untrained:
+        return [None] * len(tried.trajectories)
     return [
         steps_to(plan.target, one.evaluations, plan.patience, level) for one in tried.trajectories
     ]
@@ -159,7 +162,10 @@ def _rows_at(
         [until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
         for one, steps, clock in zip(tried, ends, clocks_there, strict=True)
     ]
-    times = [_mean_time(one, clock) for one, clock in zip(tried, clocks_there, strict=True)]
+    times = [
+        None if one.untrained else _mean_time(one, clock)
+        for one, clock in zip(tried, clocks_there, strict=True)
+    ]
     rows = []
     for number, one in enumerate(tried):
         own = seconds[number]
@@ -175,6 +181,7 @@ def _rows_at(
                 label=one.choice.label,
                 nodes=nodes,
                 workers=nodes * scenario.cluster.devices_per_node,
+                untrained=one.untrained,
                 learning_rate=one.rate,
                 iteration_s=iteration,
                 speedup_per_iteration=base / iteration if base and iteration else None,

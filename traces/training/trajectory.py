@@ -78,6 +78,25 @@ class Trajectory:
     why: str = ""
     """Of an early end, for people."""
 
+    @property
+    def own_steps(self) -> tuple[int, ...]:
+        """Numbers of the steps that sent otherwise than dense training: not one float32 all-reduce
+        of the gradient per bucket."""
+        found: list[int] = []
+        for window in self.windows:
+            own = [not self._dense(phase) for phase in window.phases]
+            found += [window.first + n for n, phase in enumerate(window.order) if own[phase]]
+        return tuple(found)
+
+    def _dense(self, phase: Phase) -> bool:
+        (step,) = phase.steps
+        return all(
+            [(each.kind, each.dtype) for each in exchange.collectives]
+            == [("all_reduce", "float32")]
+            and {*exchange.collectives[0].sent} == {4 * bucket.numel}
+            for exchange, bucket in zip(step.exchanges, self.buckets, strict=True)
+        )
+
     def profile(self, window: Window) -> TrafficProfile:
         """What a cluster is simulated with: the window as a period that repeats."""
         counts = Counter(window.order)

@@ -51,6 +51,20 @@ class WildAtOddSeeds(Wild):
         return 1e4 if self.worker.seed % 2 else 1.0
 
 
+class Undeclared(Compressor):
+    """Half precision from step 38 on, of which it says nothing."""
+
+    about = About(
+        title="Undeclared", family="quantization", collective="all-reduce", bits="16",
+        paper="none: a test",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        kind = torch.float32 if step < 38 else torch.float16
+        mean: torch.Tensor = yield AllReduce(tensor=(bucket.gradient / self.worker.count).to(kind))
+        return mean.float()
+
+
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
 
