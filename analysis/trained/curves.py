@@ -77,7 +77,10 @@ def gains_figure(result: TrainingResult) -> Figure:
             axes.plot(at, gains, label=label, **_look(look))
             if not look.muted:
                 low = [row.speedup_to_target_low or 0.0 for row in rows]
-                high = [row.speedup_to_target_high or 0.0 for row in rows]
+                high = [
+                    row.speedup_to_target_high or gain
+                    for row, gain in zip(rows, gains, strict=True)
+                ]
                 axes.fill_between(at, low, high, color=look.colour, alpha=0.12, linewidth=0)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(workers))

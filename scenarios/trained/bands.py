@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,9 @@ def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, flo
     known = np.array(gains)
     drawn = known[:, 1:]
     if len(known) == 1 or not (np.isfinite(known).all() and (known > 0).all()):
-        low, high = np.percentile(drawn, (LOW, HIGH))
+        finite = bool(np.isfinite(drawn).all())  # else there is nothing to interpolate
+        way: Any = "linear" if finite else "closest_observation"
+        low, high = np.percentile(drawn, (LOW, HIGH), method=way)
         return float(low), float(high)
     from scipy.special import stdtrit  # its quantiles: scipy.stats would take half a second
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -119,9 +120,7 @@ def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
     """By seed: steps to the target; `level` is dense training's last accuracy."""
     if tried.untrained:
         return [None] * len(tried.trajectories)
-    return [
-        steps_to(plan.target, one.evaluations, plan.patience, level) for one in tried.trajectories
-    ]
+    return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
 
 
 def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> None:
@@ -135,7 +134,8 @@ def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> No
         best = [max(e.accuracy or 0.0 for e in one.evaluations) for one in dense.trajectories]
         loss = [min(e.loss for e in one.evaluations) for one in dense.trajectories]
         got = f"a loss of {np.median(loss):.3g}" if plan.target.loss else f"{np.median(best):.3g}"
-        message = f"dense training reached {got} in {plan.steps} steps, not {_asked(plan.target)}"
+        asked = f"{_asked(plan.target)} for good"
+        message = f"dense training reached {got} in {plan.steps} steps, not {asked}"
         hint = "lower the target, or raise train.steps"
     raise InputError(Problem(place="train.target", message=message, hint=hint))
 
@@ -145,7 +145,7 @@ def _asked(target: Target) -> str:
         return f"{target.loss:g}"
     if target.accuracy is not None:
         return f"an accuracy of {target.accuracy:g}"
-    return f"{target.of_dense:g} of its last accuracy for good"
+    return f"{target.of_dense:g} of its last accuracy"
 
 
 def _rows_at(
@@ -183,6 +183,7 @@ def _rows_at(
                 workers=nodes * scenario.cluster.devices_per_node,
                 untrained=one.untrained,
                 learning_rate=one.rate,
+                rate_at_edge=one.at_edge,
                 iteration_s=iteration,
                 speedup_per_iteration=base / iteration if base and iteration else None,
                 wire_bytes_per_worker=one.wire_bytes_per_worker,
@@ -192,8 +193,8 @@ def _rows_at(
                 ),
                 steps_against_dense=steps_ratio(ends[number], ends[dense]),
                 speedup_to_target=_median(gained, ends[number]),
-                speedup_to_target_low=low,
-                speedup_to_target_high=high,
+                speedup_to_target_low=_finite(low),
+                speedup_to_target_high=_finite(high),
                 speedup_to_target_vs_half=at_half,
                 final_accuracy=tuple(each.accuracy for each in last),
                 final_loss=tuple(each.loss for each in last),
@@ -202,6 +203,13 @@ def _rows_at(
                 made=one.made,
             )
         )
+    first = max(range(len(rows)), key=lambda number: rows[number].speedup_to_target or 0.0)
+    beaten = any((row.speedup_to_target_low or 0.0) > 1 for row in rows)
+    for number, row in enumerate(rows):
+        if row.speedup_to_target is not None and not (number == dense and beaten):
+            rough = 0.0 if number == first else _grain(plan, ends[number], ends[first])
+            _, high = band(_gains(seconds[first], seconds[number]), rough)
+            rows[number] = replace(row, leads=high >= 1)
     return rows
 
 
@@ -223,7 +231,12 @@ def mostly(ends: Sequence[int | None]) -> bool:
 
 def _median(gained: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
     """Of the speedups as stated; None where half of the seeds or more do not reach the target."""
-    return float(np.median([each[0] for each in gained])) if mostly(ends) else None
+    return _finite(float(np.median([each[0] for each in gained]))) if mostly(ends) else None
+
+
+def _finite(speedup: float) -> float | None:
+    """None: over what does not reach the target."""
+    return speedup if math.isfinite(speedup) else None
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
