@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,10 @@ _PLACES = 64
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
     """The `LOW`th and `HIGH`th percentile of the speedup with a further seed, as it is given to
     `with_further_seed`."""
-    low, high = np.percentile(with_further_seed(gains, grain), (LOW, HIGH))
+    draws = with_further_seed(gains, grain)
+    finite = bool(np.isfinite(draws).all())  # else there is nothing to interpolate
+    way: Any = "linear" if finite else "closest_observation"
+    low, high = np.percentile(draws, (LOW, HIGH), method=way)
     return float(low), float(high)
 
 

@@ -19,7 +19,7 @@ from gcsim.scenarios.result import HIGH, LOW, Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.trained.study import (
     curve_of,
@@ -40,7 +40,7 @@ OTHER = 0.1
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
     """The result with what is known of training in its rows, its provenance and its curves."""
-    if scenario.train is None or scenario.dense is None:
+    if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label
@@ -85,7 +85,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
 
 def _trained(scenario: Scenario) -> list[Tried]:
     every = (known_of(scenario, choice) for choice in scenario.compressors)
-    return [one for one in every if one is not None]
+    return [one for one in every if one is not None and not one.untrained]
 
 
 def _curves(

@@ -63,12 +63,14 @@ class Run:
     def facts(self) -> dict[str, object]:
         """What is trained, and how: the same for all learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
+        micro_batches = scenario.training.accumulation
         return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
             "model": asdict(learner(scenario)),
             "batch_size": scenario.batch_size,
             "buckets": asdict(scenario.buckets),
+            **({"accumulation": micro_batches} if micro_batches > 1 else {}),
             "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
         }
@@ -158,6 +160,7 @@ class Run:
             ),
             workers=plan.workers,
             batch=scenario.batch_size,
+            accumulation=scenario.training.accumulation,
             optimizer=plan.optimizer,
             limits=(scenario.buckets.first, scenario.buckets.cap),
             seed=self.seed,
@@ -224,6 +227,20 @@ def plan_of(scenario: Scenario) -> Plan:
             )
         )
     return scenario.train
+
+
+def unsupported(scenario: Scenario) -> list[Problem]:
+    """Settings that change the mathematics of a step, and that trajectories cannot follow."""
+    training, found = scenario.training, []
+    if training.precision != "fp32":
+        message = f"{training.precision} is not trained: trajectories are in float32"
+        hint = "give --set training.precision=fp32, or price an iteration with: gcsim run"
+        found.append(Problem(place="training.precision", message=message, hint=hint))
+    if training.faults is not None:
+        message = "with fewer workers the mean gradient is another: trajectories lose none"
+        hint = "give --set training.faults=null, or price the deaths with: gcsim run"
+        found.append(Problem(place="training.faults", message=message, hint=hint))
+    return found
 
 
 def learner(scenario: Scenario) -> ModelEntry:

@@ -51,8 +51,27 @@ class WildAtOddSeeds(Wild):
         return 1e4 if self.worker.seed % 2 else 1.0
 
 
+class Undeclared(Compressor):
+    """Half precision from step 38 on, of which it says nothing."""
+
+    about = About(
+        title="Undeclared", family="quantization", collective="all-reduce", bits="16",
+        paper="none: a test",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        kind = torch.float32 if step < 38 else torch.float16
+        mean: torch.Tensor = yield AllReduce(tensor=(bucket.gradient / self.worker.count).to(kind))
+        return mean.float()
+
+
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+
+
+def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A loss of one's own, `[batch]`."""
+    return nn.functional.cross_entropy(output, labels, reduction="none") / 2
 
 
 def entry(build: str = "small") -> ModelEntry:
@@ -73,12 +92,14 @@ def team(
     optimizer: Optimizer = Optimizer(),  # noqa: B008 (frozen)
     reduction: Reduction = in_rank_order,
     model: str = "small",
+    batch: int = BATCH,
+    accumulation: int = 1,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
-        made, make_split(made, seed), chosen, workers=workers, batch=BATCH, optimizer=optimizer,
-        limits=limits, seed=seed, reduction=reduction,
+        made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
+        accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
     )  # fmt: skip
 
 
