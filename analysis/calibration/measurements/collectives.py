@@ -93,6 +93,8 @@ class Reading:
     """Seconds from one host to another, one way."""
     line_rate: float | None = None
     """Bytes per second, where the file states what the network NIC can do."""
+    device: str = ""
+    """Name of the GPU, as its driver gives it, where the file states it."""
     notes: tuple[str, ...] = ()
     """What a reader of the fit should know."""
 
@@ -146,6 +148,10 @@ def as_collective(word: str) -> Collective | None:
         if known.replace("_", "") == plain:
             return known
     return None
+
+
+FAILED = "the test's own check failed"
+MEASURE_AGAIN = "times of wrong results are no measurement: mend the cause and measure again"
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:

@@ -3,6 +3,7 @@
     # backend: gloo                      '#' lines are for people; the keys below are read
     # devices_per_node: 1
     # line_rate: 10 Gbit/s
+    # device: NVIDIA H100 80GB HBM3     as the driver names it
     collective,ranks,bytes,seconds
     all_reduce,4,1048576,0.0031
 
@@ -72,6 +73,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     return Reading(
         file=name,
         tool=facts.get("tool", "CSV"),
+        device=facts.get("device", ""),
         measurements=tuple(found),
         line_rate=None if rate is None else float(units.parse(rate, "bandwidth")),
     )

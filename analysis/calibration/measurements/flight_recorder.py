@@ -73,7 +73,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             continue
         sizes[known[0], nbytes] += 1
         lasted = finite(at(entry, "duration_ms"))
-        if lasted is None:
+        if lasted is None or at(entry, "state") not in {"completed", None}:
             untimed += 1
             continue
         place = f"{name}: entries[{number}]"

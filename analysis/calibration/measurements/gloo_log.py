@@ -27,6 +27,8 @@ import re
 from dataclasses import dataclass, field
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
+    MEASURE_AGAIN,
     Collective,
     Measurement,
     Mistakes,
@@ -39,6 +41,7 @@ from gcsim.errors import InputError
 
 _HEADINGS = re.compile(r"\s*(?:size \(B\)\s+)?elements\s+min \((?:us|ns)\)")
 _HEADING = re.compile(r"\S+(?: \([^)]*\))?")
+_MISMATCH = re.compile(r"Mismatch at index: *(\d+)")
 _OPTION = re.compile(r"(\w+)=([^,\s]*)")
 _GIB = 1 << 30
 _MEGABIT = 1e6 / 8
@@ -84,6 +87,9 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
         if not any(heading.startswith("p50 (") for heading in run.headings):
             raise refused_table(f"{name}:{run.table}", ("elements", "p50 (us)"), run.headings)
         points += _points(name, run, stated, mistakes, notes)
+    for count, line in enumerate(text.splitlines(), 1):
+        if wrong := _MISMATCH.search(line):
+            mistakes.add(count, f"{FAILED}: mismatch at index {wrong[1]}", MEASURE_AGAIN)
     mistakes.raise_any()
     if not points:
         raise InputError("has no line with elements and times", place=name)

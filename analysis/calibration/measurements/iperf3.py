@@ -47,6 +47,7 @@ _ROW = re.compile(
     r"\S+\s+[KMGT]?Bytes\s+(\S+)\s+([KMGT]?)(bits|Bytes)/sec(.*)"
 )
 _BEGIN = re.compile(r"Connecting to host (\S+), port|Accepted connection from (\S+), port")
+_FAILED = re.compile(r"\biperf3: error - (.*)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST_INTERVALS = 3
 
@@ -146,6 +147,8 @@ def _from_text(name: str, text: str) -> Iterator[_Test]:
     tests: list[_Test] = []
     rows: list[list[tuple[int, re.Match[str]]]] = []
     for count, line in enumerate(text.splitlines(), 1):
+        if failed := _FAILED.search(line):
+            raise _failed(failed[1], f"{name}:{count}")
         begin = _BEGIN.search(line)
         if begin:
             tests.append(_Test(line=count, host=begin[1] or begin[2]))
@@ -213,7 +216,7 @@ def _from_json(name: str, text: str) -> _Test:
     body = loaded(name, text)
     wrong = at(body, "error")
     if isinstance(wrong, str):
-        raise InputError(f"the test failed: {wrong!r:.200}", place=name, hint="run it again")
+        raise _failed(wrong, name)
     test = _Test(
         host=str(at(body, "start", "connecting_to", "host") or ""),
         udp=str(at(body, "start", "test_start", "protocol")).upper() == "UDP",
@@ -250,6 +253,10 @@ def _from_json(name: str, text: str) -> _Test:
             hint="name what iperf3 -J wrote, after the test has ended (--json-stream is not read)",
         )
     return test
+
+
+def _failed(wrong: str, place: str) -> InputError:
+    return InputError(f"the test failed: {wrong!r:.200}", place=place, hint="run it again")
 
 
 def _count(value: Any) -> int | None:

@@ -20,6 +20,8 @@ from collections import Counter
 from typing import Any
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
+    MEASURE_AGAIN,
     Measurement,
     Mistakes,
     Reading,
@@ -59,12 +61,17 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
         point = _point(entry, f"{name}: results[{number}]", mistakes, stated, _program(body, entry))
         if point is not None:
             points.append(Measurement(**point, ranks=ranks, devices_per_node=devices))
+    outside = finite(at(body, "out_of_bounds", "count"))
+    if outside:
+        message = f"{FAILED}: {outside:,.0f} values are out of bounds"
+        mistakes.at(f"{name}: out_of_bounds", message, MEASURE_AGAIN)
     mistakes.raise_any()
     version = whole(at(body, "nccl_version"))
     return Reading(
         file=name,
         tool="nccl-tests" + (f", NCCL {_dotted(version)}" if version else ""),
         measurements=tuple(points),
+        device=str(at(body, "config", "devices", 0, "device_info") or ""),
         notes=(f"{name}: {skipped} results of size 0 are left out",) if skipped else (),
     )
 
@@ -86,6 +93,11 @@ def _point(
     if times[0] <= 0:
         mistakes.at(place, f"a time of {times[0]} us", "times are positive")
         return None
+    for where in ("out_of_place", "in_place"):
+        if finite(at(entry, where, "nwrong")):
+            wrong = at(entry, where, "nwrong")
+            mistakes.at(place, f"{FAILED}: nwrong is {wrong:g} {where}", MEASURE_AGAIN)
+            return None
     if kind not in ELEMENTS:
         mistakes.at(place, f"{kind!r:.30} is no type of nccl-tests")
         return None
