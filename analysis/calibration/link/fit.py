@@ -338,7 +338,8 @@ def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None
             first = next(e for e in estimates if e.figure == figure)
             if not first.low or not first.high:
                 continue
-            ends = tuple(float(stated) * end / first.value for end in (first.low, first.high))
+            times = float(stated) / first.value
+            ends = times * first.low, times * first.high
         low, high = (
             rounded_number(end / line, DIGITS)
             if field == "efficiency"

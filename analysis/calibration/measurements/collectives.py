@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gcsim.errors import InputError, Problem
 
@@ -111,8 +111,9 @@ class Stated:
     algorithm: str | None = None
 
 
-Parser = Callable[[str, str, Stated], Reading]
-"""From the name of a file and its text. Raises `InputError` with `file:line` of each mistake."""
+Parser = Callable[[str, Any, Stated], Reading]
+"""From the name of a file and its content: text, or what its JSON holds. Raises `InputError` with
+`file:line` of each mistake."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from gcsim import units
 from gcsim.analysis.calibration.measurements.collectives import (
@@ -31,6 +32,9 @@ from gcsim.errors import InputError, Problem, did_you_mean
 
 COLUMNS = ("collective", "ranks", "bytes", "seconds")
 _OPTIONAL = ("devices_per_node", "dtype")
+HEADINGS = re.compile(
+    rf"(?<![\w,])(?:(?:{'|'.join((*COLUMNS, *_OPTIONAL))})[ \t]*,[ \t]*){{2,}}", re.IGNORECASE
+)
 ELEMENTS = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
     "uint8": 1,

@@ -39,7 +39,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
 )
 from gcsim.errors import InputError
 
-_HEADINGS = re.compile(r"\s*(?:size \(B\)\s+)?elements\s+min \((?:us|ns)\)")
+HEADINGS = re.compile(r"[ \t]*(?:size \(B\)[ \t]+)?elements[ \t]+min \((?:us|ns)\)")
 _HEADING = re.compile(r"\S+(?: \([^)]*\))?")
 _MISMATCH = re.compile(r"Mismatch at index: *(\d+)")
 _OPTION = re.compile(r"(\w+)=([^,\s]*)")
@@ -74,7 +74,7 @@ class _Run:
 
 def recognised(text: str) -> bool:
     """Whether the headings of its table are there."""
-    return any(_HEADINGS.match(line) for line in text.splitlines())
+    return any(HEADINGS.match(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
@@ -115,7 +115,7 @@ def _runs(text: str) -> list[_Run]:
             runs[-1].algorithm = rest.strip()
         elif colon and word == "Options":
             runs[-1].options = dict(_OPTION.findall(rest))
-        elif _HEADINGS.match(line):
+        elif HEADINGS.match(line):
             if not runs:
                 runs.append(_Run(line=count))
             runs[-1].headings = _HEADING.findall(line)

@@ -34,7 +34,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     number,
     refused_table,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded
+from gcsim.analysis.calibration.measurements.json_text import at, entries
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
 from gcsim.json_file import finite
@@ -70,17 +70,18 @@ class _Test:
     """By direction."""
 
 
-def recognised(text: str) -> bool:
+def recognised(content: Any) -> bool:
     """Whether it is a table of iperf3, or its JSON."""
-    if text.lstrip()[:1] == "{":
-        return ('"intervals"' in text and '"test_start"' in text) or '"iperf' in text[:4096]
-    return any(_TABLE.search(line) for line in text.splitlines())
+    if isinstance(content, str):
+        return any(_TABLE.search(line) for line in content.splitlines())
+    return isinstance(at(content, "intervals"), list) and at(content, "start") is not None
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, content: Any, stated: Stated) -> Reading:
     """Read one or several tests. Raises `InputError` for one of UDP, or without a result."""
     del stated  # two hosts, no collective
-    tests = [_from_json(name, text)] if text.lstrip()[:1] == "{" else list(_from_text(name, text))
+    text = isinstance(content, str)
+    tests = list(_from_text(name, content)) if text else [_from_json(name, content)]
     for test in tests:
         if test.udp:
             raise InputError(
@@ -212,8 +213,7 @@ def _fill(name: str, test: _Test, rows: Sequence[tuple[int, re.Match[str]]]) -> 
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def _from_json(name: str, text: str) -> _Test:
-    body = loaded(name, text)
+def _from_json(name: str, body: Any) -> _Test:
     wrong = at(body, "error")
     if isinstance(wrong, str):
         raise _failed(wrong, name)

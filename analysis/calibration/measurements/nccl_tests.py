@@ -38,7 +38,7 @@ _RANK = re.compile(
     r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+"
     r"(?:\s+\[[^\]]*\]\s+(.*))?"
 )
-_HEADINGS = re.compile(r"#?\s*size\s+count\s+type\s+.*\balgbw\b")
+HEADINGS = re.compile(r"#?[ \t]*size[ \t]+count[ \t]+type[ \t]+.*\balgbw\b")
 _UNITS = re.compile(r"#?\s*\(B\)\s+\(elements\)\s")
 _PROGRAM = re.compile(
     r"\b(all_?reduce|all_?gather|all_?to_?allv?|reduce_?scatter|broadcast|reduce|gather|scatter|"
@@ -47,7 +47,6 @@ _PROGRAM = re.compile(
 _VERSION = re.compile(r"#\s*nccl-tests version (\S+)")
 _LIBRARY = re.compile(r"NCCL version (\d[\w.+]*)")
 _ROW = re.compile(r"\d+(\s|$)")
-_TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
 _WANTED = ("size", "count", "type", "time")
 _CHECKED = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
 _CONCLUDED = re.compile(r"#\s*Avg bus bandwidth")
@@ -89,7 +88,7 @@ class _Run:
 
 def recognised(text: str) -> bool:
     """Whether the tool's options or the headings of its tables are there."""
-    return any(_OPTIONS.match(line) or _HEADINGS.match(line) for line in _lines(text))
+    return any(_OPTIONS.search(line) or HEADINGS.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
@@ -159,13 +158,9 @@ class _Log:
         return tool + (f", NCCL {self.library}" if self.library else "")
 
 
-def _lines(text: str) -> list[str]:
-    return [_TAG.sub("", line).strip() for line in text.splitlines()]
-
-
 def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
     log = _Log()
-    for count, line in enumerate(_lines(text), 1):
+    for count, line in enumerate(map(str.strip, text.splitlines()), 1):
         log.told(line)
         if options := _OPTIONS.match(line):
             # processes that do not know of each other print the options once each
@@ -173,7 +168,7 @@ def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
                 log.runs.append(_Run(line=count))
             log.runs[-1].per_process = int(options[1]) * int(options[2])
             log.runs[-1].program = log.program
-        elif _HEADINGS.match(line):
+        elif HEADINGS.match(line):
             log.run_at(count).headings = line.lstrip("# ").split()
             log.runs[-1].table = count
         elif rank := _RANK.match(line):

@@ -30,7 +30,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     refused_table,
     unknown_collective,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import at, entries, whole
 from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
 from gcsim.errors import InputError
 from gcsim.json_file import finite
@@ -38,14 +38,13 @@ from gcsim.json_file import finite
 _WANTED = ("size", "type", "out_of_place or in_place with a time")
 
 
-def recognised(text: str) -> bool:
+def recognised(body: Any) -> bool:
     """Whether its keys are there."""
-    return text.lstrip()[:1] == "{" and '"nccl_version"' in text and '"results"' in text
+    return isinstance(at(body, "results"), list) and at(body, "nccl_version") is not None
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, body: Any, stated: Stated) -> Reading:
     """Read the file. Raises `InputError` with every wrong entry (the first few)."""
-    body = loaded(name, text)
     results = entries(body, "results")
     if not results:
         keys = body if isinstance(body, dict) else ()
