@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from gcsim.analysis.calibration.measurements.collectives import Reading
 from gcsim.analysis.calibration.measurements.formats import FORMATS
 from gcsim.analysis.calibration.measurements.reading import claimed, contents, read
 from gcsim.errors import InputError
+from tests.fuzz.corpus import ARRIVALS, MOVED, layouts
 
 DATA = Path(__file__).parent / "data"
 OF = {
@@ -98,50 +98,10 @@ def test_a_profile_of_2024_is_read() -> None:
 # --- how lines arrive ----------------------------------------------------------------------------
 
 
-def _other_ranks(text: str) -> str:
-    """Rank 0 of 12; others print between its lines."""
-    lines = [f" 0: {line}" for line in text.splitlines()]
-    lines[2:2] = [" 7: ready", "11: NCCL INFO Using network Socket", "10:"]
-    return "\n".join(lines)
-
-
-def _stamped(text: str) -> str:
-    return "".join(
-        f"2026-03-04T10:{number // 60:02}:{number % 60:02}.{number * 7 + 1:09}Z {line}\n"
-        for number, line in enumerate(text.splitlines())
-    )
-
-
-def _each(before: str, after: str = "") -> Callable[[str], str]:
-    return lambda text: "".join(f"{before}{line}{after}\n" for line in text.splitlines())
-
-
-ARRIVALS: dict[str, Callable[[str], str]] = {
-    "as it is": str,
-    "srun -l": _each("0: "),
-    "srun -l, others between": _other_ranks,
-    "Open MPI 4": _each("[1,0]<stdout>:"),
-    "Open MPI 5": _each("[prterun-node-0-31337@1,0]<stdout>: "),
-    "kubectl --timestamps": _stamped,
-    "kubectl --prefix": _each("[pod/bench-launcher-x7k2p/main] "),
-    "docker compose": _each("worker-0  | "),
-    "torchrun": _each("[default0]:"),
-    "mpirun -l": _each("[0] "),
-    "a quote": _each("> "),
-    "a quote of a quote": _each("> > "),
-    "an indent": _each("    "),
-    "a tab": _each("\t"),
-    "a block": lambda text: f"I measured this today.\n\n```\n{text}```\n",
-    "colours": _each("\x1b[0;32m", "\x1b[0m\x1b[K"),
-    "colours behind a prefix": _each("\x1b[36m0:\x1b[0m "),
-    "Windows": lambda text: text.replace("\n", "\r\n"),
-}
-
-
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("arrival", ARRIVALS)
 def test_what_stands_around_lines_changes_nothing(tmp_path: Path, name: str, arrival: str) -> None:
-    moved = arrival in {"srun -l, others between", "a block"}
+    moved = arrival in MOVED
     if OF[name] == "csv" and moved:
         pytest.skip("a table of one's own has no other lines: each that is no row is a mistake")
     text = (DATA / name).read_text(encoding="utf-8")
@@ -224,3 +184,20 @@ def test_an_execution_trace_is_told_what_it_is(tmp_path: Path) -> None:
 def test_a_format_that_takes_something_else_is_told() -> None:
     with pytest.raises(InputError, match="is JSON object, and ping is text; leave --format out"):
         read([DATA / "iperf3.json"], "ping")
+
+
+@pytest.mark.parametrize("name", [name for name, one in layouts().items() if one.of != "any"])
+def test_every_layout_is_read_or_refused_for_its_own_reason(tmp_path: Path, name: str) -> None:
+    layout = layouts()[name]
+    path = tmp_path / "a.log"
+    content = layout.content
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if layout.of:
+        assert claims(path) == [layout.of]
+        (found,) = read([path])
+        assert found.measurements or found.goodput or found.latency
+    else:
+        with pytest.raises(InputError) as caught:
+            read([path])
+        assert layout.said in str(caught.value)
+        assert str(caught.value).startswith(str(path))
