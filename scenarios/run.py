@@ -24,7 +24,7 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
-from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.running.rows import make_rows
 from gcsim.scenarios.running.simulate import compute_times, simulate
@@ -48,7 +48,7 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     started = time.perf_counter()
     remove_left_gradients()
     check_trace(scenario)
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    keys = profile_keys(scenario)
     profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
     warn_of_idle_sums(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
