@@ -55,6 +55,12 @@ def _key(scenario: Scenario, choice: CompressorChoice, model: Own) -> str:
     return cache.key(facts, own, compressor=REGISTRY.get(choice.kind))
 
 
+def gradients_key(scenario: Scenario, *, second_moments: bool) -> str:
+    """The cache's name for the gradients that a scenario trains."""
+    facts = {**_gradient_facts(scenario), "second_moments": second_moments}
+    return cache.key(facts, own_model(scenario), compressor=REGISTRY["none"])
+
+
 def _gradient_facts(scenario: Scenario) -> dict[str, object]:
     return {
         "model": asdict(scenario.model),

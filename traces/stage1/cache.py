@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 
@@ -64,6 +64,12 @@ def load(name: str) -> TrafficProfile | None:
         return profile if profile is not None and holds_together(profile) else None
     except (OSError, ValidationError):
         return None
+
+
+def load_all(names: Iterable[str]) -> dict[str, TrafficProfile]:
+    """The profiles that are stored under some names, by name."""
+    found = ((name, load(name)) for name in dict.fromkeys(names))
+    return {name: profile for name, profile in found if profile is not None}
 
 
 def save(name: str, profile: TrafficProfile) -> None:
