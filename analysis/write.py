@@ -68,10 +68,9 @@ def drawn_once(name: str, draw: Writer) -> Writer:
     """The same from the cache, where this picture was drawn of this result before."""
 
     def produce(result: Result, path: Path) -> None:
-        facts = {key: value for key, value in result.document().items() if key != "wall"}
         code = {one.name: one.read_text() for one in sorted(_CODE.glob("*/*.py"))}
         libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
-        text = json.dumps([name, facts, code, libraries])
+        text = json.dumps([name, result.lasting(), code, libraries])
         key = hashlib.sha256(text.encode()).hexdigest()
         picture = kept.found(key)
         if picture is None:

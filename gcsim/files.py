@@ -216,14 +216,33 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def lock(file: IO[str] | int, *, wait: bool = False) -> None:
-    """Lock an open file until it is closed or the process is gone.
+def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> None:
+    """Lock an open file until it is closed or the process is gone; `shared`: beside others that do.
 
     Raises `BlockingIOError` when another process has it, and `OSError` where there are no locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOTSUP, "this system has no locks")
-    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """While the context lasts a file or folder is in use: `remove_unused` leaves it alone, under
+    whatever name it has by then. Raises `OSError` where there is none."""
+    with _opened(path) as handle:
+        with suppress(OSError):
+            lock(handle, wait=True, shared=True)
+        if not _is_at(handle, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield
+
+
+def remove_unused(path: Path) -> bool:
+    """Remove a file or folder of this user's that no process holds; whether it is gone."""
+    _remove_if_left(path)
+    return not path.exists()
 
 
 @contextmanager

@@ -14,6 +14,9 @@ SCHEMA = 3
 LOW, HIGH = 10, 90
 """Percentiles over drawn worlds, and over seeds, between which a range lies."""
 PERCENTILES = f"{LOW}th to {HIGH}th percentile"
+FROM_CACHE = "from_cache"
+"""In a run's provenance: labels of the methods whose profiles were known, and whether the
+simulation was."""
 Measure = Literal["accuracy", "loss"]
 """Of training, on samples that are held out."""
 
@@ -321,7 +324,8 @@ class Result:
     provenance: dict[str, Any]
     rows: tuple[Row, ...]
     wall: dict[str, float]
-    """Seconds that the stages of this run took; the only part that differs between runs."""
+    """Seconds that the stages of this run took: with `FROM_CACHE` the only part that differs
+    between runs."""
     timelines: tuple[Timeline, ...] = ()
     faulty: FaultyRuns | None = None
     """None where the scenario has no faults."""
@@ -341,8 +345,16 @@ class Result:
             "wall": self.wall,
         }
 
+    def lasting(self) -> dict[str, Any]:
+        """`document` without the parts that differ between runs."""
+        sources = {key: each for key, each in self.provenance.items() if key != FROM_CACHE}
+        document = {**self.document(), "provenance": sources}
+        del document["wall"]
+        return document
+
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
+        """`results.json`: byte-identical for the same scenario and seed, apart from `wall` and
+        `provenance.from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     @staticmethod

@@ -7,6 +7,7 @@ others are trained beside it. Some come with gcsim, and are taken on every kind 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -20,18 +21,21 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, sealed, write_text
 from gcsim.scenarios.progress import Progress
-from gcsim.scenarios.running.keys import user_code
+from gcsim.scenarios.running.keys import own_compressor, own_model
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
 from gcsim.traces.training.loop import Rules, advance, asked_for, load
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
+_READ = 64
+"""Samples at a time."""
 _OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
 """Of a plan: what is known of a trajectory otherwise, or decides on nothing that is trained."""
 
@@ -89,13 +93,18 @@ class Run:
             "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
         entry = learner(self.scenario)
-        named = [entry.task, entry.loss]
-        if entry.task.startswith(PREFIX):
-            one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
-            named.remove(entry.task)
-        own = [name.partition(":")[0] for name in named if ":" in name]
-        code = [*user_code(self.scenario, self.choice), *own]
-        return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
+        own = {**own_model(self.scenario), **own_compressor(self.choice)}
+        token = _performing.set(True)
+        try:
+            if entry.task.startswith(PREFIX):
+                one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
+            elif ":" in entry.task:
+                own[entry.task] = own_code(entry.task, lambda: _data(entry))
+            if entry.loss:
+                own[entry.loss] = own_code(entry.loss, lambda: _imported(entry.loss))
+        finally:
+            _performing.reset(token)
+        return cache.key(one, own, compressor=REGISTRY.get(self.choice.kind))
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
@@ -180,6 +189,27 @@ class Run:
         )
         with progress.task(self.choice.label, self.until) as stage:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
+
+
+def _data(entry: ModelEntry) -> object:
+    """Facts of a user's own data; each sample is read once, as some open files only then."""
+    import numpy as np
+
+    from gcsim.traces.tasks.own import own_split
+
+    with suppress(Exception):  # training says why
+        split = own_split(entry)
+        parts = (split.train, split.test)
+        for part in parts:
+            for first in range(0, len(part), _READ):
+                part.taken(np.arange(first, min(first + _READ, len(part))))
+        return [(len(part), *(list(t.shape) for t in part.taken(np.array([0])))) for part in parts]
+    return None
+
+
+def _imported(function: str) -> None:
+    with suppress(Exception):  # training says why
+        importlib.import_module(function.partition(":")[0])
 
 
 def kept_as(run: Run) -> str:

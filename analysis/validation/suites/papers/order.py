@@ -27,7 +27,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles
-from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.traces.profile import TrafficProfile
@@ -93,7 +93,7 @@ def _speedup(row: Row) -> float:
 def traffic() -> list[TrafficProfile]:
     """What the methods send: stage 1, from the cache or now."""
     scenario = _scenario()
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    keys = profile_keys(scenario)
     return traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
 
 
