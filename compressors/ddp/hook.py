@@ -308,11 +308,12 @@ class DdpHook:
         remembers = any(each.compressor.memory(each.parameters) != "none" for each in methods)
         try:
             saved.require_rank(state, self._worker(), remembers=remembers)
-            for layout in saved.layouts_of(state, trained):
-                member = self._new_member(layout)
-                if remembers:
-                    saved.recall(member, state, layout, self._device)
-                members[layout.index] = layout, member
+            with saved.whole():
+                for layout in saved.layouts_of(state, trained):
+                    member = self._new_member(layout)
+                    if remembers:
+                        saved.recall(member, state, layout, self._device)
+                    members[layout.index] = layout, member
         except InputError as error:
             fault = error
         try:
@@ -409,6 +410,9 @@ class DdpHook:
             updates = regroup(step.parts, layouts, partial(self._exchange, step))
             for each, update in zip(step.parts, updates, strict=True):
                 step.scaled(each, update)
+        else:
+            for number in [number for number in self._members if number > part.layout.index]:
+                del self._members[number]  # DDP has fewer buckets than before
         overflow = bool(agreed())
         if not overflow and step.shared_problem is None:
             step.end([each.update for each in step.parts])

@@ -12,7 +12,8 @@ among as many ranks. Where every step of a method stands alone, any rank goes on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gcsim.compressors.base import Compressor, Worker
@@ -27,6 +28,7 @@ Trained = tuple[str, int, tuple[int, ...]]
 """Name of a parameter, its number among those that are trained, and its shape."""
 _FIXED = ("worker", "parameters")
 """Attributes of a compressor that are no state."""
+_KEYS = {"rank", "workers", "step", "buckets"}
 _WRITER = "DdpHook.state_dict() returns it"
 
 
@@ -59,7 +61,7 @@ def state_of(
 
 def require_method(state: Any, facts: Mapping[str, Any]) -> None:
     """Raise `InputError` unless `state` is one of the method that `facts` tell."""
-    if not isinstance(state, Mapping) or state.get("schema") != SCHEMA:
+    if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
         message = f"is no state of a hook of schema {SCHEMA}"
         raise InputError(Problem(message=message, place="state", hint=_WRITER))
     problems = [
@@ -89,6 +91,16 @@ def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -
         problems.append(Problem(message=told, place="rank", hint=hint))
     if problems:
         raise InputError(problems)
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """Turn what goes wrong with a state that somebody has changed into an `InputError`."""
+    try:
+        yield
+    except (CannotBeKeptError, LookupError, TypeError, ValueError, AttributeError) as error:
+        message = f"is damaged: {type(error).__name__}: {error}"
+        raise InputError(Problem(message=message, place="state", hint=_WRITER)) from error
 
 
 def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[BucketLayout]:

@@ -1,6 +1,6 @@
 """One iteration of a deployed method as a transaction: all of its buckets count, or none does.
 
-A bucket is exchanged while the backward pass goes on, so that an overflow may appear in a later one.
+A bucket is exchanged while the backward pass goes on; an overflow may appear in a later one.
 
 - **Harmless.** A gradient that is not finite takes part as zeros. All ranks ask for the same
   collectives as ever, and none waits for another.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
-from tests.compressors.ddp.plan import SEED, gradients, planned, same_bits
+from gcsim.compressors.base import Compressor
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.errors import InputError
+from tests.compressors.ddp.plan import PROBE, SEED, gradients, planned, same_bits
 
 BAD = {
     # In the place of iteration 0, and after iterations 1 and 2: rank, tensor, and value of an
@@ -190,6 +195,163 @@ def saved(
         for number, got in enumerate(trained(other, rank, range(SAVED + 1, LAST + 1)), SAVED + 1):
             if odd := wrong_bits(got, wanted[number]):
                 yield f"{way.__name__}: iteration {number}: tensors {odd} differ"
+
+
+# --- with one method each ----------------------------------------------------------------
+
+
+class Holds(Compressor):
+    """Keeps what can be neither copied nor saved."""
+
+    about = PROBE
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.lock = threading.Lock()
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+        return mean
+
+
+def refused(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (InputError, RuntimeError) as error:
+        return str(error)
+    return "nothing"
+
+
+def states_of_others_are_refused(rank: int) -> Iterator[str]:
+    model = planned()
+    hook = gcsim.ddp_hook("topk", seed=SEED, ratio=0.1).register(model)
+    trained(model, rank, range(3))
+    state, count = hook.state_dict(), dist.get_world_size()
+    other_rank = (rank + 1) % count
+    first = state["buckets"][0]
+    damaged = {**first, "state": [["tensor", "77"]]}
+    for what, change, said in (
+        ("workers", {"workers": count + 2}, f"is of {count + 2} ranks, now {count} train"),
+        ("rank", {"rank": other_rank}, f"is of rank {other_rank}, this is rank {rank}"),
+        (
+            "rank 1's alone",
+            {"rank": 0},
+            f"is of rank 0, this is rank {rank}" if rank else "differs",
+        ),
+        ("seed", {"seed": 1}, "seed: error: the state has 1, the hook 11"),
+        ("ratio", {"parameters": {}}, "parameters: error: the state has {}"),
+        ("schema", {"schema": 2}, "is no state of a hook of schema 1"),
+        ("model", {"buckets": {0: first}}, "the state is of another model: tensors."),
+        ("tensors", {"buckets": {**state["buckets"], 0: damaged}}, "state: error: is damaged"),
+    ):
+        fresh = gcsim.ddp_hook("topk", seed=SEED, ratio=0.1)
+        for target in (fresh, hook):  # one that is to be registered, one that is
+
+            def take(target: Hook = target, change: Any = change) -> None:
+                target.load_state_dict({**state, **change})
+                target.register(planned())
+
+            if said not in (told := refused(take)):
+                yield f"{what}: {told}"
+    fresh = gcsim.ddp_hook("topk", seed=SEED, ratio=0.1)
+    if rank:
+        fresh.load_state_dict(state)
+    told = refused(lambda: fresh.register(planned()))
+    if "state: error: differs between rank 0" not in told:
+        yield f"a state on some ranks alone: {told}"
+    (update,) = trained(model, rank, [3])
+    other = planned()
+    gcsim.ddp_hook("topk", seed=SEED, ratio=0.1).register(other)
+    if wrong_bits(update, trained(other, rank, range(4))[3]):
+        yield "a refused state has changed the hook"
+
+
+def a_method_without_memory_goes_on_among_other_ranks(rank: int) -> Iterator[str]:
+    model = planned()
+    hook = gcsim.ddp_hook("qsgd", seed=SEED).register(model)
+    trained(model, rank, range(3))
+    state = {**hook.state_dict(), "workers": 64, "rank": 63}
+    other = planned()
+    fresh = gcsim.ddp_hook("qsgd", seed=SEED)
+    fresh.load_state_dict(state)
+    fresh.register(other)
+    if wrong_bits(*trained(model, rank, [3]), *trained(other, rank, [3])):
+        yield "other bits"
+
+
+def goes_on_with(**options: Any) -> Callable[[int], Iterator[str]]:
+    """With options of DDP's: saved after three iterations, and after an error that was caught."""
+
+    def situation(rank: int) -> Iterator[str]:
+        def make() -> Hook:
+            return gcsim.ddp_hook("topk", seed=SEED, ratio=0.1)
+
+        model, other = planned(**options), planned(**options)
+        hook, fresh = make().register(model), make()
+        trained(model, rank, range(3))
+        fresh.load_state_dict(hook.state_dict())
+        fresh.register(other)
+        for number in range(3, 6):
+            for each in (model, other):
+                told = refused(lambda each=each: each(bad_gradients(1, rank)).backward())
+                if "rank 0, tensors.7" not in told:
+                    yield f"{number}: {told}"
+            if wrong_bits(*trained(model, rank, [number]), *trained(other, rank, [number])):
+                yield f"{number}: other bits"
+
+    return situation
+
+
+def sums_beyond_16_bits_are_an_overflow(rank: int) -> Iterator[str]:
+    """Each rank's gradient fits into float16, and the sum of two does not."""
+    for name in ("fp16", "torch_fp16"):
+        model = planned()
+        hook = gcsim.ddp_hook(name).register(model)
+        for number in range(3):
+            wide = gradients(number, rank)
+            wide[3].view(-1)[2] = 6e4 if name == "fp16" else 6e4 * dist.get_world_size()
+            loss = model(wide)
+            told = refused(loss.backward)
+            if (told == "nothing") != (number == 0):  # which is exchanged uncompressed
+                yield f"{name}: {told}"
+            if number and "lower the loss scale, or choose a method" not in told:
+                yield f"{name}: {told}"
+            if hook.step != -1:
+                yield f"{name}: step {hook.step}"
+
+
+def members_that_cannot_be_copied_or_saved_are_named(rank: int) -> Iterator[str]:
+    model = planned()
+    hook = gcsim.ddp_hook(Holds).register(model)
+    trained(model, rank, range(2))
+    if "Probe holds a _thread.lock, which a state cannot" not in (told := refused(hook.state_dict)):
+        yield told
+    if "Holds raised TypeError: cannot pickle '_thread.lock'" not in (
+        told := refused(lambda: trained(model, rank, [2]))
+    ):
+        yield told
+
+
+SITUATIONS = {
+    "static graph": goes_on_with(static_graph=True),
+    "views of buckets": goes_on_with(gradient_as_bucket_view=True),
+    "unused parameters looked for": goes_on_with(find_unused_parameters=True),
+    **{
+        one.__name__.replace("_", " "): one
+        for one in (
+            states_of_others_are_refused,
+            a_method_without_memory_goes_on_among_other_ranks,
+            sums_beyond_16_bits_are_an_overflow,
+            members_that_cannot_be_copied_or_saved_are_named,
+        )
+    },
+}
+
+
+def situations(rank: int) -> Iterator[Any]:
+    """What was wrong in each."""
+    for one in SITUATIONS.values():
+        yield list(one(rank))
 
 
 # --- all of it ---------------------------------------------------------------------------
