@@ -30,6 +30,7 @@ was simulated is what runs. Given the same gradients, the updates equal those of
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 import time
@@ -333,7 +334,8 @@ class DdpHook:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle goes on from; it serves no model, and has no process group."""
-        state = self.state_dict() if self._slices or self._waiting else None
+        state = io.BytesIO()  # pickle itself does not know all dtypes
+        torch.save(self.state_dict() if self._slices else self._waiting, state)
         return {
             "method": self._method,
             "others": self._others,
@@ -341,14 +343,15 @@ class DdpHook:
             "check_finite": self._check_finite,
             "scaler": self.scaler,
             "loss": self.loss,
-            "state": state,
+            "state": state.getvalue(),
         }
 
     def __setstate__(self, given: dict[str, Any]) -> None:
-        loss, state = given.pop("loss"), given.pop("state")
+        loss, state = given.pop("loss"), io.BytesIO(given.pop("state"))
         method, others = given.pop("method"), given.pop("others")
         self.__init__(method, others, process_group=None, **given)  # type: ignore[misc]
-        self.loss, self._waiting = loss, state
+        self.loss = loss
+        self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:
         """What DDP calls for a `GradBucket`: the future update, in its buffer's dtype and shape.
