@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from gcsim.compressors.requests import (
 )
 from tests.compressors.ddp.loops import LOOPS
 from tests.compressors.ddp.plan import SEED, carried, gpus_for, planned, steps_of
+from tests.compressors.ddp.trials import situations, trials
 from tests.forked import ranks
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.uint8)
@@ -165,6 +167,9 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "as_on_a_gpu": as_on_a_gpu,
     "loops": loops,
     "left": left,
+    "situations": situations,
+    "trials": partial(trials, cases=carried(), full=False),
+    "all_trials": partial(trials, cases=carried(), full=True),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.traces.training import checkpoint
 from gcsim.traces.training.plan import Optimizer
 from tests.traces.training.world import method, team, weights
@@ -104,7 +105,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(checkpoint.CannotBeKeptError, match="function"):
+    with pytest.raises(CannotBeKeptError, match="function"):
         checkpoint.write(tmp_path / "kept", {}, {"code": lambda: None})
     assert not list(tmp_path.iterdir())
 
@@ -123,5 +124,5 @@ def test_reading_makes_no_object_of_another_class(tmp_path: Path) -> None:
         (tmp_path / "crafted").write_bytes(sealed(crafted))
         found = checkpoint.read(tmp_path / "crafted")
         assert found is not None
-        with pytest.raises(checkpoint.CannotBeKeptError):
+        with pytest.raises(CannotBeKeptError):
             checkpoint.restore({}, found[1])
