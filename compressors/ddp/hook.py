@@ -50,8 +50,9 @@ from gcsim.compressors.ddp.model import (
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError, Problem
 
@@ -69,6 +70,7 @@ def ddp_hook(
     process_group: Any = None,
     check_finite: bool = True,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
+    training_steps: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -83,7 +85,8 @@ def ddp_hook(
     check_finite : refuse gradients that hold NaN or infinity; one pass over each
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
-    parameters : the compressor's
+    training_steps : iterations of the training, where `dense_steps` is a share of them
+    parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
     carry: one whose replicas differ, or that needs second moments of the samples' gradients.
@@ -100,7 +103,7 @@ def ddp_hook(
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
             raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
-    method = _method(kind, cls, given)
+    method = _method(kind, cls, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
         other = _method(name, compressor_class(name), {})
@@ -123,14 +126,20 @@ class _Method(NamedTuple):
     compressor: type[Compressor]
     parameters: CompressorParameters
 
+    @property
+    def checked(self) -> Method:
+        return Method(self.compressor, self.parameters)
+
     def plain(self) -> dict[str, Any]:
         return {"compressor": self.kind, "parameters": self.parameters.model_dump(mode="json")}
 
 
-def _method(kind: str, cls: type[Compressor], given: Mapping[str, Any]) -> _Method:
-    chosen = checked_parameters(kind, cls, given)
-    require_ddp_support(kind, cls, chosen)
-    return _Method(kind, cls, chosen)
+def _method(
+    kind: str, cls: type[Compressor], given: Mapping[str, Any], steps: int | None = None
+) -> _Method:
+    chosen = checked(kind, cls, given).of_steps(steps)
+    require_ddp_support(kind, *chosen)
+    return _Method(kind, *chosen)
 
 
 class DdpHook:
@@ -208,6 +217,7 @@ class DdpHook:
                 },
             )
         require_float32(trained)
+        self._method.checked.require_names(name for name, _ in trained)
         self.step = -3 if model.static_graph else -2
         self._slices = {id(p): (name, number) for number, (name, p) in enumerate(trained)}
 
@@ -252,7 +262,7 @@ class DdpHook:
         layout = self._layout(bucket)
         if layout.index == 0:
             self.step += 1
-            if self.step >= 0:
+            if self.step >= self._method.checked.dense_steps:
                 self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
         require_dense(buffer)
@@ -286,7 +296,9 @@ class DdpHook:
         """Runs on the thread."""
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=self._check_finite, unmodified=False)
-        sums = self._sums.setdefault(bucket.layout.index, Sums()) if step >= 0 else Sums()
+        index = bucket.layout.index
+        first = self._others.get(index, self._method).checked.dense_steps
+        sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()

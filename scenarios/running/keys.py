@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
+from gcsim.compressors.options.method import code_of
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.scenario import (
     CompressorChoice,
@@ -35,7 +36,8 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
         "seed": scenario.seed,
         "machine": machine.facts(),
     }
-    return cache.key(facts, user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
+    code = code_of(choice.kind, choice.parameters)
+    return cache.key(facts, user_code(scenario, choice), compressor=code)
 
 
 def _gradients(scenario: Scenario) -> dict[str, object]:
