@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
 from gcsim.compressors.ddp.model import (
@@ -308,11 +309,15 @@ class DdpHook:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, None)
                 sums.took("whole_s", started, self._now())
                 return update
             sums.sent_bytes += sent_by(request)
             asked = self._now()
             try:
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)

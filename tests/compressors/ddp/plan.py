@@ -210,7 +210,9 @@ def in_lockstep(
         yield updates
 
 
-def start_ranks(folder: Path, count: int, *jobs: str, timeout: float = 600) -> list[list[Any]]:
+def start_ranks(
+    folder: Path, count: int, *jobs: str, timeout: float = 600, script: Path = SCRIPT
+) -> list[list[Any]]:
     """What each of `count` ranks made of each job, by job and rank."""
     environment = {
         **os.environ,
@@ -218,7 +220,7 @@ def start_ranks(folder: Path, count: int, *jobs: str, timeout: float = 600) -> l
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(SCRIPT), str(count), str(folder), *jobs]
+    command = [sys.executable, str(script), str(count), str(folder), *jobs]
     with (folder / "log").open("w") as log:
         starter = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
         try:
