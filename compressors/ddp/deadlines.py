@@ -19,8 +19,11 @@ from gcsim.errors import InputError, Problem
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:
     """How long a group's collectives on a device wait; None where its backend does not say."""
-    options = getattr(group._get_backend(device), "options", None)
-    found = getattr(options, "_timeout", None)
+    try:
+        backend = group._get_backend(device)
+    except RuntimeError:  # it has none for the device
+        return None
+    found = getattr(getattr(backend, "options", None), "_timeout", None)
     return found if isinstance(found, timedelta) else None
 
 

@@ -75,9 +75,7 @@ def met(act: Callable[[], object]) -> list[Any]:
     return ["", time.monotonic() - began]
 
 
-def last_after_all_others(
-    rank: int, count: int, act: Callable[[], object], asleep: int
-) -> list[Any]:
+def others_awake(rank: int, count: int, act: Callable[[], object], asleep: int) -> list[Any]:
     """What an act comes to, where the last `asleep` ranks do nothing until all others are done."""
     store: Any = dist.distributed_c10d._get_default_store()
     awake = count - asleep
