@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
@@ -170,13 +170,10 @@ def measured(
     from gcsim.traces.timing.allocator import keep_freed_memory
 
     keep_freed_memory()
+    methods = [method_of(choice.kind, choice.parameters) for choice in choices]
     subjects = [
-        Subject(
-            kind=choice.kind,
-            compressor=compressor_class(choice.kind),
-            parameters=check_parameters(choice.kind, choice.parameters),
-        )
-        for choice in choices
+        Subject(kind=choice.kind, compressor=method.compressor, parameters=method.parameters)
+        for choice, method in zip(choices, methods, strict=True)
     ]
     moments = any("second_moments" in s.compressor.requires for s in subjects)
     with open_gradients(scenario, second_moments=moments, progress=progress, keep=keep) as trace:
@@ -186,6 +183,8 @@ def measured(
             first=scenario.buckets.first,
             cap=scenario.buckets.cap,
         )
+        for method in methods:
+            method.require_names(piece.name for layout in layouts for piece in layout.slices)
         source = scenario.gradients
         workers = source.workers or trace.workers
         part = Fraction(1, len(layouts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from gcsim.analysis.report.dense_steps import dense_at_first
 from gcsim.analysis.report.dispersion import number
 from gcsim.analysis.report.intervals import iteration_known, speedup_known, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant
@@ -68,7 +69,12 @@ def answer(result: Result) -> list[str]:
             *spread(result, _named(found)),
             *_by_size(result),
         ]
-    return sentences + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+    return sentences + _said_of_all(result)
+
+
+def _said_of_all(result: Result) -> list[str]:
+    """What holds of the rows whatever the answer is."""
+    return [*dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
 
 
 def _where(found: Verdict) -> str:
@@ -90,7 +96,7 @@ def brief_answer(result: Result) -> list[str]:
         *_width(result, found),
         *_by_size(result),
     ]
-    return said + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+    return said + _said_of_all(result)
 
 
 def _named(found: Verdict) -> list[Row]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from gcsim.compressors.options.method import code_of
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
 from gcsim.scenarios.scenario import (
@@ -52,7 +53,8 @@ def _key(scenario: Scenario, choice: CompressorChoice, model: Own) -> str:
         "buckets": asdict(scenario.buckets),
     }
     own = {**model, **own_compressor(choice)}
-    return cache.key(facts, own, compressor=REGISTRY.get(choice.kind))
+    code = code_of(choice.kind, choice.parameters)
+    return cache.key(facts, own, compressor=code)
 
 
 def gradients_key(scenario: Scenario, *, second_moments: bool) -> str:

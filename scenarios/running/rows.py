@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty
 from gcsim.scenarios.scenario import Scenario
@@ -44,8 +44,7 @@ def make_rows(
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
-        method = compressor_class(choice.kind)
-        parameters = check_parameters(choice.kind, choice.parameters)
+        method, parameters = method_of(choice.kind, choice.parameters)
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction

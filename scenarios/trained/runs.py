@@ -17,7 +17,8 @@ from threading import Lock
 
 from pydantic import TypeAdapter
 
-from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.compressors.options.method import code_of, method_of
+from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, sealed, write_text
 from gcsim.scenarios.progress import Progress
@@ -104,7 +105,8 @@ class Run:
                 own[entry.loss] = own_code(entry.loss, lambda: _imported(entry.loss))
         finally:
             _performing.reset(token)
-        return cache.key(one, own, compressor=REGISTRY.get(self.choice.kind))
+        compressor = code_of(self.choice.kind, self.choice.parameters)
+        return cache.key(one, own, compressor=compressor)
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
@@ -156,7 +158,7 @@ class Run:
         torch.set_num_threads(1)
         keep_freed_memory()
         plan, scenario, entry = self.plan, self.scenario, learner(self.scenario)
-        parameters = check_parameters(self.choice.kind, self.choice.parameters)
+        method = method_of(self.choice.kind, self.choice.parameters).of_steps(plan.steps)
         with _named("train.task"):
             split = make_split(entry, self.seed)
         team = Team(
@@ -164,8 +166,8 @@ class Run:
             split,
             Method(
                 kind=self.choice.kind,
-                compressor=compressor_class(self.choice.kind),
-                parameters=parameters,
+                compressor=method.compressor,
+                parameters=method.parameters,
             ),
             workers=plan.workers,
             batch=scenario.batch_size,
@@ -176,9 +178,10 @@ class Run:
             dirichlet=None if plan.partition is None else plan.partition.dirichlet,
             device=plan.device,
         )
+        method.require_names(piece.name for layout in team.layouts for piece in layout.slices)
         fresh = Trajectory(
             compressor=self.choice.kind,
-            parameters=parameters.model_dump(mode="json"),
+            parameters=method.parameters.model_dump(mode="json"),
             seed=self.seed,
             learning_rate=self.rate,
             workers=plan.workers,

@@ -26,8 +26,9 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
-_NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance")
-"""What deploys a method and what checks it: in no profile, unless something reaches it."""
+_NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
+"""What deploys a method, what checks it, and options: in no profile, unless something reaches
+them."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""

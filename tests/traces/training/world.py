@@ -9,8 +9,8 @@ from torch import nn
 
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.options.method import method_of
 from gcsim.compressors.reductions import Reduction, in_rank_order
-from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, trained_on
@@ -79,8 +79,8 @@ def entry(build: str = "small") -> ModelEntry:
 
 
 def method(kind: str, **parameters: Any) -> Method:
-    checked = check_parameters(kind, parameters)
-    return Method(kind=kind, compressor=compressor_class(kind), parameters=checked)
+    chosen = method_of(kind, parameters)
+    return Method(kind=kind, compressor=chosen.compressor, parameters=chosen.parameters)
 
 
 def team(
