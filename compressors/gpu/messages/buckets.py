@@ -14,18 +14,15 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
-from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
-from gcsim.compressors.coding.rounding.levels import MAX_STEPS
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
 from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
-from gcsim.compressors.gpu.integers.packing import combined, separated
 from gcsim.compressors.gpu.layouts import (
     alike,
     as_long,
@@ -45,9 +42,7 @@ from gcsim.compressors.gpu.one_bit.binary import (
 )
 from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts, means_of
 from gcsim.compressors.gpu.parts import put, spread, starts
-from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
-from gcsim.compressors.gpu.rounding.level_codes import coded_levels, levels_of
-from gcsim.compressors.gpu.rounding.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.selecting.selection import (
     select,
     take_largest_of,
@@ -56,148 +51,10 @@ from gcsim.compressors.gpu.selecting.sparse import add_at_parts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
-from gcsim.compressors.quantization.rounding.qsgd import CODECS, CODINGS, code_bits
-from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 """What a twin returns that leaves the call to the loop."""
-
-
-# --- levels -----------------------------------------------------------------------------------
-
-
-def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
-    """See `qsgd.encoded`. Of Elias codes the host waits for how long they are."""
-    elements, begins = tensors_of(layout)
-    steps, fixed = chosen.steps, _fixed_width(chosen.coding, chosen.steps)
-    sizes = [chosen.bucket or max(1, n) for n in elements]
-    buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
-    heads = [4 * count for count in buckets.counts]
-    norms = norms_of(gradient, buckets, chosen.norm)
-
-    def encode(out: Tensor, places: list[int], bits: int) -> None:
-        encode_parts(
-            gradient, norms, out, elements, begins, starts(buckets.counts), places, sizes=sizes,
-            keys=keys, bounds=[np.inf] * len(elements), steps=steps, bits=bits,
-        )  # fmt: skip
-
-    body, sent = norms.new_empty(0), elements
-    if fixed:
-        tails = [packed_bytes(n, code_bits(steps)) for n in elements]
-    else:
-        codes = gradient.new_empty(sum(elements), dtype=torch.uint8)
-        encode(codes, starts(elements), 8)
-        body, tails, sent = coded_levels(codes, elements, steps, chosen.coding)
-    lengths = sums(heads, tails)
-    message, bodies = begun(
-        gradient, CODECS[chosen.coding], elements, lengths, flags=steps,
-        params=chosen.bucket or 0, nonzero=sent,
-    )  # fmt: skip
-    put(message, norms.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    if fixed:
-        encode(message, places, code_bits(steps))
-    else:
-        put(message, body, tails, places)
-    seal(message, lengths)
-    return message
-
-
-def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `qsgd.add_decoded`."""
-    frames = alike(message, layout, CODINGS)
-    if not frames or not 1 <= frames[0].flags <= MAX_STEPS:
-        return _NOT_HERE
-    coding, steps = CODINGS[frames[0].codec], frames[0].flags
-    elements, begins = tensors_of(layout)
-    sizes = [frame.params or max(1, frame.numel) for frame in frames]
-    counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
-    heads = [4 * count for count in counts]
-    tails = [frame.body.numel() - head for frame, head in zip(frames, heads, strict=True)]
-    if min(tails) < 0:
-        return _NOT_HERE
-    codes, places, bits = message, places_in(message, frames, heads), 8
-    if _fixed_width(coding, steps):
-        bits = code_bits(steps)
-        if tails != [packed_bytes(n, bits) for n in elements]:
-            return _NOT_HERE
-    else:
-        parts = [frame.body[head:] for frame, head in zip(frames, heads, strict=True)]
-        sent = [frame.nonzero for frame in frames]
-        found = levels_of(torch.cat(parts), tails, elements, sent, steps, coding)
-        if found is None:
-            return _NOT_HERE
-        codes, places = found, starts(elements)
-    most = add_parts(
-        out, codes, floats_in(frames, heads), elements, begins, starts(counts), places, sizes=sizes,
-        steps=steps, bits=bits, weight=weight,
-    )  # fmt: skip
-    return None if most <= 2 * steps else _NOT_HERE
-
-
-def _fixed_width(coding: str, steps: int) -> bool:
-    """Whether codes are packed as they are: so are digits of most bases."""
-    return coding == "fixed" or (coding == "digits" and group_of(2 * steps + 1)[0] == 1)
-
-
-def bounds_and_scalars(
-    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Any
-) -> list[tuple[float, float]]:
-    """See `terngrad.bounds_and_scalars`."""
-    found = magnitudes_and_spreads(gradient.contiguous(), *tensors_of(layout))
-    return [clipping(largest, spread, clip, scalar) for largest, spread in found]
-
-
-def terngrad(
-    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
-    scalars: Tensor, two_bit: bool,
-) -> Tensor:  # fmt: skip
-    """See `terngrad.encoded`."""
-    elements, begins = tensors_of(layout)
-    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
-    message, bodies = begun(
-        gradient, Codec.TERNGRAD, elements, lengths, flags=TWO_BIT if two_bit else BASE3
-    )
-    heads, which = [4] * len(elements), list(range(len(elements)))
-    put(message, scalars.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    codes = message if two_bit else gradient.new_empty(gradient.numel(), dtype=torch.uint8)
-    encode_parts(
-        gradient.contiguous(), scalars, codes, elements, begins, which,
-        places if two_bit else begins, sizes=[max(1, n) for n in elements], keys=keys,
-        bounds=bounds, steps=1, bits=2 if two_bit else 8,
-    )  # fmt: skip
-    if not two_bit:
-        combined(codes, message, elements, begins, places, 3)
-    seal(message, lengths)
-    return message
-
-
-def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `terngrad.add_decoded`."""
-    frames = alike(message, layout, Codec.TERNGRAD)
-    elements, begins = tensors_of(layout)
-    if not frames or frames[0].flags not in (TWO_BIT, BASE3):
-        return _NOT_HERE
-    two_bit = frames[0].flags == TWO_BIT
-    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
-    if not as_long(frames, lengths):
-        return _NOT_HERE
-    heads, which = [4] * len(elements), list(range(len(elements)))
-    places = places_in(message, frames, heads)
-    codes = message
-    if not two_bit:
-        codes = message.new_empty(out.numel())
-        largest, stray = separated(message, codes, elements, begins, places, 3)
-        if largest >= 3**5 or stray:
-            return _NOT_HERE
-    most = add_parts(
-        out, codes, floats_in(frames, heads), elements, begins, which,
-        places if two_bit else begins, sizes=[max(1, n) for n in elements], steps=1,
-        bits=2 if two_bit else 8, weight=weight,
-    )  # fmt: skip
-    return None if most <= 2 else _NOT_HERE
 
 
 # --- powers of two ----------------------------------------------------------------------------
