@@ -13,16 +13,13 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
-from gcsim.compressors.coding.selecting.selection import count_kept
-from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
+from gcsim.compressors.coding.sparse import sparse_message
 from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
-from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
 from gcsim.compressors.gpu.layouts import (
     alike,
     as_long,
@@ -41,16 +38,14 @@ from gcsim.compressors.gpu.one_bit.binary import (
     put_random_bits,
 )
 from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts, means_of
-from gcsim.compressors.gpu.parts import put, spread, starts
+from gcsim.compressors.gpu.parts import put, starts
 from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.selecting.selection import (
     select,
-    take_largest_of,
 )
-from gcsim.compressors.gpu.selecting.sparse import add_at_parts
-from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
@@ -305,21 +300,6 @@ def add_symmetric(message: Tensor, layout: BucketLayout, out: Tensor, weight: fl
 # --- values and indices -----------------------------------------------------------------------
 
 
-def largest(
-    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any
-) -> tuple[Tensor, bool]:
-    """See `topk.encoded`."""
-    source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
-    elements, begins = tensors_of(layout)
-    sent = [count_kept(n, chosen.ratio) for n in elements]
-    found = take_largest_of(
-        source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
-    )
-    coders = coders_of(chosen.indices, elements, sent)
-    message = sparse_message(residual, layout, sent, *found, chosen.values, coders)
-    return message, all(coder.fixed_length for coder in coders)
-
-
 def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
     """See `threshold.encoded`. The host waits for how many pass of each tensor."""
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
@@ -327,70 +307,7 @@ def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chose
     limits = [just_above(chosen.threshold)] * len(elements)
     clear = residual is not None
     indices, values, sent = select(source, added, elements, begins, limits, clear=clear)
-    coders = coders_of(chosen.indices, elements, sent)
-    return sparse_message(residual, layout, sent, indices, values, chosen.values, coders)
-
-
-def coders_of(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:
-    """How the indices of each tensor travel."""
-    return [choose_coder(coding, n, k) for n, k in zip(elements, sent, strict=True)]
-
-
-def sparse_message(
-    residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
-    values: Tensor, values_as: ValueFormat, coders: list[Coder],
-) -> Tensor:  # fmt: skip
-    """The message; what float16 rounds off goes back to the residual, if there is one."""
-    elements, begins = tensors_of(layout)
-    travels = travelling(values, values_as)
-    if residual is not None and travels.dtype != values.dtype:
-        owners = spread(there(begins, indices.device), sent)
-        residual.index_copy_(0, indices + owners, values - travels.float())
-    size = travels.element_size()
-    heads, tails = [size * k for k in sent], [0] * len(sent)
-    coded = []
-    for coder in sorted(set(coders)):  # the tensors of each together
-        own = [number for number, one in enumerate(coders) if one is coder]
-        some = [sent[number] for number in own]
-        mine = indices
-        if len(own) < len(sent):
-            parts = indices.split(sent)
-            mine = torch.cat([parts[number] for number in own])
-        body, sizes = coded_positions(mine, some, [elements[number] for number in own], coder)
-        for number, length in zip(own, sizes, strict=True):
-            tails[number] = length
-        coded.append((body, sizes, own))
-    flags = [int(coder) | (HALF if size == 2 else 0) for coder in coders]
-    lengths = sums(heads, tails)
-    message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
-    put(message, travels.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    for body, sizes, own in coded:
-        put(message, body, sizes, [places[number] for number in own])
-    seal(message, lengths)
-    return message
-
-
-def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `sparse.add_message`."""
-    frames = [frame for _, frame in frames_of(message, layout, Codec.SPARSE)]
-    elements, begins = tensors_of(layout)
-    found = []
-    for flags in sorted({frame.flags for frame in frames}):  # the tensors of each coder together
-        own = [number for number, frame in enumerate(frames) if frame.flags == flags]
-        size = 2 if flags & HALF else 4
-        some = [frames[number] for number in own]
-        sent = [frame.nonzero for frame in some]
-        if any(frame.body.numel() < size * frame.nonzero for frame in some):
-            return _NOT_HERE
-        values = torch.cat([frame.body[: size * frame.nonzero] for frame in some])
-        body = torch.cat([frame.body[size * frame.nonzero :] for frame in some])
-        sizes = [frame.body.numel() - size * frame.nonzero for frame in some]
-        lengths = [elements[number] for number in own]
-        positions = positions_of(body, sizes, sent, lengths, flags & 0xF)
-        if positions is None or flags & ~(0xF | HALF):
-            return _NOT_HERE
-        numbers = values.view(torch.float16 if size == 2 else torch.float32).float()
-        found.append((positions, numbers, sent, [begins[number] for number in own], lengths))
-    right = [add_at_parts(out, *each, weight=weight) for each in found]
-    return None if all(right) else _NOT_HERE
+    return sparse_message(
+        Segments.of(layout), np.array(sent), indices, values, values_as=chosen.values,
+        coding=chosen.indices, memory=residual,
+    )[0]  # fmt: skip
