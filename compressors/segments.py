@@ -26,6 +26,8 @@ TILE = 1 << 16
 """Elements of a tile: they stay in the processor's cache."""
 Column = NDArray[np.int64]
 """One number a row of the table."""
+ZERO = np.zeros(1, dtype=np.int64)
+"""The column of what begins at 0, of one row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,15 @@ class Segments:
             self._cells[size] = Cells(self, sizes, -(-self.length // sizes))
         return self._cells[size]
 
+    def even_cells(self, most: int | None) -> Cells:
+        """Cells of at most `most` elements, as equal as can be; None: a tensor is one."""
+        if most is None:
+            return self.cells(None)
+        if -most not in self._cells:  # beside those of a size
+            size = np.maximum(1, -(-self.length // np.maximum(1, -(-self.length // most))))
+            self._cells[-most] = Cells(self, size, -(-self.length // size))
+        return self._cells[-most]
+
     @cached_property
     def whole(self) -> Cells:
         """A cell for each tensor, also for one without elements."""
@@ -112,6 +123,22 @@ class Cells:
     def total(self) -> int:
         """Cells of all tensors."""
         return int(self.count.sum())
+
+    @cached_property
+    def owner(self) -> Column:
+        """Tensor of each cell."""
+        return np.repeat(np.arange(len(self.count)), self.count)
+
+    @cached_property
+    def number(self) -> Column:
+        """Number of each cell within its tensor."""
+        return np.arange(self.total) - self.first[self.owner]
+
+    @cached_property
+    def length(self) -> Column:
+        """Elements of each cell."""
+        size = self.size[self.owner]
+        return np.minimum(size, self.segments.length[self.owner] - self.number * size)
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:

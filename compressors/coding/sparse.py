@@ -227,23 +227,22 @@ def scatter_add(
         worthless.
     """
     data, numbers = array(coded), array(values.float())
-    cuts, ends = starts(sizes), np.cumsum(sizes)
-    bad, raw = np.zeros(1, dtype=np.uint8), coders == Coder.RAW
-    for size, many in zip(sizes[raw], k[raw], strict=True):
-        demand(size == 4 * many, f"{size} bytes for {many} indices of 32 bits")
+    bad, raw, first = np.zeros(1, dtype=np.uint8), coders == Coder.RAW, starts(k)
+    for t in np.flatnonzero(raw & (sizes != 4 * k)):
+        raise damaged(f"{sizes[t]} bytes for {k[t]} indices of 32 bits")
     with written_back(out) as target:
         if raw.all():
             tiles = tiles_of(k, segments.column(TILE))
-            places = data.view(np.uint32)
             in_tiles(
-                _scatter, tiles, places, numbers, starts(k), segments.table, np.float32(weight),
-                target, bad,
+                _scatter, tiles, data.view(np.uint32), numbers, first, segments.table,
+                np.float32(weight), target, bad,
             )  # fmt: skip
         else:
-            rows = zip(segments.table, cuts, ends, coders, k, starts(k), strict=True)
-            for (begin, n), cut, end, coder, many, first in rows:
-                part = target[begin : begin + n], data[cut:end], numbers[first : first + many]
-                _add_coded(*part, int(coder), np.float32(weight), bad)
+            rows = zip(segments.table, starts(sizes), sizes, coders, k, first, strict=True)
+            for (begin, n), cut, size, coder, many, at in rows:
+                part = target[begin : begin + n]
+                own = data[cut : cut + size], numbers[at : at + many]
+                _add_coded(part, *own, int(coder), np.float32(weight), bad)
     _demand_ascending(not bad[0])
 
 

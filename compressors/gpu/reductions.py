@@ -20,6 +20,7 @@ import triton.language as tl
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Cells
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
 _INFINITE = 0x7F800000
@@ -35,6 +36,13 @@ class Buckets:
     """Where it begins in the vector."""
     sizes: list[int]
     """Elements of each of its buckets but perhaps the last."""
+
+    @classmethod
+    def of(cls, cells: Cells) -> Buckets:
+        """Those of a table."""
+        rows = cells.segments.length, cells.segments.begin, cells.size
+        elements, begins, sizes = (row.tolist() for row in rows)
+        return cls(elements=elements, begins=begins, sizes=sizes)
 
     @classmethod
     def of_one(cls, values: Tensor, size: int) -> Buckets:

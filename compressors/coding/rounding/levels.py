@@ -45,7 +45,7 @@ from gcsim.compressors.loops import (
 from gcsim.compressors.meter import count_random, counted_as, drawn, kernel, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["max", "l2"]
 
@@ -60,7 +60,6 @@ _LARGE_CELL = 1 << 18
 """Cells from here on are summed up by several threads."""
 STRAY = 256
 """In the place of a code: bits are set behind a tensor's last."""
-_ZERO = np.zeros(1, dtype=np.int64)
 _NO_BOUND = np.float32(np.inf)
 _HALF = np.float32(2.0**-17)
 _UNIT = np.float32(2.0**-16)
@@ -108,7 +107,7 @@ def encode_levels(
     count_random(n, 16)
     cells, keys = Segments.alone(n).cells(size), np.array([key], dtype=np.uint64)
     bounds = np.array([bound], dtype=np.float32)
-    round_levels(values, cells, norms, keys, out, _ZERO, steps=steps, bits=bits, bounds=bounds)
+    round_levels(values, cells, norms, keys, out, ZERO, steps=steps, bits=bits, bounds=bounds)
     return out
 
 
@@ -128,7 +127,7 @@ def add_packed_levels(
     if packed.numel() != expected:
         raise damaged(f"{packed.numel()} bytes for {n} codes of {bits} bits, not {expected}")
     cells = Segments.alone(n).cells(size)
-    add_coded_levels(out, cells, norms, packed, _ZERO, steps=steps, bits=bits, weight=weight)
+    add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
 
 
 def add_levels(

@@ -37,14 +37,13 @@ from gcsim.compressors.gpu.one_bit.binary import (
     put_bits_above,
     put_random_bits,
 )
-from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts, means_of
+from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts
 from gcsim.compressors.gpu.parts import put, starts
 from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.selecting.selection import (
     select,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -105,60 +104,6 @@ def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
     return _NOT_HERE if stray else None
 
 
-def scaled_signs(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
-    """See `scaled_sign.encode`."""
-    buckets = _blocks(layout, most)
-    return _scaled(vector, buckets)[0]
-
-
-def remembered_signs(
-    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
-    momentum: Tensor | None, decay: float,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-    """See `scaled_sign.remembered`."""
-    buckets = _blocks(layout, most)
-    memory: dict[str, Any] = {"coded": coded, "scales": torch.cat(scales)}
-    if momentum is not None:
-        memory |= {"mixed": momentum, "factors": (decay, 1.0, 1.0, decay), "keep": True}
-    message, now = _scaled(values, buckets, **memory)
-    return message, list(now.split(buckets.counts))
-
-
-def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Tensor]:
-    """(the message; the scales of all blocks)."""
-    heads = [4 * count for count in buckets.counts]
-    lengths = sums(heads, [packed_bytes(n, 1) for n in buckets.elements])
-    message, bodies = begun(values, Codec.SIGN_BLOCK, buckets.elements, lengths)
-    fold_parts(values.contiguous(), message, buckets, sums(bodies, heads), **memory)
-    scales = means_of(memory.get("coded", values), buckets, "mean_abs")
-    put(message, scales.view(torch.uint8), heads, bodies)
-    seal(message, lengths)
-    return message, scales
-
-
-def add_scaled_signs(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
-) -> Any:
-    """See `scaled_sign.add_decoded`."""
-    frames = alike(message, layout, Codec.SIGN_BLOCK)
-    elements, begins = tensors_of(layout)
-    heads = [f.body.numel() - packed_bytes(f.numel, 1) for f in frames]
-    counts = [head // 4 for head in heads]
-    fits = [
-        min(n, 1) <= count <= n and head == 4 * count
-        for n, count, head in zip(elements, counts, heads, strict=False)
-    ]
-    lengths = [-(-n // count) if count else 1 for n, count in zip(elements, counts, strict=False)]
-    whole = [(count - 1) * s < n for n, s, count in zip(elements, lengths, counts, strict=False)]
-    if not frames or not all(fits) or not all(whole):
-        return _NOT_HERE
-    stray, right = decode_parts(
-        out, message, floats_in(frames, heads), elements, begins, places_in(message, frames, heads),
-        starts(counts), lengths, weight=weight, add=not overwrite,
-    )  # fmt: skip
-    return None if right and not stray else _NOT_HERE
-
-
 def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
     """See `onebit_adam.chunk_frames`."""
     size = chunk // 8
@@ -172,12 +117,6 @@ def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Te
     put(message, bodies.view(-1), lengths, places)
     seal(message, lengths)
     return list(message.split(HEADER_BYTES + 4 + size))
-
-
-def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
-    elements, begins = tensors_of(layout)
-    sizes = [max(1, block_length(n, most)) for n in elements]
-    return Buckets(elements=elements, begins=begins, sizes=sizes)
 
 
 def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:

@@ -33,10 +33,7 @@ from gcsim.compressors.segments import Cells, Column
 @kernel_of(loops.cell_norms)
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     """Euclidean norms may differ as `reductions.py` says."""
-    buckets = Buckets(
-        elements=cells.segments.length.tolist(), begins=cells.segments.begin.tolist(),
-        sizes=cells.size.tolist(),
-    )  # fmt: skip
+    buckets = Buckets.of(cells)
     if norm == "max":
         return bucket_totals(values, buckets, MAGNITUDE).view(torch.float32)
     root = bucket_totals(values, buckets, SQUARES).sqrt()
