@@ -55,7 +55,16 @@ def result_of(name: str) -> Result:
     return with_trained(scenario, found)
 
 
-quick = pytest.mark.parametrize("name", [name for name in NAMES if name not in MEASURED])
+HEAVY = ("alexnet_32node_nccl_servers", "compressor_zoo")
+"""Seconds each."""
+quick = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in HEAVY else name
+        for name in NAMES
+        if name not in MEASURED
+    ],
+)
 
 
 def check_rows(result: Result) -> None:
