@@ -167,8 +167,8 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
         ends = row.speedup_low, row.speedup_high
         if row.speedup_to_target is not None:
             ends = row.speedup_to_target_low, row.speedup_to_target_high
-        if None not in ends:
-            low, middle, high = ends[0], estimate(row), ends[1]
+        middle = estimate(row) or middle
+        low, high = ends[0] or low, ends[1] or high
     return Against(speedup=middle, low=low, high=high, probability=chance)
 
 

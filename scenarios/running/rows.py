@@ -12,7 +12,7 @@ import numpy as np
 
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import HIGH, LOW, Row
-from gcsim.scenarios.running.simulate import Simulated, Uncertainty
+from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.worlds import STATED
@@ -200,7 +200,7 @@ class _OneDevice:
         """Seconds an iteration, by drawn world."""
         if not self._uncertainty.worlds:
             return ()
-        return tuple(alone.iteration * ratio for ratio in self._worlds)
+        return in_worlds(alone.iteration, self._worlds)
 
     def beside(self, other: Prediction) -> Prediction:
         """Over as many iterations as another prediction is the mean of."""

@@ -154,9 +154,7 @@ def simulate(
                     times = about.iteration(profile)
                     ratios = times[1:] / times[0]  # the draws, then each input's farther end
                     moved = np.maximum(moved, abs(ratios[len(worlds) :] - 1))
-                    # to digits that do not depend on the number of threads that added up
-                    drawn_s = (prediction.iteration * ratio for ratio in ratios[: len(worlds)])
-                    draws = tuple(float(f"{seconds:.9g}") for seconds in drawn_s)
+                    draws = in_worlds(prediction.iteration, ratios[: len(worlds)])
                 task.advance(part)
                 of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
             found.append(of_size)
@@ -165,6 +163,11 @@ def simulate(
         found = [[replace(one, draws=()) for one in of_size] for of_size in found]
     uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds) if kept else ())
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
+
+
+def in_worlds(stated: float, ratios: Sequence[float]) -> tuple[float, ...]:
+    """Seconds by world, to digits that do not depend on the number of threads that added up."""
+    return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
 
 
 def _ring_or_tree(

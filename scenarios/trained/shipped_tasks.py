@@ -55,7 +55,7 @@ def _ended(name: str, kind: str, parameters: Mapping[str, Any]) -> Ended | None:
     usual = check_parameters(kind, {}).model_dump()
     listed = [one.parameters for one in scenario.compressors if one.kind == kind]
     asked = [parameters, usual, *listed]
-    tries = (known_of(scenario, CompressorChoice(kind=kind, label=kind, parameters=one))
+    tries = (known_of(scenario, CompressorChoice(kind=kind, label=kind, parameters=dict(one)))
              for one in asked)  # fmt: skip
     tried = next((one for one in tries if one is not None), None)
     if tried is None or dense is None:

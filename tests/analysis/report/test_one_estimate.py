@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import gcsim
+from gcsim.analysis.advice.advice import Advice
 from gcsim.analysis.page.charts import speedup_chart
 from gcsim.analysis.plots.speedup import relative_throughput
 from gcsim.analysis.report.answer import answer
@@ -26,6 +27,7 @@ from gcsim.analysis.report.numbers import fixed
 from gcsim.analysis.report.selection import Verdict, verdicts
 from gcsim.analysis.report.summary import html
 from gcsim.analysis.report.table import SPEEDUP, TO_TARGET, brief_columns
+from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
 from gcsim.analysis.write import to_csv
 from gcsim.scenarios.advice.profiles import shipped_profile
 from gcsim.scenarios.load import load_scenario
@@ -55,7 +57,16 @@ def result_of(name: str) -> Result:
     return with_trained(scenario, found)
 
 
-quick = pytest.mark.parametrize("name", [name for name in NAMES if name not in MEASURED])
+HEAVY = ("alexnet_32node_nccl_servers", "compressor_zoo")
+"""Seconds each."""
+quick = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in HEAVY else name
+        for name in NAMES
+        if name not in MEASURED
+    ],
+)
 
 
 def check_rows(result: Result) -> None:
@@ -146,6 +157,29 @@ def test_rows_are_in_the_order_of_what_is_printed_and_the_improbable_is_not_trie
 @quick
 def test_terminal_page_csv_and_json_have_one_number(name: str) -> None:
     check_forms(result_of(name))
+
+
+@quick
+def test_advice_has_the_number_of_the_run_and_tries_nothing_improbable(name: str) -> None:
+    result, scenario = result_of(name), load_scenario(name)
+    for found in verdicts(result):
+        assert found.dense is not None
+        nodes = found.dense.nodes
+        at_size = replace(scenario, cluster=scenario.cluster_at(nodes))
+        rows = tuple(row for row in result.rows if row.nodes == nodes)
+        advice = Advice(scenario=at_size, result=replace(result, rows=rows), verdict=found)
+        assert advice.to_try is None or chance(advice.to_try, found) >= 0.5
+        for row, told in zip(found.rows, advice.document()["rows"], strict=True):
+            assert told["iteration_s"] == row.iteration_s
+            if row is not found.dense:
+                assert told["against_dense"]["speedup"] == estimate(row)
+        lines = [line for line in advice.summary(100).splitlines() if line.startswith("Try")]
+        assert len(lines) == 1
+        if found.dense.workers == 1:
+            assert SENDS_NOTHING in " ".join(advice.summary(100).split())
+        elif found.to_try is None and found.safe is None:
+            assert uncompressed(found)[:60] in lines[0]  # one text with a run's
+            assert uncompressed(found) in " ".join(answer(replace(result, rows=rows)))
 
 
 @quick

@@ -333,7 +333,7 @@ def test_without_ranges_there_are_no_draws_and_rows_are_what_is_stated(scenario:
     ranged, plain = run(scenario), run(on(scenario, exact(TOY)))
     blank: dict[str, Any] = {**dict.fromkeys(DRAWN), "iteration_draws_s": ()}
     for row, bare in zip(ranged.rows, plain.rows, strict=True):
-        stated = {"iteration_s": row.iteration_as_stated_s,
+        stated: dict[str, Any] = {"iteration_s": row.iteration_as_stated_s,
                   "speedup_vs_dense": row.speedup_as_stated,
                   "throughput_samples_per_s": bare.throughput_samples_per_s,
                   "scaling_efficiency": bare.scaling_efficiency}  # fmt: skip
@@ -544,6 +544,7 @@ def test_ring_and_tree_of_nccl_are_both_in_the_interval_near_the_border(
             # the same share of an iteration in every world
             scaled = wanted.iteration * row.iteration_s / row.iteration_as_stated_s
             assert found == pytest.approx(scaled, rel=1e-12)
+            assert found is not None
             assert row.iteration_low_s <= found <= row.iteration_high_s
     assert 0 < near < len(sizes)
 
