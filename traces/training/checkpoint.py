@@ -47,7 +47,8 @@ def write(path: Path, about: Mapping[str, object], state: object) -> None:
 
 
 def read(path: Path) -> tuple[Any, Any] | None:
-    """What was written: the plain data, and what `restore` takes; None where it is not whole."""
+    """What was written: the plain data, and what `restore` takes; None where it is not whole, or
+    was not written by `write`."""
     try:
         body = unsealed(path.read_bytes())
     except OSError:
@@ -55,16 +56,27 @@ def read(path: Path) -> tuple[Any, Any] | None:
     if body is None:
         return None
     length = int.from_bytes(body[:_LENGTH], "little")
-    found = json.loads(body[_LENGTH : _LENGTH + length])
-    return found["about"], (found["state"], body[_LENGTH + length :])
+    try:
+        found = json.loads(body[_LENGTH : _LENGTH + length])
+        return found["about"], (found["state"], body[_LENGTH + length :])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def restore(state: object, kept: Any) -> None:
-    """Bring a fresh `state` to what was written; tensors and objects that it has stay the same."""
+    """Bring a fresh `state` to what was written; tensors and objects that it has stay the same.
+
+    Raises `CannotBeKeptError` for what `write` did not write; the state is of no use then.
+    """
     import safetensors.torch
 
     saved, body = kept
-    _read(saved, safetensors.torch.load(body), state)
+    try:
+        _read(saved, safetensors.torch.load(body), state)
+    except CannotBeKeptError:
+        raise
+    except Exception as error:  # all that a text can bring about that is no state
+        raise CannotBeKeptError(f"{type(error).__name__}: {error}") from error
 
 
 def _written(  # noqa: PLR0911 (a case each)

@@ -364,7 +364,12 @@ class Team:
         }
 
     def restore(self, kept: Any) -> None:
-        """Bring a fresh team to what `checkpoint.read` found."""
-        checkpoint.restore(self.state(), kept)
+        """Bring a fresh team to what `checkpoint.read` found. Raises `CannotBeKeptError` where
+        that is of another model."""
+        own, state = [*self._replicas, *self._model.buffers()], self.state()
+        checkpoint.restore(state, kept)
+        read = [*state.get("replicas", ()), *state.get("buffers", ())]
+        if [id(tensor) for tensor in read] != [id(tensor) for tensor in own]:
+            raise checkpoint.CannotBeKeptError("tensors of other shapes")
         for optimizer in self._optimizers:
             optimizer.restore_on(self._device)
