@@ -111,8 +111,8 @@ def answer(result: TrainingResult) -> list[str]:
             said.append(f"{row.label}: {many} stopped early, {how}: {why}.")
     edge = [row for row in rows if row.rate_at_edge and not row.untrained]
     if edge:
-        methods = ", ".join(f"{row.label} ({row.learning_rate:g})" for row in edge)
-        which = "all methods" if len(edge) == len(rows) else methods
+        rates = ", ".join(f"{row.label} ({row.learning_rate:g})" for row in edge)
+        which = "all methods" if len(edge) == len(rows) else rates
         said.append(f"Best learning rate at the edge of those tried: {which}.")
     for made in dict.fromkeys(row.made for row in rows if row.made):
         methods = [row.label for row in rows if row.made == made]

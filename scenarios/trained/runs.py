@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from pydantic import TypeAdapter
-
 from gcsim.compressors.options.method import code_of, method_of
 from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError, Problem
-from gcsim.files import cache_folder, sealed, write_text
+from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.keys import own_compressor, own_model
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -31,7 +30,7 @@ from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
-from gcsim.traces.training.loop import Rules, advance, asked_for, load
+from gcsim.traces.training.loop import Rules, advance, asked_for, load, write
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -133,16 +132,17 @@ class Run:
 
     def keep(self, found: Trajectory) -> None:
         """Put it where `known` finds it."""
-        body = TypeAdapter(Trajectory).dump_json(found)
-        with suppress(InputError):  # a full disk: it is trained again
-            write_text(self.path.with_suffix(".json"), sealed(body).decode())
+        write(self.path, found)
 
     def perform(self, progress: Progress) -> Trajectory | Failure:
         """Train it; whatever goes wrong comes back as a `Failure`."""
         token = _performing.set(True)
         try:
             with _one:
-                return self._trained(progress)
+                try:
+                    return self._trained(progress)
+                except CannotBeKeptError:  # of a state that is gone now
+                    return self._trained(progress)
         except Exception as error:
             return failure(error)
         finally:

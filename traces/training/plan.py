@@ -77,7 +77,8 @@ class Stop:
     """Which trajectories end early; their rows say why."""
 
     diverged: bool = True
-    """The loss is no number, or stays above one and a half times that of untrained weights."""
+    """The loss stays above one and a half times that of untrained weights; a loss or an update that
+    is no number ends a trajectory anyway."""
     hopeless: bool = True
     """More than half of the way to the target is left after half of the steps, and nothing has
     improved for a quarter of them."""

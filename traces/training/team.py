@@ -42,6 +42,7 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.reductions import Reduction, in_rank_order
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.live import deterministic, pick_device
@@ -364,7 +365,12 @@ class Team:
         }
 
     def restore(self, kept: Any) -> None:
-        """Bring a fresh team to what `checkpoint.read` found."""
-        checkpoint.restore(self.state(), kept)
+        """Bring a fresh team to what `checkpoint.read` found. Raises `CannotBeKeptError` where
+        that is of another model."""
+        own, state = [*self._replicas, *self._model.buffers()], self.state()
+        checkpoint.restore(state, kept)
+        read = [*state.get("replicas", ()), *state.get("buffers", ())]
+        if [id(tensor) for tensor in read] != [id(tensor) for tensor in own]:
+            raise CannotBeKeptError("tensors of other shapes")
         for optimizer in self._optimizers:
             optimizer.restore_on(self._device)

@@ -160,7 +160,7 @@ def told_apart(before: Sequence[float | None], after: Sequence[float | None], ro
         return False
     logs = np.log(np.array(before, dtype=float) / np.array(after, dtype=float))
     spread = max(float(logs.std(ddof=1)), rough) * np.sqrt(1 + 1 / len(logs))
-    return abs(float(np.median(logs))) > spread * float(stats.t(len(logs) - 1).ppf(0.9))
+    return bool(abs(float(np.median(logs))) > spread * float(stats.t(len(logs) - 1).ppf(0.9)))
 
 
 def test_methods_lead_that_are_not_told_apart_from_the_first(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -65,6 +66,24 @@ class Undeclared(Compressor):
         return mean.float()
 
 
+class NoNumber(Compressor):
+    """Dense, and an update that is no number in the third step, the first after an evaluation."""
+
+    about = Wild.about
+    step = 2
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+        return total.fill_(math.nan) if step == self.step else total
+
+
+class NoNumberLater(NoNumber):
+    """In the fourth step, the last before an evaluation."""
+
+    about = Wild.about
+    step = 3
+
+
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
 
@@ -72,6 +91,11 @@ def normalised() -> nn.Module:
 def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """A loss of one's own, `[batch]`."""
     return nn.functional.cross_entropy(output, labels, reduction="none") / 2
+
+
+def naive(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy as people write it, `[batch]`: infinite where a probability underflows."""
+    return -torch.softmax(output, 1).gather(1, labels[:, None])[:, 0].log()
 
 
 def entry(build: str = "small") -> ModelEntry:
