@@ -18,7 +18,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +33,9 @@ except ImportError:  # not on every system
 
 _MINE = ".gcsim-"
 """In the names of what is temporary, beside the file or folder that it becomes."""
+
+_MIXED = f"{_MINE}mixed"
+"""In a folder of results, while its files are replaced."""
 
 
 def cache_folder() -> Path:
@@ -68,6 +71,51 @@ def replacing(path: Path) -> Iterator[Path]:
             if _is_at(held[1], held[0]):  # else the name is free, or another process's by now
                 held[0].unlink()
             os.close(held[1])
+
+
+@contextmanager
+def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
+    """Yield a function from a file's name to a temporary path; on success all of these become
+    files of `folder`.
+
+    Other processes that use this wait. One that is killed between two files leaves a mark, and
+    `require_one_run` refuses the folder until the next success. Raises `InputError` as `replacing`.
+    """
+    mark = folder / _MIXED
+    with alone_in(folder):
+        with ExitStack() as stack:
+            yield lambda name: stack.enter_context(replacing(folder / name))
+            with replacing(mark) as temporary:
+                temporary.write_text("Another run's files were being replaced.\n")
+        mark.unlink()
+
+
+def require_one_run(folder: Path) -> None:
+    """Raise `InputError` when the files of `folder` are of two runs."""
+    if (folder / _MIXED).exists():
+        message = "a command was killed while it replaced these files: they are of two runs"
+        hint = f"run it again; where the files are right, remove {_MIXED}"
+        raise InputError(message, place=str(folder), hint=hint)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in this context for `folder`, which is made when missing.
+
+    Two may be in it where a file system has no locks. Raises `InputError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        message, hint = f"cannot write: {error.strerror or error}", "choose another folder"
+        raise InputError(message, place=str(folder), hint=hint) from error
+    try:
+        with suppress(OSError):
+            lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -168,14 +216,33 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def lock(file: IO[str] | int, *, wait: bool = False) -> None:
-    """Lock an open file until it is closed or the process is gone.
+def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> None:
+    """Lock an open file until it is closed or the process is gone; `shared`: beside others that do.
 
     Raises `BlockingIOError` when another process has it, and `OSError` where there are no locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOTSUP, "this system has no locks")
-    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """While the context lasts a file or folder is in use: `remove_unused` leaves it alone, under
+    whatever name it has by then. Raises `OSError` where there is none."""
+    with _opened(path) as handle:
+        with suppress(OSError):
+            lock(handle, wait=True, shared=True)
+        if not _is_at(handle, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield
+
+
+def remove_unused(path: Path) -> bool:
+    """Remove a file or folder of this user's that no process holds; whether it is gone."""
+    _remove_if_left(path)
+    return not path.exists()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gcsim.compressors.registry import check_parameters
+from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.ineffective import idle
@@ -210,7 +210,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         kind, label = given["kind"], given.get("label")
         label = kind if label is None else label
         try:
-            checked = check_parameters(kind, parameters)
+            checked = method_of(kind, parameters).parameters
         except InputError as error:
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue

@@ -153,6 +153,10 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
     assert gcsim("run", "small.yaml", "-q", "-o", "again", folder=done).returncode == 0
     first, again = results(done), results(done, "again")
     assert first.pop("wall") != again.pop("wall")
+    came = [each["provenance"].pop("from_cache") for each in (first, again)]
+    labels = list(dict.fromkeys(row["label"] for row in first["rows"]))
+    assert came[0] == {"profiles": [], "simulation": False}
+    assert came[1] == {"profiles": labels, "simulation": True}
     assert first == again
 
 

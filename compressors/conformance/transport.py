@@ -148,7 +148,7 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
         with torch.no_grad():
             updates = lockstep([_tampered(first, tamper, touched), second])
     except InputError as error:
-        title = subject.compressor.about.title
+        title = subject.title
         if title not in str(error):
             raise AssertionError(f"the error does not name {title!r}: {error}") from error
         return

@@ -23,7 +23,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -81,6 +81,25 @@ class Collectives:
         if not request.variable and request.payload.numel() % _LENGTH == 0:
             self._told = gathered
         return gathered
+
+    def begin_maximum(self, number: int) -> Callable[[], int]:
+        """Begin to find the largest of all ranks' numbers; the function waits for it.
+
+        Other collectives may be carried out in between.
+        """
+        largest = torch.tensor([number], device=self._where)
+        maximum = self._dist.ReduceOp.MAX
+        begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
+
+        def ended() -> int:
+            begun.wait()
+            return int(largest)
+
+        return ended
+
+    def gathered(self, payload: Tensor) -> list[Tensor]:
+        """Everybody's payload of one length, by rank, beside what methods ask for."""
+        return self._gather(payload)
 
     # --- all-reduce ---------------------------------------------------------------------------
 

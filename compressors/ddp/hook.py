@@ -16,6 +16,10 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
   its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor
   of its own, as in stage 1 of a simulation.
+- **Overflow.** An iteration counts for all buckets on all ranks, or, where a gradient is not finite
+  anywhere, for none: memory and step stay as they were (`steps.py`). DDP then gets infinity, for
+  a `GradScaler` to skip the optimiser's step, or an error. So updates are handed over together,
+  at the end of the backward pass, where DDP begins to wait for them.
 - **Update.** What `exchange` returns takes the place of the mean gradient; DDP divides nothing.
   Parameters that this rank did not use count as zeros, as in DDP.
 - **Memory.** Compressors work where the gradients lie. On a GPU that is a stream of its own, behind
@@ -26,17 +30,21 @@ was simulated is what runs. Given the same gradients, the updates equal those of
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 import time
 import warnings
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.ddp import saved
+from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
 from gcsim.compressors.ddp.model import (
@@ -47,11 +55,13 @@ from gcsim.compressors.ddp.model import (
     require_dense,
     require_float32,
 )
+from gcsim.compressors.ddp.steps import Members, NotFiniteError, Part, Step, check_sum, regroup
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError, Problem
 
@@ -68,7 +78,9 @@ def ddp_hook(
     seed: int = 0,
     process_group: Any = None,
     check_finite: bool = True,
+    scaler: Any = None,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
+    training_steps: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -80,10 +92,14 @@ def ddp_hook(
     seed : of the compressor's random numbers; equal on all ranks
     process_group : a Gloo or NCCL group of the model's ranks that nobody else uses meanwhile; by
         default one is made: NCCL's where the model's own group is, else Gloo's
-    check_finite : refuse gradients that hold NaN or infinity; one pass over each
+    check_finite : raise an error on all ranks where a gradient of any holds NaN or infinity;
+        False: give DDP infinity on all ranks, for a loop that looks at its gradients
+    scaler : the loop's `torch.amp.GradScaler`: methods see gradients without its scale, and what
+        overflows is infinity on all ranks, so that it skips the optimiser's step
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
-    parameters : the compressor's
+    training_steps : iterations of the training, where `dense_steps` is a share of them
+    parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
     carry: one whose replicas differ, or that needs second moments of the samples' gradients.
@@ -100,7 +116,7 @@ def ddp_hook(
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
             raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
-    method = _method(kind, cls, given)
+    method = _method(kind, cls, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
         other = _method(name, compressor_class(name), {})
@@ -112,7 +128,12 @@ def ddp_hook(
                 raise InputError(Problem(message=message, place=f"other_buckets.{name}", hint=hint))
         others |= dict.fromkeys(numbers, other)
     return DdpHook(
-        method, others, seed=seed, process_group=process_group, check_finite=check_finite
+        method,
+        others,
+        seed=seed,
+        process_group=process_group,
+        check_finite=check_finite,
+        scaler=scaler,
     )
 
 
@@ -123,14 +144,20 @@ class _Method(NamedTuple):
     compressor: type[Compressor]
     parameters: CompressorParameters
 
+    @property
+    def checked(self) -> Method:
+        return Method(self.compressor, self.parameters)
+
     def plain(self) -> dict[str, Any]:
         return {"compressor": self.kind, "parameters": self.parameters.model_dump(mode="json")}
 
 
-def _method(kind: str, cls: type[Compressor], given: Mapping[str, Any]) -> _Method:
-    chosen = checked_parameters(kind, cls, given)
-    require_ddp_support(kind, cls, chosen)
-    return _Method(kind, cls, chosen)
+def _method(
+    kind: str, cls: type[Compressor], given: Mapping[str, Any], steps: int | None = None
+) -> _Method:
+    chosen = checked(kind, cls, given).of_steps(steps)
+    require_ddp_support(kind, *chosen)
+    return _Method(kind, *chosen)
 
 
 class DdpHook:
@@ -144,6 +171,7 @@ class DdpHook:
         seed: int,
         process_group: Any,
         check_finite: bool,
+        scaler: Any,
     ) -> None:
         self.kind = method.kind
         self.parameters = method.parameters
@@ -153,18 +181,27 @@ class DdpHook:
         """The rank's, for methods that follow it: to be set before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
         """By number of the bucket, as DDP handed it over last."""
+        self.scaler = scaler
+        """The loop's `GradScaler`; may be set before `register`."""
         self._method = method
         self._others = others
         self._seed = seed
         self._group = process_group
         self._check_finite = check_finite
         self._collectives: Collectives
+        self._device: torch.device
         self._beside: Beside
         self._now: Clock
-        self._members: dict[int, tuple[BucketLayout, Compressor]] = {}
-        """By number of the bucket; used by the thread alone."""
-        self._slices: dict[int, tuple[str, int]] = {}
-        """By identity of a parameter: its name, and its number among the trained ones."""
+        self._members: Members = {}
+        """Used by the thread alone, and between iterations."""
+        self._current: Step
+        """The iteration whose buckets DDP hands over."""
+        self._forming = 0
+        """Iterations until DDP's buckets stay as they are."""
+        self._waiting: Mapping[str, Any] | None = None
+        """A state that `register` goes on from."""
+        self._slices: dict[int, saved.Trained] = {}
+        """By identity of a parameter."""
         self._sums: dict[int, Sums] = {}
         """By number of the bucket: of the compressed steps."""
         self._starts = array("d")
@@ -189,7 +226,8 @@ class DdpHook:
                     hint="wrap the network in one, and register the hook on that",
                 )
             )
-        if self._slices or getattr(model, "_comm_hooks", None):
+        stale = (isinstance(hook, DdpHook) and not hook._slices for _, hook in model._comm_hooks)
+        if self._slices or not all(stale):
             message = "the hook serves a model already" if self._slices else "it has a hook already"
             raise InputError(Problem(message=message, place="model", hint="one hook for one model"))
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
@@ -197,25 +235,28 @@ class DdpHook:
         group, carries = group_for(model, self._group, device)
         self._collectives = Collectives(group, device if carries else None)
         self._beside, self._now = Beside(device), clock_of(device)
+        self._device = device
         with self._beside.after():
             agree(
                 group,
                 {
-                    **self._method.plain(),
-                    "other_buckets": {n: self._others[n].plain() for n in sorted(self._others)},
-                    "seed": self._seed,
+                    **self._facts(),
+                    "check_finite": self._refuses,
+                    "state": self._waiting is not None,
                     "model": [(name, tuple(p.shape), str(p.dtype)) for name, p in trained],
                 },
             )
         require_float32(trained)
-        self.step = -3 if model.static_graph else -2
-        self._slices = {id(p): (name, number) for number, (name, p) in enumerate(trained)}
-
-        def hook(state, bucket):  # type: ignore[no-untyped-def]
-            return state.exchange(bucket)  # without annotations: DDP reads them, as objects
-
-        hook.__name__ = hook.__qualname__ = f"gcsim.ddp_hook {self.kind}"
-        model.register_comm_hook(self, hook)
+        self._method.checked.require_names(name for name, _ in trained)
+        self._forming = 2 if model.static_graph else 1
+        self.step = -1 - self._forming
+        slices = {id(p): (n, number, tuple(p.shape)) for number, (n, p) in enumerate(trained)}
+        if self._waiting is not None:
+            self._resume(self._waiting, slices.values())
+            self._waiting = None
+        self._slices = slices
+        model._comm_hooks.clear()  # of copied or loaded models, which no longer call them
+        model.register_comm_hook(self, _Named(self.kind))
         thread = threading.Thread(target=_work, args=(self._jobs,), name="gcsim-ddp", daemon=True)
         thread.start()
         weakref.finalize(self, _end, thread, self._jobs)
@@ -242,6 +283,87 @@ class DdpHook:
             buckets=[self._sums[number].mean() for number in sorted(self._sums)],
         )
 
+    # --- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank goes on from after the iteration exchanged last: a dict of tensors,
+        numbers and text, which `torch.load(..., weights_only=True)` reads.
+
+        To be called between iterations, and saved on every rank. Raises `InputError` where a
+        compressor holds something else.
+        """
+        if self._waiting is not None:
+            return dict(self._waiting)
+        if not self._slices:
+            message = "the hook serves no model yet, and has no state"
+            raise InputError(Problem(message=message, place="state", hint="register it first"))
+        return saved.state_of(self._facts(), self._worker(), self.step, self._members)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` has returned on this rank, to the same bits.
+
+        To be called on every rank, before or after `register`, between iterations. Raises
+        `InputError`, then or in `register`, for a state of another method, model, rank, or number
+        of ranks; where every step of a method stands alone, the latter two do not matter.
+        """
+        saved.require_method(state, self._facts())
+        if self._slices:
+            self._resume(state, self._slices.values())
+        else:
+            self._waiting = state
+
+    def _resume(self, state: Mapping[str, Any], trained: Iterable[saved.Trained]) -> None:
+        """Go on from a state. Raises `InputError` on all ranks where one cannot."""
+        members: Members = {}
+        fault: InputError | None = None
+        methods = [self._method, *self._others.values()]
+        remembers = any(each.compressor.memory(each.parameters) != "none" for each in methods)
+        try:
+            saved.require_rank(state, self._worker(), remembers=remembers)
+            with saved.whole():
+                for layout in saved.layouts_of(state, trained):
+                    member = self._new_member(layout)
+                    if remembers:
+                        saved.recall(member, state, layout, self._device)
+                    members[layout.index] = layout, member
+        except InputError as error:
+            fault = error
+        try:
+            with self._beside.after():
+                facts = {"state": state["step"] if fault is None else str(fault)}
+                agree(self._collectives.group, facts)
+        finally:
+            if fault is not None:
+                raise fault
+        self._members = members
+        self.step = state["step"] if members else -1 - self._forming
+
+    def _facts(self) -> dict[str, Any]:
+        """What makes this hook another than others, beside its state."""
+        others = {number: self._others[number].plain() for number in sorted(self._others)}
+        return {**self._method.plain(), "other_buckets": others, "seed": self._seed}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle goes on from; it serves no model, and has no process group."""
+        state = io.BytesIO()  # pickle itself does not know all dtypes
+        torch.save(self.state_dict() if self._slices else self._waiting, state)
+        return {
+            "method": self._method,
+            "others": self._others,
+            "seed": self._seed,
+            "check_finite": self._check_finite,
+            "scaler": self.scaler,
+            "loss": self.loss,
+            "state": state.getvalue(),
+        }
+
+    def __setstate__(self, given: dict[str, Any]) -> None:
+        loss, state = given.pop("loss"), io.BytesIO(given.pop("state"))
+        method, others = given.pop("method"), given.pop("others")
+        self.__init__(method, others, process_group=None, **given)  # type: ignore[misc]
+        self.loss = loss
+        self._waiting = torch.load(state, map_location="cpu", weights_only=True)
+
     def exchange(self, bucket: Any) -> Future:
         """What DDP calls for a `GradBucket`: the future update, in its buffer's dtype and shape.
 
@@ -252,23 +374,27 @@ class DdpHook:
         layout = self._layout(bucket)
         if layout.index == 0:
             self.step += 1
-            if self.step >= 0:
+            regrouped = self._forming > 0 and self.step >= 0
+            self._forming = max(0, self._forming - 1)
+            self._current = Step(self.step, self.loss, regrouped=regrouped)
+            if self.step >= self._method.checked.dense_steps:
                 self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
         require_dense(buffer)
-        step, loss = self.step, self.loss
+        step, last = self._current, bucket.is_last()
         ready, promise = self._beside.ready(buffer), self._beside.future()
+        part = Part(layout=layout, buffer=buffer, promise=promise)
 
         def job() -> None:
+            step.parts.append(part)
             try:
                 if self._failure is not None:
                     raise self._failure
                 with torch.no_grad(), self._beside.after(ready):
-                    part = Bucket(layout=layout, gradient=buffer.float(), loss=loss)
-                    promise.set_result(self._update(part, step).to(buffer))
+                    self._take(step, part, last=last)
             except BaseException as error:  # else DDP would wait for ever
                 self._failure = error
-                promise.set_result(error)
+                step.end([error] * len(step.parts))
 
         self._jobs.put(job)
         return promise.then(_update_or_failure)
@@ -276,17 +402,64 @@ class DdpHook:
     def _layout(self, bucket: Any) -> BucketLayout:
         slices, offset = [], 0
         for parameter in bucket.parameters():
-            name, number = self._slices[id(parameter)]
-            shape = tuple(parameter.shape)
+            name, number, shape = self._slices[id(parameter)]
             slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
             offset += parameter.numel()
         return BucketLayout(index=bucket.index(), slices=tuple(slices))
 
+    # --- on the thread --------------------------------------------------------------------------
+
+    def _take(self, step: Step, part: Part, *, last: bool) -> None:
+        """Exchange a bucket; with the last one, hand all updates to DDP."""
+        if self.scaler is not None and part is step.parts[0]:
+            step.scale = float(self.scaler.get_scale())
+        gradient = step.unscale(part)
+        agreed = self._collectives.begin_maximum(bool(step.own_problems)) if last else None
+        if not step.regrouped:
+            step.scaled(part, self._exchange(step, part.layout, gradient))
+        if agreed is None:
+            return
+        if step.regrouped:
+            layouts = [layout for _, (layout, _) in sorted(self._members.items())]
+            updates = regroup(step.parts, layouts, partial(self._exchange, step))
+            for each, update in zip(step.parts, updates, strict=True):
+                step.scaled(each, update)
+        else:
+            for number in [number for number in self._members if number > part.layout.index]:
+                del self._members[number]  # DDP has fewer buckets than before
+        overflow = bool(agreed())
+        if not overflow and step.shared_problem is None:
+            step.end([each.update for each in step.parts])
+            return
+        step.undo(self._members)
+        if step.number >= 0:
+            self.step -= 1
+        if self._refuses:
+            error = step.error(
+                self._method.compressor.about.title, self._collectives.group, overflow
+            )
+            step.end([error] * len(step.parts))
+        else:
+            step.end([torch.full_like(each.buffer, torch.inf) for each in step.parts])
+
+    def _exchange(self, step: Step, layout: BucketLayout, gradient: Tensor) -> Tensor:
+        """The update of a bucket, which `step` may undo."""
+        if step.number >= 0:
+            step.remember(self._members, layout.index)
+        try:
+            return self._update(
+                Bucket(layout=layout, gradient=gradient, loss=step.loss), step.number
+            )
+        except NotFiniteError as error:
+            step.shared_problem = error.problems[0]
+            return gradient
+
     def _update(self, bucket: Bucket, step: int) -> Tensor:
-        """Runs on the thread."""
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
-        exchange = participate(member, bucket, step, finite=self._check_finite, unmodified=False)
-        sums = self._sums.setdefault(bucket.layout.index, Sums()) if step >= 0 else Sums()
+        exchange = participate(member, bucket, step, finite=False, unmodified=False)
+        index = bucket.layout.index
+        first = self._others.get(index, self._method).checked.dense_steps
+        sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
@@ -296,32 +469,57 @@ class DdpHook:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, None)
                 sums.took("whole_s", started, self._now())
                 return update
             sums.sent_bytes += sent_by(request)
             asked = self._now()
             try:
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
             sums.took("exchanged_s", asked, self._now())
+            check_sum(request, reply)
 
     def _member(self, layout: BucketLayout) -> Compressor:
-        method = self._others.get(layout.index, self._method)
         known, member = self._members.get(layout.index, (None, None))
         if member is None or known != layout:
             if known is not None:
+                kind = self._others.get(layout.index, self._method).kind
                 warnings.warn(
-                    f"DDP has changed bucket {layout.index}: what {method.kind} held back is lost",
+                    f"DDP has changed bucket {layout.index}: what {kind} held back is lost",
                     stacklevel=1,
                 )
-            member = new_member(method.compressor, self._worker(), method.parameters)
+            member = self._new_member(layout)
             self._members[layout.index] = layout, member
         return member
+
+    def _new_member(self, layout: BucketLayout) -> Compressor:
+        method = self._others.get(layout.index, self._method)
+        return new_member(method.compressor, self._worker(), method.parameters)
+
+    @property
+    def _refuses(self) -> bool:
+        """Whether what is not finite is an error; else DDP gets infinity."""
+        scaled = self.scaler is not None and self.scaler.is_enabled()
+        return self._check_finite and not scaled
 
     def _worker(self) -> Worker:
         group = self._collectives
         return Worker(rank=group.rank, count=group.count, seed=self._seed)
+
+
+class _Named:
+    """What DDP calls for each bucket; its logs know it by the name of the method."""
+
+    def __init__(self, kind: str) -> None:
+        self.__name__ = self.__qualname__ = f"gcsim.ddp_hook {kind}"
+
+    def __call__(self, state, bucket):  # type: ignore[no-untyped-def]
+        return state.exchange(bucket)  # without annotations: DDP reads them, as objects
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:

@@ -44,8 +44,19 @@ class Simulated:
     draws: tuple[float, ...] = ()
     """Seconds an iteration, by drawn world."""
     either: tuple[float, float] | None = None
-    """Seconds an iteration with a ring and with a tree, where NCCL may take either: its tuner at
-    the ends of `Collectives.ring_over_tree_range`."""
+    """Seconds an iteration with a ring and with a tree, as stated, where NCCL may take either: its
+    tuner at the ends of `Collectives.ring_over_tree_range`."""
+
+    @property
+    def iteration(self) -> float:
+        """Seconds an iteration, the estimate: median of the draws; as stated without draws."""
+        return float(np.median(self.draws)) if self.draws else self.prediction.iteration
+
+    @property
+    def over_stated(self) -> float:
+        """The estimate over the iteration as stated: a method's luck, its faults and its ring or
+        tree change an iteration by the same share in every world."""
+        return self.iteration / self.prediction.iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

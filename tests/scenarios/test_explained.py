@@ -24,7 +24,8 @@ batch_size: 2
 gradients: {source: synthetic, workers: 2, iterations: 2}
 compute: {forward: 1 ms, backward: 2 ms}
 ddp: {bucket: 64 KiB}
-cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 10gbe}
+cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 10gbe,
+  collectives: {transport: textbook}}
 compressors: [none, {kind: topk, ratio: 0.01, label: mine}, qsgd, {kind: cser}, ef_block_sgdm]
 """
 

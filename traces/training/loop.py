@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.files import sealed, unsealed, write_text
 from gcsim.traces.profile import Exchange, Phase, Quality, Step
@@ -158,7 +159,7 @@ def _write(path: Path, now: Trajectory) -> None:
 
 def _keep(path: Path, now: Trajectory, team: Team) -> None:
     about: Any = _TRAJECTORY.dump_python(now, mode="json")
-    with suppress(InputError, checkpoint.CannotBeKeptError):  # then it begins again
+    with suppress(InputError, CannotBeKeptError):  # then it begins again
         checkpoint.write(path.with_suffix(".state"), about, team.state())
 
 

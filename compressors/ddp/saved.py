@@ -1,0 +1,137 @@
+"""The state of a deployed method on one rank, as `torch.save` and `weights_only=True` take it.
+
+    {"schema": 1, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
+     "rank": 0, "workers": 4, "step": 8,
+     "buckets": {0: {"slices": [[name, shape, offset, index], ...],
+                     "tensors": {"0": tensor, ...}, "on_device": ["0"], "state": [...]}, ...}}
+
+`state` says where the tensors belong (`compressors/state.py`). Random numbers are keyed by seed,
+step and rank, and have no state. What ranks hold back is their own: a state is that of its rank,
+among as many ranks. Where every step of a method stands alone, any rank goes on from any state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gcsim.compressors.base import Compressor, Worker
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.ddp.steps import Members
+from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.state import CannotBeKeptError, plain, restored
+from gcsim.errors import InputError, Problem
+
+SCHEMA = 1
+Trained = tuple[str, int, tuple[int, ...]]
+"""Name of a parameter, its number among those that are trained, and its shape."""
+_FIXED = ("worker", "parameters")
+"""Attributes of a compressor that are no state."""
+_KEYS = {"rank", "workers", "step", "buckets"}
+_WRITER = "DdpHook.state_dict() returns it"
+
+
+def state_of(
+    facts: Mapping[str, Any], worker: Worker, step: int, members: Members
+) -> dict[str, Any]:
+    """The state after iteration `step` of the method that `facts` tell.
+
+    Raises `InputError` for a compressor that holds what is no tensor, number or text.
+    """
+    buckets = {}
+    for number, (layout, member) in sorted(members.items()):
+        try:
+            state, tensors = plain(_memory(member))
+        except CannotBeKeptError as error:
+            message = f"{member.about.title} holds {error}, which a state cannot"
+            hint = "keep tensors, numbers, text, and lists, dicts and dataclasses of them"
+            raise InputError(Problem(message=message, place="state", hint=hint)) from error
+        buckets[number] = {
+            "slices": [[s.name, list(s.shape), s.offset, s.index] for s in layout.slices],
+            "tensors": tensors,
+            "on_device": [name for name, one in tensors.items() if one.device.type != "cpu"],
+            "state": state,
+        }
+    return {
+        "schema": SCHEMA, **facts, "rank": worker.rank, "workers": worker.count, "step": step,
+        "buckets": buckets,
+    }  # fmt: skip
+
+
+def require_method(state: Any, facts: Mapping[str, Any]) -> None:
+    """Raise `InputError` unless `state` is one of the method that `facts` tell."""
+    if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
+        message = f"is no state of a hook of schema {SCHEMA}"
+        raise InputError(Problem(message=message, place="state", hint=_WRITER))
+    problems = [
+        Problem(
+            message=f"the state has {state.get(key)!r}, the hook {value!r}",
+            place=key,
+            hint="make the hook with the arguments of the one that was saved",
+        )
+        for key, value in facts.items()
+        if state.get(key) != value
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -> None:
+    """Raise `InputError` unless a rank of as many may go on from `state`; `remembers` says whether
+    steps of the method depend on earlier ones."""
+    problems = []
+    if remembers and state["workers"] != worker.count:
+        told = f"the state is of {state['workers']} ranks, now {worker.count} train"
+        hint = "ranks hold back gradients of their own: train on as many, or begin without a state"
+        problems.append(Problem(message=told, place="workers", hint=hint))
+    elif remembers and state["rank"] != worker.rank:
+        told = f"the state is of rank {state['rank']}, this is rank {worker.rank}"
+        hint = "save and load a state on every rank, in a file of its own"
+        problems.append(Problem(message=told, place="rank", hint=hint))
+    if problems:
+        raise InputError(problems)
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """Turn what goes wrong with a state that somebody has changed into an `InputError`."""
+    try:
+        yield
+    except (CannotBeKeptError, LookupError, TypeError, ValueError, AttributeError) as error:
+        message = f"is damaged: {type(error).__name__}: {error}"
+        raise InputError(Problem(message=message, place="state", hint=_WRITER)) from error
+
+
+def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[BucketLayout]:
+    """The buckets of a state. Raises `InputError` where they are of another model than one with
+    these parameters."""
+    layouts = []
+    for number, bucket in state["buckets"].items():
+        slices = (
+            TensorSlice(name=name, shape=tuple(shape), offset=offset, index=index)
+            for name, shape, offset, index in bucket["slices"]
+        )
+        layouts.append(BucketLayout(index=number, slices=tuple(slices)))
+    found = {(piece.name, piece.index, piece.shape) for one in layouts for piece in one.slices}
+    if layouts and (odd := found ^ set(trained)):
+        message = f"the state is of another model: {min(odd)[0]} differs"
+        hint = "load it into the hook of the model that was saved"
+        raise InputError(Problem(message=message, place="model", hint=hint))
+    return layouts
+
+
+def recall(
+    member: Compressor, state: Mapping[str, Any], layout: BucketLayout, device: torch.device
+) -> None:
+    """Bring the fresh member of a bucket to a state, on the device of the gradients."""
+    bucket = state["buckets"][layout.index]
+    tensors = {
+        name: one.to(device if name in bucket["on_device"] else "cpu").clone()
+        for name, one in bucket["tensors"].items()
+    }
+    vars(member).update(restored(bucket["state"], tensors, _memory(member)))
+
+
+def _memory(member: Compressor) -> dict[str, Any]:
+    return {name: value for name, value in vars(member).items() if name not in _FIXED}

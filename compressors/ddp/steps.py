@@ -1,0 +1,172 @@
+"""One iteration of a deployed method as a transaction: all of its buckets count, or none does.
+
+A bucket is exchanged while the backward pass goes on; an overflow may appear in a later one.
+
+- **Harmless.** A gradient that is not finite takes part as zeros. All ranks ask for the same
+  collectives as ever, and none waits for another.
+- **Agreed.** Ranks take the maximum of one number an iteration, beside the exchange of the last
+  bucket: whether a gradient of theirs was not finite. A sum in 16 bits or an update that is not
+  finite is so on all ranks, and needs no agreement.
+- **Undone.** Then the members are what they were before the iteration: copies are made before
+  each exchange and dropped at the end.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gcsim.compressors.base import Compressor
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.scans import all_finite
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.mistakes import own_mistakes
+from gcsim.compressors.participation import check_finite
+from gcsim.compressors.requests import AllReduce, Request
+from gcsim.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    Future = torch.futures.Future[Any]
+
+Members = dict[int, tuple[BucketLayout, Compressor]]
+"""By number of the bucket."""
+_SHOWN = 4
+"""Ranks that an error names."""
+_HINT = "skip the batch; with a GradScaler: ddp_hook(..., scaler=scaler)"
+
+
+class NotFiniteError(InputError):
+    """The gradients of an iteration cannot be exchanged; the hook goes on with the next one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Part:
+    """A bucket as DDP has it, from its gradient to its update."""
+
+    layout: BucketLayout
+    buffer: Tensor
+    promise: Future
+    gradient: Tensor | None = None
+    update: Tensor | None = None
+
+
+class Step:
+    """One iteration on one rank; used by the thread that exchanges."""
+
+    def __init__(self, number: int, loss: float | None, *, regrouped: bool) -> None:
+        self.number = number
+        """Of the compressor; negative before it takes part."""
+        self.loss = loss
+        self.regrouped = regrouped
+        """Whether DDP's buckets are not yet those that the members know."""
+        self.scale = 1.0
+        """Of the loss."""
+        self.parts: list[Part] = []
+        self.own_problems: list[Problem] = []
+        """This rank's alone."""
+        self.shared_problem: Problem | None = None
+        """The same on all ranks."""
+        self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
+
+    def bucket(self, layout: BucketLayout, gradient: Tensor) -> Bucket:
+        """A bucket that a member exchanges."""
+        return Bucket(layout=layout, gradient=gradient, loss=self.loss)
+
+    def unscale(self, part: Part) -> Tensor:
+        """Return the gradient of `part`: float32, finite, of the loss without its scale."""
+        gradient = part.buffer.float()
+        try:
+            check_finite(self.bucket(part.layout, gradient))
+        except InputError as error:
+            self.own_problems += [replace(each, hint=_HINT) for each in error.problems]
+            gradient = torch.zeros_like(gradient)
+        part.gradient = gradient if self.scale == 1.0 else gradient / self.scale
+        return part.gradient
+
+    def remember(self, members: Members, number: int) -> None:
+        """Copy the member of a bucket before it takes part.
+
+        Raises `InputError` for a user's that cannot be copied.
+        """
+        self._before[number] = None
+        if number not in members:
+            return
+        layout, member = members[number]
+        same = {id(each): each for each in (layout, member.worker, member.parameters)}
+        with own_mistakes(type(member), "__init__"):
+            self._before[number] = layout, copy.deepcopy(member, same)
+
+    def undo(self, members: Members) -> None:
+        """Bring the members to what they were before this iteration."""
+        for number, before in self._before.items():
+            if before is None:
+                members.pop(number, None)
+            else:
+                members[number] = before
+
+    def scaled(self, part: Part, update: Tensor) -> None:
+        """Give `part` its update, float32 `[n]`, as DDP takes it: scaled like the gradient."""
+        part.gradient = None
+        part.update = (update if self.scale == 1.0 else update * self.scale).to(part.buffer)
+        if not all_finite(part.update.float()):
+            hint = "lower the learning rate or the loss scale"
+            self.shared_problem = _problem(part.update, "the update", hint)
+
+    def error(self, title: str, group: Any, agreed: bool) -> NotFiniteError:
+        """The error of this iteration, the same on all ranks; where they have agreed on it, they
+        tell each other."""
+        import torch.distributed as dist
+
+        problems = [self.shared_problem] if self.shared_problem else []
+        if agreed:
+            everybody: list[Any] = [None] * dist.get_world_size(group)
+            mine = [(p.place, p.message, p.hint) for p in self.own_problems[:1]]
+            dist.all_gather_object(everybody, mine, group=group)
+            problems = [
+                Problem(place=f"rank {rank}, {place}", message=message, hint=hint)
+                for rank, told in enumerate(everybody)
+                for place, message, hint in told
+            ]
+        places = (", ".join(filter(None, (title, each.place))) for each in problems)
+        named = [replace(p, place=place) for p, place in zip(problems, places, strict=True)]
+        return NotFiniteError(named[:_SHOWN])
+
+    def end(self, results: Sequence[Any]) -> None:
+        """Hand DDP an update or an exception for each of its buckets, and forget them."""
+        for part, result in zip(self.parts, results, strict=True):
+            part.promise.set_result(result)
+        self.parts.clear()
+        self._before.clear()
+
+
+def check_sum(request: Request, reply: Any) -> None:
+    """Raise `NotFiniteError`, on all ranks, for a sum that 16 bits cannot hold."""
+    narrow = (torch.float16, torch.bfloat16)
+    if isinstance(request, AllReduce) and reply.dtype in narrow and not reply.isfinite().all():
+        name = f"the sum over the workers in {str(reply.dtype).removeprefix('torch.')}"
+        hint = "lower the loss scale, or choose a method that sends float32"
+        raise NotFiniteError(_problem(reply, name, hint))
+
+
+def _problem(values: Tensor, name: str, hint: str) -> Problem:
+    wrong = int((~values.isfinite()).sum())
+    message = f"{wrong} of {values.numel()} elements of {name} are not finite"
+    return Problem(message=message, hint=hint)
+
+
+def regroup(parts: Sequence[Part], layouts: Sequence[BucketLayout], exchange: Any) -> list[Tensor]:
+    """Exchange the gradients of `parts` by buckets of `layouts`; the updates, by part.
+
+    `exchange` takes a layout and its gradient, float32 `[n]`, to the update.
+    """
+    pieces: dict[int, Tensor] = {}
+    for part in parts:
+        assert part.gradient is not None
+        pieces |= {piece.index: flat for piece, flat in part.layout.views(part.gradient)}
+    for layout in layouts:
+        gradient = torch.cat([pieces[piece.index] for piece in layout.slices])
+        update = exchange(layout, gradient)
+        pieces |= {piece.index: flat for piece, flat in layout.views(update)}
+    return [torch.cat([pieces[piece.index] for piece in p.layout.slices]) for p in parts]

@@ -1,0 +1,156 @@
+"""State as plain data: tensors by name, and lists, text and numbers that say where they belong.
+
+Every compressor's memory can be written so: tensors, numbers, text, and the lists, dicts and
+objects that hold them. Reading makes objects of classes alone that are loaded already and are
+compressors, parameters, dataclasses, or part of gcsim's own compressors, and calls none of their
+code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from gcsim.compressors.base import Compressor
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.errors import GcsimError
+
+_PLAIN = (type(None), bool, int, float, str)
+_Numbered = dict[int, tuple[str, Tensor]]
+"""Tensors and their names, by identity."""
+
+
+class CannotBeKeptError(GcsimError):
+    """A compressor holds something that is no tensor, number, text, or a collection of such."""
+
+
+def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
+    """Return `value` as data that JSON can hold, and copies of its tensors by name.
+
+    Raises `CannotBeKeptError`.
+    """
+    found: _Numbered = {}
+    structure = _written(value, found)
+    return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}
+
+
+def restored(saved: Any, tensors: Mapping[str, Tensor], old: Any = None) -> Any:
+    """Return the value of `plain`'s data, made in `old` where that can be changed: tensors and
+    objects that it has stay the same. Other tensors are those of `tensors` themselves."""
+    return _read(saved, tensors, old)
+
+
+def _written(  # noqa: PLR0911 (a case each)
+    value: Any, tensors: _Numbered
+) -> Any:
+    """As JSON: plain values as they are, all else a list that begins with its kind."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, torch.Tensor):
+        name, _ = tensors.setdefault(id(value), (str(len(tensors)), value))
+        return ["tensor", name]  # one that stands in two places is one again
+    if isinstance(value, np.ndarray):
+        return ["array", _written(torch.from_numpy(np.ascontiguousarray(value)), tensors)]
+    if isinstance(value, np.generic):
+        return ["scalar", _written(torch.from_numpy(np.asarray(value)), tensors)]
+    if isinstance(value, torch.dtype):
+        return ["dtype", str(value).removeprefix("torch.")]
+    if isinstance(value, Mapping):
+        pairs = [[_written(k, tensors), _written(each, tensors)] for k, each in value.items()]
+        return ["dict", pairs]
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, [_written(each, tensors) for each in value]]
+    if isinstance(value, type) and _may_be_made(value):
+        return ["class", _path(value)]
+    path = _path(type(value))
+    if isinstance(value, BaseModel):
+        return ["parameters", path, _written(dict(value), tensors)]
+    if _may_be_made(type(value)):
+        return ["object", path, _written(_attributes(value), tensors)]
+    raise CannotBeKeptError(f"a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return dict(vars(value))
+
+
+def _may_be_made(cls: type) -> bool:
+    ours = cls.__module__.startswith("gcsim.compressors.") and hasattr(cls, "__dict__")
+    return ours or is_dataclass(cls) or issubclass(cls, BaseModel | Compressor)
+
+
+def _read(  # noqa: PLR0911 (a case each)
+    saved: Any, tensors: Mapping[str, Tensor], old: Any = None
+) -> Any:
+    """What was written, in the place of `old` where that can be changed."""
+    if isinstance(saved, _PLAIN):
+        return saved
+    kind, *content = saved
+    if kind == "tensor":
+        tensor = tensors[content[0]]
+        if (
+            isinstance(old, torch.Tensor)
+            and old.shape == tensor.shape
+            and old.dtype == tensor.dtype
+        ):
+            return old.copy_(tensor)
+        return tensor
+    if kind == "array":
+        return _read(content[0], tensors).numpy()
+    if kind == "scalar":
+        return _read(content[0], tensors).numpy()[()]
+    if kind == "dtype":
+        return getattr(torch, content[0])
+    if kind == "class":
+        return _loaded(content[0])
+    if kind == "dict":
+        return _read_dict(content[0], tensors, old)
+    if kind in ("list", "tuple"):
+        olds = old if isinstance(old, Sequence) and len(old) == len(content[0]) else None
+        olds = olds or [None] * len(content[0])
+        found = [_read(each, tensors, one) for each, one in zip(content[0], olds, strict=True)]
+        return tuple(found) if kind == "tuple" else found
+    if kind == "parameters":
+        return old if old is not None else _loaded(content[0])(**_read(content[1], tensors))
+    return _read_object(content, tensors, old)
+
+
+def _read_dict(pairs: Any, tensors: Mapping[str, Tensor], old: Any) -> dict[Any, Any]:
+    target: dict[Any, Any] = old if isinstance(old, dict) else {}
+    before = dict(target)
+    target.clear()
+    for key, each in pairs:
+        name = _read(key, tensors)
+        target[name] = _read(each, tensors, before.get(name))
+    return target
+
+
+def _read_object(content: Any, tensors: Mapping[str, Tensor], old: Any) -> Any:
+    path, saved = content
+    cls = _loaded(path)
+    made = old if type(old) is cls else object.__new__(cls)
+    for name, value in _read(saved, tensors, _attributes(made) if made is old else None).items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _loaded(path: str) -> Any:
+    """A class that is there already."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and _may_be_made(found)):
+        raise CannotBeKeptError(path)
+    return found

@@ -1,0 +1,58 @@
+"""Overflows and restarts under DDP leave no trace: every method, in processes on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compressors.ddp.plan import carried, start_ranks
+from tests.compressors.ddp.trials import SITUATIONS
+
+CASES = carried()
+
+
+Results = Callable[[str], list[list[list[str]]]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Results of two ranks' job, which are started once for both jobs."""
+
+    @cache
+    def outcome() -> list[Any]:
+        return start_ranks(tmp_path_factory.mktemp("2"), 2, "trials", "situations", timeout=200)
+
+    return lambda job: outcome()[job == "situations"]
+
+
+def expect_nothing(of_ranks: list[list[list[str]]]) -> None:
+    """Of each method, on each rank."""
+    assert [len(found) for found in of_ranks] == [len(CASES)] * len(of_ranks)
+    wrong = [
+        f"{name} {parameters}, rank {rank}: {problem}"
+        for rank, found in enumerate(of_ranks)
+        for (name, parameters), problems in zip(CASES, found, strict=True)
+        for problem in problems
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_overflows_and_restarts_leave_no_trace(ranks: Results) -> None:
+    """Each method with a scaler, and saved in one way."""
+    expect_nothing(ranks("trials"))
+
+
+@pytest.mark.parametrize("number", range(len(SITUATIONS)), ids=list(SITUATIONS))
+def test_situation(ranks: Results, number: int) -> None:
+    assert [found[number] for found in ranks("situations")] == [[], []]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 4])
+def test_each_method_is_skipped_and_saved_in_every_way(tmp_path: Path, count: int) -> None:
+    (found,) = start_ranks(tmp_path, count, "all_trials", timeout=900)
+    expect_nothing(found)
