@@ -49,8 +49,11 @@ def cache_folder() -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`.
 
-    Raises `InputError` that names the destination when the disk is full or not writable.
+    Raises `InputError` that names the destination when the disk is full or not writable, or the
+    destination is no file's name.
     """
+    if not path.name:
+        raise InputError("is a folder", place=str(path), hint="name a file in it")
     held: tuple[Path, int] | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

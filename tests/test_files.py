@@ -150,3 +150,14 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -> N
         full_disk()
     assert path.read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", [".", "", "/", "a/.", ".."])
+def test_a_folder_is_no_file_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(InputError, match=r"is a folder|cannot write"):
+        files.write_text(Path(name), "x")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a"]
