@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from gcsim.cli.app import app
+from gcsim.integrations import Recorder
+from gcsim.traces.storage.store import Trace
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,29 @@ def test_missing_tensorboard_is_told_before_anything_is_trained(
     assert done.output.startswith("--tensorboard: error: needs tensorboard, which is not installed")
     assert "pip install 'gcsim[tensorboard]'" in done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recording_ends_with_its_training_whatever_ends_it(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+
+    def train(recorder: Recorder, steps: int) -> list[bool]:
+        recorder.begin(net, None)
+        done = []
+        for _ in range(steps):
+            net.zero_grad()
+            net(torch.ones(4, 3)).sum().backward()
+            done.append(recorder.step())
+        return done
+
+    recorder = Recorder(tmp_path / "trace", {"iterations": 3, "timed": 1, "quiet": True})
+    for end in (lambda: recorder.end(KeyboardInterrupt()), lambda: None):  # the latter: unnoticed
+        assert train(recorder, 2) == [False, False]
+        end()
+    assert train(recorder, 4) == [False, False, False, True]
+    recorder.end()
+    assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+    assert Trace.open(tmp_path / "trace").iterations == 3
+    assert train(recorder, 5) == [False] * 5  # a complete trace stays as it is
+    recorder.end()
+    assert not net._forward_pre_hooks
+    assert not any(parameter._backward_hooks for parameter in net.parameters())

@@ -11,61 +11,72 @@ what `accelerator.prepare` returns (docs/integrations.md).
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from gcsim.compressors.ddp.hook import ddp_hook
-from gcsim.integrations import framework
-from gcsim.traces.recording.recording import record
+from gcsim.integrations import Deployer, Recorder, framework
 
 _Callback: Any = framework("transformers", extra="huggingface").TrainerCallback
 
 
-class RecordGradients(_Callback):  # type: ignore[misc]  # Any to a type checker
+class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a type checker
     """Record the gradients of `trainer`'s training in `folder`, a new folder, as `gcsim.record`.
 
     An iteration is a step of the optimiser, with all micro-batches of `gradient_accumulation_steps`
     in it. Gradients are those before clipping; losses are not recorded, because callbacks are not
     given them. `options` are those of `gcsim.record`. With `then_stop` the training ends when the
-    trace is complete. Raises `InputError` as `gcsim.record` does.
+    trace is complete. A training that raises leaves nothing; one after a complete trace is not
+    recorded. Raises `InputError` as `gcsim.record` does.
     """
 
     def __init__(
         self, trainer: Any, folder: str | Path, *, then_stop: bool = False, **options: Any
     ) -> None:
-        self.recording: Any = None
-        """The `Recording`, from the first step on."""
-        self._trainer, self._folder = trainer, folder
-        self._then_stop, self._options = then_stop, options
+        super().__init__(folder, options)
+        self._trainer, self._then_stop = trainer, then_stop
+        train = trainer.train
+
+        @wraps(train)
+        def recorded(*given: Any, **named: Any) -> Any:
+            try:
+                return train(*given, **named)
+            except BaseException as error:  # of which callbacks are not told
+                self.end(error)
+                raise
+
+        trainer.train = recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Attach the hooks to the model as the loop calls it."""
-        scaler = getattr(self._trainer.accelerator, "scaler", None)
-        options = {"scaler": scaler, **self._options}
-        self.recording = record(self._trainer.model_wrapped, self._folder, **options)
-        self.recording.__enter__()
+        self.begin(self._trainer.model_wrapped, _scaler_of(self._trainer))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The optimiser has stepped."""
-        if self.recording.step() and self._then_stop:
+        if self.step() and self._then_stop:
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """A training that was shorter gives a shorter trace."""
-        self.recording.__exit__(None, None, None)
+        self.end()
 
 
-class CompressGradients(_Callback):  # type: ignore[misc]
+class CompressGradients(Deployer, _Callback):  # type: ignore[misc]
     """Exchange the gradients of `trainer`'s training by a compressor, as `gcsim.ddp_hook`.
 
     Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also for one process
-    alone, where nothing is exchanged.
+    alone, where nothing is exchanged. The trainer's `GradScaler` is the hook's. A second training
+    of the same model goes on with its memory.
     """
 
     def __init__(self, trainer: Any, compressor: Any, **options: Any) -> None:
-        self.hook = ddp_hook(compressor, **options)
+        super().__init__(compressor, options)
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Register on every rank, before the first step."""
-        self.hook.register(self._trainer.model_wrapped)
+        self.register(self._trainer.model_wrapped, _scaler_of(self._trainer))
+
+
+def _scaler_of(trainer: Any) -> Any:
+    return getattr(trainer.accelerator, "scaler", None)

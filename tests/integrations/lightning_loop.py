@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,6 +21,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from gcsim.integrations.lightning import CompressGradients, RecordGradients
 
 STEPS = 12
+
+
+class FailsError(Exception):
+    """Of a training."""
+
+
+class Fails(Callback):  # type: ignore[misc]  # Any to a type checker
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 2:
+            raise FailsError
 
 
 class Digits(LightningModule):  # type: ignore[misc]  # Any to a type checker
@@ -51,15 +63,28 @@ def trained(folder: Path, processes: int, job: str) -> dict[str, Any]:
     elif job != "plain":
         compressor, parameters = {
             "none": ("none", {}), "topk": ("topk", {"ratio": 0.05}),
-        }[job]  # fmt: skip
+        }[job.removesuffix(" twice")]  # fmt: skip
         callbacks += [CompressGradients(compressor, **parameters)]
+    fails = job.endswith("fails")
+    callbacks += [Fails()] if fails else []
     strategy: Any = DDPStrategy(process_group_backend="gloo") if processes > 1 else "auto"
-    trainer = Trainer(
-        accelerator="cpu", devices=processes, strategy=strategy, max_steps=STEPS,
+    make = partial(
+        Trainer, accelerator="cpu", devices=processes, strategy=strategy,
         accumulate_grad_batches=2, callbacks=callbacks, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
     )  # fmt: skip
+    trainer = make(max_steps=STEPS)
+    if fails:
+        for _ in range(2):
+            with suppress(FailsError):
+                trainer.fit(module, loader())
+        left = sorted(one.name for one in folder.iterdir() if job in one.name)
+        hooks = sum(len(one._backward_hooks or ()) for one in module.parameters())
+        return {"left": left, "hooks": hooks + len(module.network._forward_pre_hooks)}
     trainer.fit(module, loader())
+    if job.endswith("twice"):
+        trainer.fit_loop.epoch_loop.max_steps = 2 * STEPS
+        trainer.fit(module, loader())
     compressed = [one.hook.step for one in callbacks if isinstance(one, CompressGradients)]
     return {
         "weights": {name: one.detach().clone() for name, one in module.named_parameters()},

@@ -100,6 +100,26 @@ def test_gradients_of_two_processes_travel_as_the_compressor_has_it(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_training_that_raises_leaves_no_recording(framework: str, tmp_path: Path) -> None:
+    """Two that raise after two steps, and then one that is recorded."""
+    found = loops(framework, tmp_path, 1, "record fails", "record twice")
+    assert found["record fails"] == [{"left": [], "hooks": 0}]
+    assert Trace.open(tmp_path / "record twice").iterations == 4
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_second_training_is_exchanged_too(framework: str, tmp_path: Path) -> None:
+    found = loops(framework, tmp_path, 2, "none twice", "topk twice")
+    for job, (first, second) in found.items():
+        assert same(first, second), job  # replicas stay equal
+    # Hugging Face keeps the wrapped model, and the hook goes on; Lightning wraps it anew, and the
+    # first iteration of each training is exchanged uncompressed
+    steps = 2 * STEPS - 2 if framework == "huggingface" else STEPS - 2
+    assert found["topk twice"][0]["compressed"] == steps
+    assert not same(found["none twice"][0], found["topk twice"][0])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_no_ddp_model_is_refused(framework: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="is no DistributedDataParallel"):
         loops(framework, tmp_path, 1, "topk")
