@@ -72,7 +72,15 @@ class Segments:
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """`[tiles, 3]`: tensor, first element, element behind the last."""
-        return tiles_of(self.length, self.column(TILE))
+        return self.tiles_of(self.length)
+
+    def tiles_of(self, counts: Column) -> NDArray[np.int64]:
+        """Tiles of so many elements of each tensor: `[tiles, 3]`."""
+        return tiles_of(counts, self._grain)
+
+    @cached_property
+    def _grain(self) -> Column:
+        return self.column(TILE)
 
     def column(self, values: ArrayLike) -> Column:
         """A number for each row, or one for all."""

@@ -47,7 +47,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import on_device, primitive
-from gcsim.compressors.segments import TILE, Column, Segments, starts, tiles_of
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
@@ -176,7 +176,7 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     k, coders = found.nonzero, found.flags & 0xF
     dtype = torch.float16 if found.flags[0] & HALF else torch.float32
     head = dtype.itemsize * k
-    if (found.size < head).any() or (found.flags & HALF != found.flags[0] & HALF).any():
+    if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
     values = taken(message, found.at, head, dtype)
     coded = taken(message, found.at + head, found.size - head)
@@ -228,14 +228,13 @@ def scatter_add(
     """
     data, numbers = array(coded), array(values.float())
     bad, raw, first = np.zeros(1, dtype=np.uint8), coders == Coder.RAW, starts(k)
-    for t in np.flatnonzero(raw & (sizes != 4 * k)):
-        raise damaged(f"{sizes[t]} bytes for {k[t]} indices of 32 bits")
+    if (wrong := raw & (sizes != 4 * k)).any():
+        raise damaged(f"{sizes[wrong]} bytes for {k[wrong]} indices of 32 bits")
     with written_back(out) as target:
         if raw.all():
-            tiles = tiles_of(k, segments.column(TILE))
             in_tiles(
-                _scatter, tiles, data.view(np.uint32), numbers, first, segments.table,
-                np.float32(weight), target, bad,
+                _scatter, segments.tiles_of(k), data.view(np.uint32), numbers, first,
+                segments.table, np.float32(weight), target, bad,
             )  # fmt: skip
         else:
             rows = zip(segments.table, starts(sizes), sizes, coders, k, first, strict=True)

@@ -38,7 +38,7 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int, coding: LevelCod
     `codes` are q + s, uint8, one tensor's behind the other's.
     """
     bodies, sent = [], segments.length.copy()
-    for t, own in enumerate(codes.split(segments.length.tolist())):
+    for t, own in enumerate(torch.split(codes, segments.length.tolist())):
         if coding == "digits":
             bodies.append(pack_digits(own, 2 * steps + 1))
         elif coding == "elias_dense":
@@ -73,7 +73,7 @@ def each_decoded(
 ) -> Tensor:
     """`decoded_levels`, tensor by tensor."""
     codes = []
-    pieces = body.split(sizes.tolist())
+    pieces = torch.split(body, sizes.tolist())
     for own, n, k in zip(pieces, segments.length.tolist(), sent.tolist(), strict=True):
         if coding == "digits":
             codes.append(unpack_digits(own, n, 2 * steps + 1))

@@ -88,12 +88,12 @@ def largest(
         if strange[0]:
             raise InputError(NO_NUMBER)
         for t, block in zip(long, starts(blocks)[long], strict=True):
-            own = source[table[t, 0] : table[t, 0] + length[t]]
+            part = source[table[t, 0] : table[t, 0] + length[t]]
             out = slice(first[t], first[t] + k[t])
             some = slice(block, block + blocks[t])
-            indices[out], taken[out] = chosen_among(own, int(k[t]), marks.of(int(t), some))
+            indices[out], taken[out] = chosen_among(part, int(k[t]), marks.of(int(t), some))
             if memory is not None:
-                in_parallel(clear_at, int(k[t]), own, indices[out])
+                in_parallel(clear_at, int(k[t]), part, indices[out])
     return tensor(indices, values), tensor(taken, values)
 
 

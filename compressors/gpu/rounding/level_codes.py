@@ -40,8 +40,8 @@ def coded_levels(
     """For Elias codes the host waits twice at most."""
     elements = segments.length.tolist()
     if coding == "digits":
-        body, sizes = coded_digits(codes, elements, 2 * steps + 1)
-        return body, np.array(sizes), segments.length
+        body, many = coded_digits(codes, elements, 2 * steps + 1)
+        return body, np.array(many), segments.length
     tensors = torch.arange(len(elements), device=codes.device)
     owner = spread(tensors, elements)
     travels = torch.ones_like(owner)

@@ -74,7 +74,7 @@ def add_coded_levels(
 def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Parts:
     """Parts in tiles of groups, with begins, first norms, places, cells' sizes, and more."""
     elements = cells.segments.length.tolist()
-    known = cells.segments.begin, cells.first, at, cells.size
+    known = [each.tolist() for each in (cells.segments.begin, cells.first, at, cells.size)]
     return parts_of(like, elements, [tiles(n) for n in elements], *known, *columns)
 
 

@@ -20,7 +20,7 @@ from gcsim.compressors.segments import Segments
 def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.float64]:
     """The host waits once."""
     elements = segments.length.tolist()
-    parts = parts_of(values, elements, [blocks(n) for n in elements], segments.begin)
+    parts = parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist())
     largest = values.new_empty(parts.firsts[-1], dtype=torch.int32)
     sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
     launch_parts(_moments, parts, values.contiguous(), largest, sums, parts.firsts[-1], BLOCK=BLOCK)

@@ -112,7 +112,10 @@ class TernGrad(Compressor[TernGradParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters
         found = magnitudes_and_spreads(bucket.gradient, Segments.of(bucket.layout))
-        pairs = [clipping(*each, chosen.clip, chosen.scalar) for each in found.tolist()]
+        pairs = [
+            clipping(largest, spread, chosen.clip, chosen.scalar)
+            for largest, spread in found.tolist()
+        ]
         bounds = np.array([bound for bound, _ in pairs], dtype=np.float32)
         scalars = bucket.gradient.new_tensor([scalar for _, scalar in pairs])
         if chosen.shared:

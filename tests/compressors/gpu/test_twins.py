@@ -39,7 +39,7 @@ from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
-from tests.compressors.shared import layout_of_shapes
+from tests.compressors.shared import fold_nesterov, layout_of_shapes
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
@@ -171,7 +171,7 @@ def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
     average = values, other, memory, scales[:1]
     ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (signs.fold, (values, memory, scales, length), {}),
-        (signs.fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
+        (fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
         (signs.fold_average, average, {"decay": 0.9, "norm": "rms"}),
     ]
     for folding, given_tensors, options in ways:
@@ -318,7 +318,7 @@ def test_values_are_added_at_their_coded_places(
     expected, start = out.clone(), 0
     for one, begin in zip(each, segments.begin.tolist(), strict=True):
         own = values[start : start + len(one)].float()
-        expected[begin + one] += np.float32(1 / 3) * own
+        expected[begin + one] += own * float(np.float32(1 / 3))
         start += len(one)
     given_ = segments, coded, sizes, columns, values, k, 1 / 3
     (_, (added, *_)), (_, (also, *_)) = both_outcomes(scatter_add, out, *given_)
