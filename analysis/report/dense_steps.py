@@ -11,7 +11,7 @@ from gcsim.scenarios.result import Result
 
 def dense_at_first(result: Result) -> list[str]:
     """A sentence that names the methods with `dense_steps`; none where there are none."""
-    entries: Any = result.scenario["compressors"]
+    entries: Any = result.scenario.get("compressors", ())
     told = [
         f"{entry['label']} ({_share(entry['dense_steps'])})"
         for entry in entries

@@ -11,7 +11,8 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   hands them over (the same on all ranks), while the backward pass goes on. It has a process group
   of its own, so that no other collective comes in between. (PyTorch's PowerSGD hook issues
   collectives from callbacks, whose order may differ between ranks: on Gloo with several buckets
-  it may hang.)
+  it may hang.) It waits as long as the model's own, and in its first steps ranks compare what they
+  ask for (`deadlines.py`, `alike.py`).
 - **Steps** are counted by exchanged iterations: passes under `no_sync` accumulate and do not count.
   The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
   its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor

@@ -227,6 +227,8 @@ def _model_details(entry: Entry) -> Iterator[RenderableType]:
 
 
 def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
+    from gcsim.compressors.options.method import OPTIONS
+
     yield from map(Text, _compressor_lines(entry))
     if entry["summary"]:
         yield from ("", Text(entry["summary"].split("\n\n")[0]))
@@ -235,6 +237,8 @@ def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
     if entry["without_server"]:
         yield Text(push_pull_line(entry))
     yield from ("", _parameters(entry["parameters"]))
+    if entry["family"] != "dense":
+        yield from ("", Text(f"options of any method: {', '.join(OPTIONS)} (docs/scenarios.md)"))
 
 
 def _device_details(entry: Entry) -> Iterator[RenderableType]:
