@@ -111,7 +111,7 @@ def measure(
         if is_users(subject.compressor):
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
-    shelf = _Shelf(gradients, workers)
+    shelf = _Shelf(gradients, layouts[0], workers)
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
@@ -158,15 +158,17 @@ class _Shelf:
     Those of a bucket are kept for the next compressor while there is room.
     """
 
-    def __init__(self, gradients: Gradients, workers: int) -> None:
+    def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
+        self.layout = layout
         self.workers = workers
         self._gradients = gradients
         self._kept: dict[int, dict[tuple[int, int], Bucket]] = {}
         """By bucket, then by iteration and worker."""
+        self.open(layout)
 
     def open(self, layout: BucketLayout) -> None:
         """Go on with a bucket; that of before is dropped where all kept ones take too much."""
-        if self._kept_bytes() > KEPT_BYTES and self.layout != layout:
+        if layout != self.layout and self._kept_bytes() > KEPT_BYTES:
             del self._kept[self.layout.index]
         self.layout = layout
         self._buckets = self._kept.setdefault(layout.index, {})
