@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.errors import UNPRINTABLE, InputError, Problem
+from gcsim.files import open_file
 from gcsim.rules import rule, shown
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def read_object(
     Raises `refusal` when it cannot be read, is too large, is no JSON, or no mapping.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
         raise refusal(f"cannot be read: {error.strerror}", place=place, hint=hint) from error

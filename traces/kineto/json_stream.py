@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError
+from gcsim.files import open_file
 from gcsim.traces.kineto.execution_trace import as_events
 from gcsim.traces.kineto.refused import (
     FLIGHT_RECORDER_JSON,
@@ -56,7 +57,7 @@ def events(path: Path) -> Iterator[Event]:
     with times.
     """
     try:
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             head = raw.read(_HEAD)
             zipped = head[:2] == b"\x1f\x8b"
             if is_pickle(head):

@@ -12,6 +12,7 @@ dense training (open loop): what a compressor delivers does not move the weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -229,6 +230,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
             while len(note.scores) <= index:
                 note.scores.append(ErrorMetrics())
             errors.settle(note.scores[index])
+            _require_finite(cls, note.scores[index], first + number)
     note.exchanges.append(exchanges)
 
 
@@ -258,6 +260,16 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
 def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
     if any(not torch.equal(updates[0], other) for other in updates[1:]):
         raise _apart(cls, f"updates differ at step {step}")
+
+
+def _require_finite(cls: type[Compressor], score: ErrorMetrics, step: int) -> None:
+    if math.isfinite(score.update) and math.isfinite(score.difference):
+        return
+    found = f"the mean of its workers' updates at step {step} is beyond float32"
+    if not is_users(cls):
+        raise InternalError(f"{cls.about.title}: {found}")
+    place = f"{cls.about.title}, {location_of_class(cls)}"
+    raise InputError(found, place=place, hint="an update has about the size of the gradients")
 
 
 def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:

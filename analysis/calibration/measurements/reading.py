@@ -20,6 +20,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
 )
 from gcsim.analysis.calibration.measurements.formats import FORMATS
 from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
+from gcsim.files import open_file
 from gcsim.json_file import LARGEST as LARGEST_FILE
 from gcsim.scenarios.reading.document import read_text
 from gcsim.traces.kineto.refused import FLIGHT_RECORDER_JSON, is_pickle
@@ -101,7 +102,7 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
 
 def _refuse_pickle(path: Path) -> None:
     """What cannot be opened is told by who reads it."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_file(path) as file:
         if is_pickle(file.read(2)):
             raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
 
