@@ -19,6 +19,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +43,8 @@ def cache_folder() -> Path:
     """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`; it may not exist."""
     chosen = os.environ.get("GCSIM_CACHE_DIR")
     found = Path(chosen or platformdirs.user_cache_dir("gcsim", False))
+    with suppress(RuntimeError):
+        found = found.expanduser()
     return Path("/nonexistent") / found if found.parts[:1] == ("~",) else found  # no home is known
 
 
@@ -254,10 +257,32 @@ def waiting_for(path: Path) -> Iterator[None]:
 
     Where a file system has no locks, two may be inside. Raises `OSError` when there can be no file.
     """
-    with path.open("w") as file:
+    handle = open_lock(path, os.O_RDONLY)
+    try:
         with suppress(OSError):
-            lock(file, wait=True)
+            lock(handle, wait=True)
         yield
+    finally:
+        os.close(handle)
+
+
+def open_lock(path: Path, access: int) -> int:
+    """Open a lock's file, which is made where it is missing: no link is followed, and what stands
+    in it stays."""
+    return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a user's file for reading. Raises `OSError`, also for a pipe or a device, which might
+    never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "is a pipe or a device, not a file", str(path))
 
 
 def sealed(body: bytes) -> bytes:

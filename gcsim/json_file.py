@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.errors import UNPRINTABLE, InputError, Problem
+from gcsim.files import open_file
 from gcsim.rules import rule, shown
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def read_object(
     """
     largest = LARGEST if largest is None else largest
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(largest + 1)
     except OSError as error:
         raise refusal(f"cannot be read: {error.strerror}", place=place, hint=hint) from error

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gcsim.errors import InputError
+from gcsim.files import open_file
 
 Source = gzip.GzipFile | BufferedReader
 Fault = Literal["is cut short", "is no JSON", "is nested too deeply"]
@@ -50,7 +51,7 @@ def opened(path: Path, refuse: Callable[[str], InputError]) -> Iterator[tuple[So
     Raises what `refuse` makes of the message, where the file cannot be read or unpacked.
     """
     try:
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file: Source = gzip.GzipFile(fileobj=raw) if zipped else raw
             yield file, file.peek(_HEAD)[:_HEAD]

@@ -17,6 +17,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
+from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
@@ -165,11 +166,15 @@ def measured(
 ) -> list[TrafficProfile]:
     """Stage 1 of some methods, here and now: on gradients as the scenario says, which with `keep`
     are kept in the cache. `made`: see `measure`."""
+    from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure
     from gcsim.traces.timing.allocator import keep_freed_memory
 
     keep_freed_memory()
+    for choice in choices:
+        if choice.kind not in REGISTRY:
+            refuse_side_channels(choice.kind, choice.parameters)
     methods = [method_of(choice.kind, choice.parameters) for choice in choices]
     subjects = [
         Subject(kind=choice.kind, compressor=method.compressor, parameters=method.parameters)

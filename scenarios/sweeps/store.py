@@ -25,7 +25,7 @@ from typing import Any
 import gcsim
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.files import lock, replacing, replacing_together
+from gcsim.files import lock, open_lock, replacing, replacing_together
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import (
@@ -39,6 +39,8 @@ from gcsim.scenarios.sweeps.points import Point, named
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
+_DIGITS = 20
+"""A process's number takes as much room as any other, so that the lock is never cut."""
 ELSEWHERE = "choose another folder with -o"
 
 
@@ -50,7 +52,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a+")
+        file = os.fdopen(open_lock(folder / ".lock", os.O_RDWR), "r+")
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise InputError(message, place=str(folder), hint=ELSEWHERE) from error
@@ -58,8 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock(file)
         except BlockingIOError:
-            file.seek(0)
-            message = f"another sweep (process {file.read().strip()}) is running in this folder"
+            message = f"another sweep (process {file.readline().strip()}) is running in this folder"
             hint = f"wait for it, or {ELSEWHERE}"
             raise InputError(message, place=str(folder), hint=hint) from None
         except OSError:  # a system without locks: two may be inside
@@ -67,8 +68,7 @@ def locked(folder: Path) -> Iterator[None]:
         if (folder / JSON).exists() and not (folder / HEADER).exists():
             message = f"holds a {JSON} that is not of a sweep"
             raise InputError(message, place=str(folder), hint=ELSEWHERE)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid():<{_DIGITS}}\n")
         file.flush()
         _remove_halves(folder)
         yield

@@ -12,6 +12,7 @@ dense training (open loop): what a compressor delivers does not move the weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -111,7 +112,7 @@ def measure(
         if is_users(subject.compressor):
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
-    shelf = _Shelf(gradients, workers)
+    shelf = _Shelf(gradients, layouts[0], workers)
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
@@ -158,15 +159,17 @@ class _Shelf:
     Those of a bucket are kept for the next compressor while there is room.
     """
 
-    def __init__(self, gradients: Gradients, workers: int) -> None:
+    def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
+        self.layout = layout
         self.workers = workers
         self._gradients = gradients
         self._kept: dict[int, dict[tuple[int, int], Bucket]] = {}
         """By bucket, then by iteration and worker."""
+        self.open(layout)
 
     def open(self, layout: BucketLayout) -> None:
         """Go on with a bucket; that of before is dropped where all kept ones take too much."""
-        if self._kept_bytes() > KEPT_BYTES and self.layout != layout:
+        if layout != self.layout and self._kept_bytes() > KEPT_BYTES:
             del self._kept[self.layout.index]
         self.layout = layout
         self._buckets = self._kept.setdefault(layout.index, {})
@@ -227,6 +230,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
             while len(note.scores) <= index:
                 note.scores.append(ErrorMetrics())
             errors.settle(note.scores[index])
+            _require_finite(cls, note.scores[index], first + number)
     note.exchanges.append(exchanges)
 
 
@@ -256,6 +260,16 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
 def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
     if any(not torch.equal(updates[0], other) for other in updates[1:]):
         raise _apart(cls, f"updates differ at step {step}")
+
+
+def _require_finite(cls: type[Compressor], score: ErrorMetrics, step: int) -> None:
+    if math.isfinite(score.update) and math.isfinite(score.difference):
+        return
+    found = f"the mean of its workers' updates at step {step} is beyond float32"
+    if not is_users(cls):
+        raise InternalError(f"{cls.about.title}: {found}")
+    place = f"{cls.about.title}, {location_of_class(cls)}"
+    raise InputError(found, place=place, hint="an update has about the size of the gradients")
 
 
 def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:
