@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gcsim.analysis.report.dispersion import averaged, number, range_of
-from gcsim.scenarios.labels import DENSE as LABEL
+from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result, Row
 
 
@@ -17,7 +17,7 @@ def listed(names: Sequence[str]) -> str:
 
 def name_of(row: Row) -> str:
     """A row's label, where that can stand in a sentence."""
-    return "dense training" if row.label == LABEL else row.label
+    return "dense training" if row.label == DENSE else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
