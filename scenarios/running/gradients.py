@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder, remove_left, temporary_folder
-from gcsim.scenarios.load import loaded
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
 from gcsim.scenarios.sections.file import RECORDED
@@ -29,7 +28,7 @@ _GRADIENTS = "gradients-"
 
 
 def record(
-    scenario: str | os.PathLike[str] | Scenario,
+    scenario: Scenario,
     folder: Path,
     *,
     iterations: int | None = None,
@@ -42,8 +41,6 @@ def record(
 ) -> Path:
     """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
 
-    `scenario` is a YAML file, a shipped scenario's name, or a loaded one.
-
     With `times` also how long forward and backward take here, and when each gradient is ready:
     what `compute: {recorded: true}` replays.
 
@@ -52,7 +49,6 @@ def record(
     """
     from gcsim.traces.recording.model_traces import record_live
 
-    scenario = loaded(scenario)
     live = scenario.gradients
     if not isinstance(live, LiveGradients):
         raise InputError(

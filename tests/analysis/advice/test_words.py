@@ -150,7 +150,7 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     found = advice(asked(name, words, overrides), tell=told.append)
     assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
-    assert "of none, fp16, topk: measured now" in told[0]
+    assert "of dense, fp16, topk: measured now" in told[0]
     assert "network x2" in {one.words for one in found.changes}
     assert len(found.summary().splitlines()) <= MOST
 
