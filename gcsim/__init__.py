@@ -25,22 +25,29 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir
 
 if TYPE_CHECKING:
     from gcsim.analysis.advice.advice import Advice
-    from gcsim.api import Result, SweepResult, TrainingResult, advise, run, sweep, train
+    from gcsim.api import (
+        Result,
+        SweepResult,
+        TrainingResult,
+        advise,
+        record_scenario,
+        run,
+        sweep,
+        train,
+    )
     from gcsim.compressors.base import Compressor
     from gcsim.compressors.ddp.hook import ddp_hook
     from gcsim.errors import GcsimError, InputError
     from gcsim.scenarios.load import load_scenario
-    from gcsim.scenarios.running.gradients import record as record_scenario
     from gcsim.traces.recording.recording import record
 
 _MODULES = {
     "gcsim.analysis.advice.advice": "Advice",
-    "gcsim.api": "Result SweepResult TrainingResult advise run sweep train",
+    "gcsim.api": "Result SweepResult TrainingResult advise record_scenario run sweep train",
     "gcsim.compressors.base": "Compressor",
     "gcsim.compressors.ddp.hook": "ddp_hook",
     "gcsim.errors": "GcsimError InputError",
     "gcsim.scenarios.load": "load_scenario",
-    "gcsim.scenarios.running.gradients": "record>record_scenario",
     "gcsim.traces.recording.recording": "record",
 }
 

@@ -15,6 +15,8 @@ from gcsim.scenarios.sweeps import result as of_sweep
 from gcsim.scenarios.trained import result as of_training
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
 
     from gcsim.analysis.advice.advice import Advice
@@ -112,6 +114,20 @@ def run(
 
     found = loaded(scenario)
     return _shown(with_trained(found, simulate(found, cache=cache, progress=progress)))
+
+
+def record_scenario(
+    scenario: str | os.PathLike[str] | Scenario, folder: Path, **options: Any
+) -> Path:
+    """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
+
+    `scenario` is a YAML file, a shipped scenario's name, or a loaded one; `options` are those of
+    `gcsim.scenarios.running.gradients.record`, and so are the errors.
+    """
+    from gcsim.scenarios.load import loaded
+    from gcsim.scenarios.running.gradients import record
+
+    return record(loaded(scenario), folder, **options)
 
 
 def advise(

@@ -218,6 +218,8 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
         label = given.get("label")
+        if label == "":  # the schema says so
+            continue
         choices[key_path] = CompressorChoice(
             kind=given["kind"],
             label="" if label is None else str(label),
@@ -228,7 +230,9 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
     for key_path, choice in zip(choices, named, strict=True):
         if choice.label in first:
             place = document.place((*key_path, "label"))
-            message = f"two compressors are labelled {choice.label!r}"
+            stated = document.data["compressors"][key_path[1]]
+            named_as = (stated if isinstance(stated, dict) else {}).get("label", choice.label)
+            message = f"two compressors are labelled {named_as!r}"
             hint = f"first at {first[choice.label]}; give one a `label:` of its own"
             problems.append(Problem(place=place, message=message, hint=hint))
         first.setdefault(choice.label, document.place(key_path))

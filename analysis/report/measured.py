@@ -61,7 +61,7 @@ def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
     if len({other.rank for other in same}) < measured.workers:
         return None
     times = [[bucket.exchanged_s for bucket in other.buckets] for other in same]
-    return sum(map(min, zip(*times, strict=True)))
+    return float(sum(min(each) for each in zip(*times, strict=True)))
 
 
 def _run(measured: Measured) -> tuple[object, ...]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
 from gcsim.files import cache_folder, held, remove_left, remove_unused, temporary_folder
-from gcsim.scenarios.load import loaded
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.running.keys import gradients_key
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
@@ -34,7 +33,7 @@ KEPT_BYTES = 4 << 30
 
 
 def record(
-    scenario: str | os.PathLike[str] | Scenario,
+    scenario: Scenario,
     folder: Path,
     *,
     iterations: int | None = None,
@@ -47,8 +46,6 @@ def record(
 ) -> Path:
     """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
 
-    `scenario` is a YAML file, a shipped scenario's name, or a loaded one.
-
     With `times` also how long forward and backward take here, and when each gradient is ready:
     what `compute: {recorded: true}` replays.
 
@@ -57,7 +54,6 @@ def record(
     """
     from gcsim.traces.recording.model_traces import record_live
 
-    scenario = loaded(scenario)
     live = scenario.gradients
     if not isinstance(live, LiveGradients):
         raise InputError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -87,3 +88,11 @@ def servers_add(collectives: Collectives) -> bool:
 def few_cores(transport: str) -> Host | None:
     """The transport's prices where processes share few cores."""
     return transports().get(f"{transport}_few_cores", (Sums(), None))[1]
+
+
+def with_few_cores(transport: str, stated: Host) -> Host:
+    """What is stated of cores, with the transport's prices where processes share them."""
+    known = few_cores(transport)
+    if known is None:
+        return stated
+    return replace(known, cores=stated.cores, ranks=stated.ranks, in_flight=stated.in_flight)

@@ -65,7 +65,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert scenario.buckets.cap == 25 * 2**20
     assert isinstance(scenario.compute, PassTimes)
     assert (scenario.compute.forward, scenario.compute.backward) == (0.005, 0.01)
-    assert [choice.label for choice in scenario.compressors] == ["none", "top 1 %", "topk"]
+    assert [choice.label for choice in scenario.compressors] == ["dense", "top 1 %", "topk"]
     assert scenario.compressors[1].parameters["ratio"] == 0.01
     assert isinstance(scenario.gradients, LiveGradients)
     assert scenario.gradients.warmup_steps == 20

@@ -175,9 +175,9 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     words = Words(device="v100", nodes=2, network="1gbe")
     overrides = [*QUICK, "compressors=[none, fp16, topk]"]
     found = advice(asked(name, words, overrides), tell=told.append)
-    assert (found.shipped, found.measured) == ((), ("none", "fp16", "topk"))
+    assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
-    assert "of none, fp16, topk: measured now" in told[0]
+    assert "of dense, fp16, topk: measured now" in told[0]
     assert "network x2" in {one.words for one in found.changes}
 
 

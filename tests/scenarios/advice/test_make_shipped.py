@@ -100,14 +100,14 @@ def test_of_code_that_changed_there_is_none_and_it_is_measured(
     question = asked(None, words, ["compressors=[none, fp16]"])
     told: list[str] = []
     engine = Engine(question, tell=told.append)
-    assert (engine.came, engine.measured, told) == (("none", "fp16"), (), [])
+    assert (engine.came, engine.measured, told) == (("dense", "fp16"), (), [])
     before = shipped.code_of
     monkeypatch.setattr(
         shipped, "code_of", lambda model, name: before(model, name) + "new" * ("half" in str(name))
     )
     assert [line.partition(":")[0] for line in stale(one_model)] == ["cnn_digits.json.xz"] * 1
     engine = Engine(question, tell=told.append)
-    assert (engine.came, engine.measured) == (("none",), ("fp16",))
+    assert (engine.came, engine.measured) == (("dense",), ("fp16",))
     assert len(told) == 1
     assert "of fp16: measured now, about 5 s" in told[0]
 

@@ -31,8 +31,13 @@ FACTS = ModelFacts(
 
 
 @pytest.fixture
-def scenario_file(tmp_path: Path) -> Path:
-    """A scenario beside its trace: one iteration of two workers, without second moments."""
+def scenario_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario beside its trace: one iteration of two workers, without second moments.
+
+    The model is taken to have the trace's one tensor.
+    """
+    tensors = (("w", (3,)),)
+    monkeypatch.setattr("gcsim.scenarios.sections.model_table.known_parameters", lambda _: tensors)
     with TraceWriter(tmp_path / "trace") as writer:
         writer.begin(FACTS, [("w", (3,))])
         writer.iterations_that_fit(1, 2, False, None)

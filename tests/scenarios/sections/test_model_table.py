@@ -254,10 +254,10 @@ def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
     again = run(load(tmp_path), cache=False)
     assert [row.nmse for row in again.rows] == [row.nmse for row in result.rows]
     nmse = {row.label: row.nmse for row in result.rows}
-    assert nmse["none"] == 0
+    assert nmse["dense"] == 0
     assert 0 < (nmse["topk"] or 0) < 3
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
-    assert sent["none"] == 4 * (8 * 27 + 8 + 20480 + 10)
+    assert sent["dense"] == 4 * (8 * 27 + 8 + 20480 + 10)
     gradients = json.loads(result.to_json())["provenance"]["gradients"]
     assert gradients["source"] == "synthetic"
     assert "the default fit of gcsim" in gradients["fit"]

@@ -302,7 +302,7 @@ def test_a_stated_overlap_is_known_and_an_unstated_one_is_not(tmp_path: Path, ov
 
 
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
-    text = PLAIN.replace("network: 10gbe", "network: 10gbe, collectives: {transport: gloo}")
+    text = PLAIN.replace("transport: textbook", "transport: gloo")
     resolved = write(load(tmp_path, text).resolved)
     changed_later = load(tmp_path, resolved, "cluster.collectives.transport=nccl")
     assert not changed_later.cluster.collectives.stages  # what gloo does is not carried over
@@ -466,9 +466,9 @@ def test_a_custom_transport_names_its_algorithms(tmp_path: Path, missing: str) -
         "'custom' chooses no algorithm; name one: "
     )
     written = f"{{transport: custom, {missing}: auto, {named}}}"
-    text = PLAIN.replace("10gbe}", f"10gbe, collectives: {written}}}")
-    column = text.splitlines()[2].index("auto") + 1
-    assert problems(tmp_path, text)[0].startswith(f"a.yaml:3:{column}: error: ")
+    text = PLAIN.replace("{transport: textbook}", written)
+    column = text.splitlines()[7].index("auto") + 1
+    assert problems(tmp_path, text)[0].startswith(f"a.yaml:8:{column}: error: ")
     load(tmp_path, PLAIN, f"cluster.collectives={{transport: custom, {named}, {missing}: ring}}")
 
 

@@ -90,7 +90,7 @@ def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario
     result = train(scenario)
     predicted = run(replace(scenario, train=None), cache=False)
     tried = train_all(scenario, progress=SilentProgress())
-    for label in ("none", "fp16"):
+    for label in ("dense", "fp16"):
         one = next(t for t in tried if t.choice.label == label)
         wanted = [
             steps_to(scenario.train.target, found, 2)  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def test_steps_are_those_of_the_trajectories_and_seconds_those_of_a_run(scenario
 
 def test_speedups_compare_seed_with_seed(scenario: Scenario) -> None:
     result = train(replace(scenario, draws=0))  # a median of ratios is none of medians
-    dense, half = row(result, "none"), row(result, "fp16")
+    dense, half = row(result, "dense"), row(result, "fp16")
     gains = [
         before / after
         for before, after in zip(dense.seconds_to_target, half.seconds_to_target, strict=True)
@@ -130,7 +130,7 @@ def test_nearly_exact_methods_need_the_steps_of_dense_and_one_without_memory_get
     of dense), a thousandth of the elements at random and the rest lost do not train."""
     result = train(scenario)
     for label in ("fp16", "eight bits"):
-        found, dense = row(result, label), row(result, "none")
+        found, dense = row(result, label), row(result, "dense")
         assert found.reached == 2
         for own, other in zip(found.steps_to_target, dense.steps_to_target, strict=True):
             assert own is not None
@@ -172,7 +172,7 @@ def test_another_cluster_trains_nothing_again(
     assert [r.steps_to_target for r in other.rows][::2] == [r.steps_to_target for r in first.rows][
         ::2
     ]
-    seconds = [row(result, "none", 2).iteration_s or 0.0 for result in (other, first)]
+    seconds = [row(result, "dense", 2).iteration_s or 0.0 for result in (other, first)]
     assert seconds[0] > seconds[1]
 
 
@@ -232,7 +232,7 @@ def test_a_method_that_diverges_ends_early_and_its_row_says_why(tmp_path: Path) 
     assert found.speedup_to_target is None
     curves = [curve for curve in result.curves if curve.label == "wild"]
     assert all(curve.steps[-1] <= 30 for curve in curves)
-    assert row(result, "none").reached == 2
+    assert row(result, "dense").reached == 2
     json.loads(result.to_json(), parse_constant=pytest.fail)
     shown = plain(parts(result, 80), 80)
     assert "wild: 2 of 2 runs stopped early, diverged: step" in shown.replace("\n", " ")
@@ -275,7 +275,7 @@ def test_ones_own_data_are_what_the_page_shows(
     code, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     result = train(own_data(tmp_path, code, monkeypatch))
     assert result.data == "my_data:splits (800 samples)"
-    assert row(result, "none").final("accuracy")[0] > 95
+    assert row(result, "dense").final("accuracy")[0] > 95
     del work[:]
     train(own_data(tmp_path, code, monkeypatch))
     assert not work
@@ -324,7 +324,7 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
         wanted = row(trained, one.label, one.nodes)
         assert (one.seeds_trained, one.seeds_at_target) == (2, wanted.reached)
         assert one.steps_to_target_vs_dense == wanted.steps_against_dense
-        if one.label in ("none", "fp16"):
+        if one.label in ("dense", "fp16"):
             # both median over two seeds: of ratios here, of their inverses there
             assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.03)
     assert found.provenance["training"] == {
@@ -350,7 +350,7 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
     trained, found = train(scenario), gcsim.run(scenario)
     for one in found.rows:
         wanted = row(trained, one.label, one.nodes)
-        if one.label == "none":
+        if one.label == "dense":
             assert one.wire_bytes_over_training is None
             continue
         sent = one.wire_bytes_over_training or 0.0

@@ -36,7 +36,7 @@ def inputs(scenario: Scenario) -> dict[str, Input]:
 
 
 def check(scenario: Scenario, path: Path, settings: tuple[str, ...]) -> None:
-    known = {".".join(keys): value for keys, value in flat(scenario.resolved).items()}
+    known = {".".join(map(str, keys)): value for keys, value in flat(scenario.resolved).items()}
     for one in inputs(scenario).values():
         if one.measure.startswith("gcsim "):
             assert exists(one.measure), one
