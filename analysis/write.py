@@ -8,20 +8,18 @@ cache: drawing them takes longer than all the rest of a run that is known.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.page.run import run_page
 from gcsim.analysis.timeline.perfetto import chrome_trace
+from gcsim.csv_text import csv_text
 from gcsim.errors import InputError, InternalError
-from gcsim.files import replacing
+from gcsim.files import alone_in, replacing, replacing_together
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import kept
@@ -36,13 +34,7 @@ Writer = Callable[[Any, Path], None]
 
 def to_csv(result: Result) -> str:
     """The rows with full precision; the empty field where there is no dense row to compare to."""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, fieldnames=Result.columns(), extrasaction="ignore", lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(result.records())
-    return text.getvalue()
+    return csv_text(Result.columns(), result.records())
 
 
 def to_yaml(result: Result) -> str:
@@ -76,10 +68,9 @@ def drawn_once(name: str, draw: Writer) -> Writer:
     """The same from the cache, where this picture was drawn of this result before."""
 
     def produce(result: Result, path: Path) -> None:
-        facts = {key: value for key, value in result.document().items() if key != "wall"}
         code = {one.name: one.read_text() for one in sorted(_CODE.glob("*/*.py"))}
         libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
-        text = json.dumps([name, facts, code, libraries])
+        text = json.dumps([name, result.lasting(), code, libraries])
         key = hashlib.sha256(text.encode()).hexdigest()
         picture = kept.found(key)
         if picture is None:
@@ -114,13 +105,16 @@ OF_SWEEP = {
 }
 """What it draws of a sweep; the first over two keys or more."""
 REPORT = "report.html"
+FORMS = ("png", "svg", "pdf")
 FAULTS_ONLY = {"faults.png"}
 """Of a scenario with `training.faults` only."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
     """Write a run's results into `folder`; see `write_all`."""
-    return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
+    stems = {Path(name).stem for name in (*FIGURES, *ASKED_FOR)}
+    figures = [f"{stem}.{form}" for stem in sorted(stems) for form in FORMS]
+    return write_all(result, folder, RESULTS, (*figures, REPORT))
 
 
 def draw_figures(
@@ -135,7 +129,7 @@ def draw_figures(
     if cache and result.faulty is None:  # `results.json` does not hold all of faults
         figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
     report = as_text(lambda shown: run_page(shown, command))
-    return draw_all(result, folder, {REPORT: report, **figures})
+    return draw_all(result, folder, {REPORT: report, **figures}, beside="results.json")
 
 
 def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
@@ -166,27 +160,33 @@ def write_all(
     Raises `InputError` when the disk is full or the folder cannot be written; files of an
     earlier run are then as they were.
     """
-    paths = tuple(folder / name for name in texts)
-    with ExitStack() as renamed_together:
-        for path in paths:
-            texts[path.name](result, renamed_together.enter_context(replacing(path)))
+    with replacing_together(folder) as temporary:
+        for name, make in texts.items():
+            make(result, temporary(name))
     for name in figures:
         (folder / name).unlink(missing_ok=True)
-    return paths
+    return tuple(folder / name for name in texts)
 
 
-def draw_all(result: Any, folder: Path, figures: Mapping[str, Writer]) -> tuple[Path, ...]:
+def draw_all(
+    result: Any, folder: Path, figures: Mapping[str, Writer], beside: str | None = None
+) -> tuple[Path, ...]:
     """Draw figures of a result into `folder`, by name of the file.
 
-    Raises `InputError` when the disk is full or the folder cannot be written, and, when all others
-    are drawn, `InternalError` that names those that could not be.
+    `beside` names the result's own file: figures of one run never stand beside another's results.
+    Raises `InputError` when that file is another run's by now, the disk is full or the folder
+    cannot be written, and, when all others are drawn, `InternalError` that names those that could
+    not be.
     """
     paths = [folder / name for name in figures]
+    own = None if beside is None else result.to_json()
     failed: dict[str, Exception] = {}
     for path in list(paths):
         try:
-            with replacing(path) as temporary:
+            with alone_in(folder), replacing(path) as temporary:
                 figures[path.name](result, temporary)
+                if own is not None and beside is not None:
+                    _require_own(folder / beside, own)
         except InputError:
             raise
         except Exception as error:
@@ -199,3 +199,10 @@ def draw_all(result: Any, folder: Path, figures: Mapping[str, Writer]) -> tuple[
             f"the results are in {folder}"
         ) from last
     return tuple(paths)
+
+
+def _require_own(path: Path, own: str) -> None:
+    """Raise `InputError` when a file of results is there and is not `own`."""
+    if path.exists() and path.read_text(encoding="utf-8") != own:
+        message = "another run has replaced this run's results, whose figures are not drawn"
+        raise InputError(message, place=str(path), hint="give each run a folder of its own with -o")

@@ -111,9 +111,32 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
         kernel(0, n, *arguments)
         return
     grains = -(-n // grain)
-    cuts = [min(n, grains * part // threads * grain) for part in range(threads)] + [n]
+    _in_parts(
+        kernel, [min(n, grains * part // threads * grain) for part in range(threads)] + [n],
+        arguments,
+    )  # fmt: skip
+
+
+def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: Any) -> None:
+    """Call `kernel(start, stop, tiles, *arguments)` over the tiles of a table (`segments.py`).
+
+    As many threads as `in_parallel` would take for their elements.
+    """
+    threads = torch.get_num_threads()
+    cuts = [0, len(tiles)]
+    if threads > 1 and len(tiles) > 1:
+        upto = np.cumsum(tiles[:, 2] - tiles[:, 1])
+        total = int(upto[-1])
+        threads = min(threads, total // _WORTH_A_THREAD) if total >= SHORT else 1
+        shares = total * np.arange(1, threads) // max(1, threads)
+        cuts[1:1] = np.searchsorted(upto, shares, side="right").tolist()
+    _in_parts(kernel, cuts, (tiles, *arguments))
+
+
+def _in_parts(kernel: Callable[..., Any], cuts: list[int], arguments: tuple[Any, ...]) -> None:
+    """A call between every two cuts, each on a thread of its own."""
     pending = [
-        _pool(threads).submit(kernel, start, stop, *arguments)
+        _pool(len(cuts) - 1).submit(kernel, start, stop, *arguments)
         for start, stop in itertools.pairwise(cuts[1:])
     ]
     kernel(cuts[0], cuts[1], *arguments)

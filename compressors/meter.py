@@ -133,6 +133,57 @@ def kernel(
     return decorate
 
 
+def counted_as(
+    launches: Callable[..., Iterable[list[KernelCost]]], *also: KernelClass
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
+
+    `launches(result, *args, **kwargs)` gives the kernels of each tensor (`launch`), which are
+    merged as those of a loop are that is `batched(..., *also)`. Torch's kernels inside are not
+    counted. With a clock the time of a bucket of one tensor is that of its last kernel.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def counted(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not _active or _active[-1].paused:
+                return function(*args, **kwargs)
+            recorder = _active[-1]
+            recorder.paused = True
+            try:
+                with recorder.undisturbed():
+                    visits = on_device.host_visits
+                    started = recorder.now()
+                    result = function(*args, **kwargs)
+                    ended = recorder.now() if on_device.host_visits == visits else None
+                if recorder.counting:
+                    each = list(launches(result, *args, **kwargs))
+                    for costs in batched(each, *also):
+                        for number, cost in enumerate(costs, 1):
+                            timed = len(each) == 1 and number == len(costs)
+                            recorder.launched(cost, started, ended if timed else None)
+            finally:
+                recorder.paused = False
+            return result
+
+        return counted
+
+    return decorate
+
+
+def launch(kind: KernelClass, name: str, elements: Any, *nbytes: Any) -> KernelCost:
+    """One launch on a tensor, which moves so many bytes in all."""
+    moved = sum(int(each) for each in nbytes)
+    return KernelCost(kind=kind, name=name, launches=1, elements=int(elements), nbytes=moved)
+
+
+def drawn(name: str, elements: Any, bits: int) -> KernelCost:
+    """Numbers of so many random bits that the kernel `name` draws; see `count_random`."""
+    n = int(elements)
+    nbytes = -(-n * bits // 8)
+    return KernelCost(kind="random", name=name, part=True, launches=0, elements=n, nbytes=nbytes)
+
+
 def counting() -> bool:
     """Whether somebody counts kernels: else what does their work in fewer calls may take their
     place."""
@@ -190,13 +241,28 @@ def batched(tensors: Iterable[T], *also: KernelClass) -> Iterator[T]:
     if recorder is None or recorder.batch is not None:
         yield from tensors
         return
-    recorder.batch = batch = Batch(MERGING.union(also))
+    kinds = MERGING.union(also) if recorder.merging is None else recorder.merging
+    recorder.batch = batch = Batch(kinds)
     try:
         for tensor in tensors:
             batch.next_tensor()
             yield tensor
     finally:
         recorder.batch = None
+
+
+@contextmanager
+def merging(*kinds: KernelClass) -> Iterator[None]:
+    """Merge the launches of these classes alone, in place of those of `batched`; none: not one."""
+    if not _active or _active[-1].merging is not None:
+        yield
+        return
+    recorder = _active[-1]
+    recorder.merging = frozenset(kinds)
+    try:
+        yield
+    finally:
+        recorder.merging = None
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:

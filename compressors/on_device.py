@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
@@ -75,6 +76,38 @@ def on_device(
 
     return decorate
 
+
+def primitive(loop: Callable[P, R]) -> Callable[P, R]:
+    """Hand calls whose first argument is a tensor on a GPU over to the `kernel_of` this primitive.
+
+    That of `coding/a/b.py` is in `gpu/a/b.py`. It has the same contract and gives the same bytes.
+    """
+
+    @functools.wraps(loop)
+    def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+        first: Any = args[0]
+        if not handled(first):
+            return loop(*args, **kwargs)
+        if loop not in _kernels:
+            importlib.import_module(loop.__module__.replace(".coding.", ".gpu."))
+        with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
+            return _kernels[loop](*args, **kwargs)  # type: ignore[no-any-return]
+
+    return chosen
+
+
+def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate what does on a GPU what the primitive `loop` does in host memory."""
+
+    def pair(kernel: Callable[P, R]) -> Callable[P, R]:
+        _kernels[inspect.unwrap(loop)] = kernel
+        return kernel
+
+    return pair
+
+
+_kernels: dict[Any, Callable[..., Any]] = {}
+"""By primitive."""
 
 twins: dict[str, tuple[str, str]] = {}
 """By function, with its module: the file and the name of its twin."""

@@ -249,6 +249,10 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            what = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
+            what = "torch tensor without data" if tensor.is_meta else f"{what} tensor"
+            return f"{kind} of a {what}", "send values, or bytes that hold them, one behind another"
     if finite and isinstance(request, AllReduce):
         return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None

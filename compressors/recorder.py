@@ -80,6 +80,8 @@ class Recorder:
         self.paused = False
         self.batch: Batch | None = None
         """Of the loop over tensors that runs now."""
+        self.merging: frozenset[KernelClass] | None = None
+        """Classes whose launches are merged, where that is not left to the loop."""
         self._reading: list[KernelCost] | None = None
         self._stated = 0
 

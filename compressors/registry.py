@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from gcsim.compressors.mistakes import (
 )
 from gcsim.compressors.properties import Properties
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.opened import noting
 
 _LONGEST = 1_000_000
 """Steps of a user's own schedule."""
@@ -105,7 +107,8 @@ def compressor_class(name: str) -> type[Compressor]:
         )
     module, _, attribute = target.partition(":")
     try:
-        imported = importlib.import_module(module)
+        with noting(module) if name not in REGISTRY else nullcontext():
+            imported = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything
         raise _not_imported(name, f"{type(error).__name__}: {error}", users_line(error)) from error
     first = f"{getattr(imported, '__file__', None) or module}:1"

@@ -94,16 +94,24 @@ class TrainingResult(of_training.TrainingResult):
         return html(self)
 
 
-def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
+def run(
+    scenario: str | os.PathLike[str] | Scenario,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Result:
     """Run the compressors where needed, simulate every size, and put the rows together.
 
+    `scenario` is a YAML file, a shipped scenario's name, or a loaded one.
     `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
     gradients that cannot be used, before anything is simulated.
     """
+    from gcsim.scenarios.load import loaded
     from gcsim.scenarios.run import run as simulate
     from gcsim.scenarios.trained.known import with_trained
 
-    return _shown(with_trained(scenario, simulate(scenario, cache=cache, progress=progress)))
+    found = loaded(scenario)
+    return _shown(with_trained(found, simulate(found, cache=cache, progress=progress)))
 
 
 def advise(
@@ -208,12 +216,11 @@ def train(
     InputError
         For a scenario that cannot be trained, or a target that dense training does not reach.
     """
-    from gcsim.scenarios.load import load_scenario
-    from gcsim.scenarios.scenario import Scenario
+    from gcsim.scenarios.load import loaded
     from gcsim.scenarios.trained.own import with_own
     from gcsim.scenarios.trained.study import train as train_all
 
-    found = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    found = loaded(scenario)
     if build_model or splits or loss:
         found = with_own(found, build_model=build_model, splits=splits, loss=loss)
     return TrainingResult(

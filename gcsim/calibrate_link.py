@@ -298,7 +298,7 @@ def _tell(
         [parse(str(options.output or "this cluster"), text, Stated())],
         output=options.link,
         name=options.name,
-        intra_node="pcie3_x16",
+        intra_node=None,
         line_rate=options.line_rate,
         command=command,
     )

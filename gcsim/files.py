@@ -18,7 +18,8 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -34,11 +35,16 @@ except ImportError:  # not on every system
 _MINE = ".gcsim-"
 """In the names of what is temporary, beside the file or folder that it becomes."""
 
+_MIXED = f"{_MINE}mixed"
+"""In a folder of results, while its files are replaced."""
+
 
 def cache_folder() -> Path:
     """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`; it may not exist."""
     chosen = os.environ.get("GCSIM_CACHE_DIR")
     found = Path(chosen or platformdirs.user_cache_dir("gcsim", False))
+    with suppress(RuntimeError):
+        found = found.expanduser()
     return Path("/nonexistent") / found if found.parts[:1] == ("~",) else found  # no home is known
 
 
@@ -46,8 +52,11 @@ def cache_folder() -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`.
 
-    Raises `InputError` that names the destination when the disk is full or not writable.
+    Raises `InputError` that names the destination when the disk is full or not writable, or the
+    destination is no file's name.
     """
+    if not path.name:
+        raise InputError("is a folder", place=str(path), hint="name a file in it")
     held: tuple[Path, int] | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +77,51 @@ def replacing(path: Path) -> Iterator[Path]:
             if _is_at(held[1], held[0]):  # else the name is free, or another process's by now
                 held[0].unlink()
             os.close(held[1])
+
+
+@contextmanager
+def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
+    """Yield a function from a file's name to a temporary path; on success all of these become
+    files of `folder`.
+
+    Other processes that use this wait. One that is killed between two files leaves a mark, and
+    `require_one_run` refuses the folder until the next success. Raises `InputError` as `replacing`.
+    """
+    mark = folder / _MIXED
+    with alone_in(folder):
+        with ExitStack() as stack:
+            yield lambda name: stack.enter_context(replacing(folder / name))
+            with replacing(mark) as temporary:
+                temporary.write_text("Another run's files were being replaced.\n")
+        mark.unlink()
+
+
+def require_one_run(folder: Path) -> None:
+    """Raise `InputError` when the files of `folder` are of two runs."""
+    if (folder / _MIXED).exists():
+        message = "a command was killed while it replaced these files: they are of two runs"
+        hint = f"run it again; where the files are right, remove {_MIXED}"
+        raise InputError(message, place=str(folder), hint=hint)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in this context for `folder`, which is made when missing.
+
+    Two may be in it where a file system has no locks. Raises `InputError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        message, hint = f"cannot write: {error.strerror or error}", "choose another folder"
+        raise InputError(message, place=str(folder), hint=hint) from error
+    try:
+        with suppress(OSError):
+            lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -168,14 +222,33 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def lock(file: IO[str] | int, *, wait: bool = False) -> None:
-    """Lock an open file until it is closed or the process is gone.
+def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> None:
+    """Lock an open file until it is closed or the process is gone; `shared`: beside others that do.
 
     Raises `BlockingIOError` when another process has it, and `OSError` where there are no locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOTSUP, "this system has no locks")
-    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """While the context lasts a file or folder is in use: `remove_unused` leaves it alone, under
+    whatever name it has by then. Raises `OSError` where there is none."""
+    with _opened(path) as handle:
+        with suppress(OSError):
+            lock(handle, wait=True, shared=True)
+        if not _is_at(handle, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield
+
+
+def remove_unused(path: Path) -> bool:
+    """Remove a file or folder of this user's that no process holds; whether it is gone."""
+    _remove_if_left(path)
+    return not path.exists()
 
 
 @contextmanager
@@ -184,10 +257,32 @@ def waiting_for(path: Path) -> Iterator[None]:
 
     Where a file system has no locks, two may be inside. Raises `OSError` when there can be no file.
     """
-    with path.open("w") as file:
+    handle = open_lock(path, os.O_RDONLY)
+    try:
         with suppress(OSError):
-            lock(file, wait=True)
+            lock(handle, wait=True)
         yield
+    finally:
+        os.close(handle)
+
+
+def open_lock(path: Path, access: int) -> int:
+    """Open a lock's file, which is made where it is missing: no link is followed, and what stands
+    in it stays."""
+    return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a user's file for reading. Raises `OSError`, also for a pipe or a device, which might
+    never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "is a pipe or a device, not a file", str(path))
 
 
 def sealed(body: bytes) -> bytes:

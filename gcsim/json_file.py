@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.errors import UNPRINTABLE, InputError, Problem
+from gcsim.files import open_file
 from gcsim.rules import rule, shown
 
 if TYPE_CHECKING:
@@ -25,19 +26,27 @@ _FIRST = 3
 
 
 def read_object(
-    path: Path, place: str, what: str, hint: str, refusal: type[InputError] = InputError
+    path: Path,
+    place: str,
+    what: str,
+    hint: str,
+    refusal: type[InputError] = InputError,
+    *,
+    largest: int | None = None,
 ) -> dict[str, Any]:
     """What the file holds, a mapping; `place` is how messages call it.
 
-    Raises `refusal` when it cannot be read, is too large, is no JSON, or no mapping.
+    Raises `refusal` when it cannot be read, has more than `largest` bytes (default: `LARGEST`), is
+    no JSON, or no mapping.
     """
+    largest = LARGEST if largest is None else largest
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+        with open_file(path) as file:
+            content = file.read(largest + 1)
     except OSError as error:
         raise refusal(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
-    if len(content) > LARGEST:
-        raise refusal(f"is larger than {LARGEST >> 20} MiB", place=place, hint=hint)
+    if len(content) > largest:
+        raise refusal(f"is larger than {largest >> 20} MiB", place=place, hint=hint)
     try:
         body = json.loads(content.decode("utf-8"))
     except RecursionError as error:

@@ -1,7 +1,8 @@
 """What does one method do in a mean iteration? Its kernels with their prices, its collectives.
 
-The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel; they add up to
-what the streams spend on encoding and decoding, without the framework's code around an exchange.
+The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel. With the
+framework's code around an exchange, and without what servers compute, they add up to a run's
+encoding and decoding. (On a side stream a run counts what the backward pass does not hide.)
 
 `fused_s` is what the same would take if the element-wise kernels of each stretch of computation
 were one: the passes over the bucket that they make together become one pass, and their launches one
@@ -27,6 +28,9 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent
 from gcsim.simulator.devices.pricing import PriceList, launches_on
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.plans import Planner, kinds_of
+from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
 
 FUSED: KernelClass = "streaming"
@@ -78,6 +82,12 @@ class Explained:
     """By bucket, in order."""
     seconds: float
     """Of all kernels."""
+    framework_s: float
+    """Of the framework's code around the exchanges, half of it before and half behind."""
+    encode_s: float
+    """Of a run's encoding: kernels up to a bucket's last collective, and the code before them."""
+    decode_s: float
+    """Of a run's decoding: kernels behind it, and the code around them."""
     fused_s: float
     """The same with the element-wise kernels of each stretch as one."""
 
@@ -99,6 +109,7 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
     cluster = scenario.cluster_at(nodes)
     prices = PriceList(cluster.device)
     kernels = _kernels(profile, cluster, prices)
+    framework, encode, decode = _coding(profile, cluster, scenario.training, prices)
     classes = {kernel.kind for kernel in kernels}
     return Explained(
         scenario=scenario.name,
@@ -113,6 +124,9 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
         kernels=kernels,
         collectives=_collectives(profile, cluster),
         seconds=_priced(profile, cluster, prices),
+        framework_s=framework,
+        encode_s=encode,
+        decode_s=decode,
         fused_s=_priced(profile, cluster, prices, fused=True),
     )  # fmt: skip
 
@@ -150,6 +164,31 @@ def _computes(exchange: Exchange, cluster: Cluster) -> Iterator[tuple[Compute, i
     for server, record in zip(exchange.servers, exchange.collectives, strict=False):
         if server is not None:
             yield server, cluster.servers if record.kind == "push_pull" else 1
+
+
+def _coding(
+    profile: TrafficProfile, cluster: Cluster, training: Training, prices: PriceList
+) -> tuple[float, float, float]:
+    """Seconds of a mean iteration: the framework's code, encoding and decoding."""
+    passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
+    around = Planner(cluster, passes, training, prices).around(profile)
+    framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
+    for phase in profile.phases:
+        weight = Fraction(phase.count, profile.period * len(phase.steps))
+        for step in phase.steps:
+            for bucket, exchange in enumerate(step.exchanges):
+                for kind, compute in zip(kinds_of(exchange), exchange.computes, strict=True):
+                    spent[kind] += weight * prices.compute_time(compute, cluster.workers)
+                if exchange.moments is not None:
+                    spent["encode"] += weight * prices.compute_time(
+                        exchange.moments, cluster.workers
+                    )
+                if around and exchange.collectives:
+                    framework += weight * around[bucket]
+                    spent["encode"] += weight * (around[bucket] // 2)
+                    spent["decode"] += weight * (around[bucket] - around[bucket] // 2)
+    first, *both = (float(time / PS_PER_SECOND) for time in (framework, *spent.values()))
+    return first, both[0], both[1]
 
 
 def _priced(

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gcsim.compressors.registry import check_parameters
+from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.ineffective import idle
+from gcsim.scenarios.labels import labelled
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
@@ -72,6 +73,11 @@ def load_scenario(
         With every problem of the file and of the options, each with its place.
     """
     return scenario_of(*read_scenario(path_or_name), overrides, seed)
+
+
+def loaded(scenario: str | os.PathLike[str] | Scenario) -> Scenario:
+    """Return a scenario as it is, or load a file or a shipped one; raises as `load_scenario`."""
+    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
 
 
 def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
@@ -194,9 +200,8 @@ def _find(wanted: str) -> tuple[Path, str]:
 
 def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list[Problem]]:
     entries = document.data.get("compressors")
-    choices: list[CompressorChoice] = []
+    choices: dict[Keys, CompressorChoice] = {}
     problems: list[Problem] = []
-    labels: dict[str, str] = {}
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         key_path: Keys = ("compressors", number)
         given = {"kind": entry} if isinstance(entry, str) else entry
@@ -207,22 +212,27 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             for key, value in given.items()
             if key not in ("kind", "label")
         }
-        kind, label = given["kind"], given.get("label")
-        label = kind if label is None else label
         try:
-            checked = check_parameters(kind, parameters)
+            checked = method_of(given["kind"], parameters).parameters
         except InputError as error:
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
-        if str(label) in labels:
+        label = given.get("label")
+        choices[key_path] = CompressorChoice(
+            kind=given["kind"],
+            label="" if label is None else str(label),
+            parameters=checked.model_dump(),
+        )
+    first: dict[str, str] = {}
+    named = labelled(tuple(choices.values()))
+    for key_path, choice in zip(choices, named, strict=True):
+        if choice.label in first:
             place = document.place((*key_path, "label"))
-            message = f"two compressors are labelled {label!r}"
-            hint = f"first at {labels[str(label)]}; give one a `label:` of its own"
+            message = f"two compressors are labelled {choice.label!r}"
+            hint = f"first at {first[choice.label]}; give one a `label:` of its own"
             problems.append(Problem(place=place, message=message, hint=hint))
-        labels[str(label)] = document.place(key_path)
-        values = checked.model_dump()
-        choices.append(CompressorChoice(kind=kind, label=str(label), parameters=values))
-    return tuple(choices), problems
+        first.setdefault(choice.label, document.place(key_path))
+    return named, problems
 
 
 def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:

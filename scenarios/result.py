@@ -1,18 +1,22 @@
-"""The result of a run: plain values, as they stand in `results.json` (schema 2)."""
+"""The result of a run: plain values, as they stand in `results.json` (schema 3)."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
 
-SCHEMA = 2
+SCHEMA = 3
 LOW, HIGH = 10, 90
 """Percentiles over drawn worlds, and over seeds, between which a range lies."""
 PERCENTILES = f"{LOW}th to {HIGH}th percentile"
+FROM_CACHE = "from_cache"
+"""In a run's provenance: labels of the methods whose profiles were known, and whether the
+simulation was."""
 Measure = Literal["accuracy", "loss"]
 """Of training, on samples that are held out."""
 
@@ -20,15 +24,21 @@ Measure = Literal["accuracy", "loss"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One compressor at one cluster size. Times are means over whole periods of the method, and,
-    where iterations differ, over as many of them as the scenario's `training` says."""
+    where iterations differ, over as many of them as the scenario's `training` says.
+
+    `iteration_s`, `speedup_vs_dense` and `scaling_efficiency` are medians over the drawn worlds.
+    The parts of an iteration (forward to decode, `optimizer_s`, `input_s`) are those of the
+    scenario as stated, and add up to `iteration_as_stated_s`. What differs between iterations
+    (percentiles, errors, batches) and between ring and tree is the same share of an iteration in
+    every world: as stated, times `iteration_s / iteration_as_stated_s`."""
 
     compressor: str
     label: str
     nodes: int
     workers: int
     iteration_s: float
-    """input + forward + backward + encode + exposed communication + decode + optimizer, on the
-    slowest worker."""
+    """The estimate: median of `iteration_draws_s`, on the slowest worker; as stated where nothing
+    was drawn."""
     forward_s: float
     backward_s: float
     encode_s: float
@@ -39,7 +49,8 @@ class Row:
     decode_s: float
     throughput_samples_per_s: float
     speedup_vs_dense: float | None
-    """Iteration time of `none` over this one's, at the same size; None without a dense row."""
+    """Iteration time of `none` over this one's, at the same size, median over the drawn worlds;
+    None without a dense row."""
     scaling_efficiency: float
     """Throughput over that of as many single devices, each training alone without compression."""
     wire_bytes_per_worker: float
@@ -91,12 +102,10 @@ class Row:
     speedup_low: float | None = None
     """10th percentile of the speedup over dense training in the same world; None, as the
     following but the last, without a dense row."""
-    speedup_median: float | None = None
-    """50th percentile; `speedup_vs_dense` is that of the figures as stated."""
     speedup_high: float | None = None
     """90th percentile."""
     probability_pays: float | None = None
-    """Share of the draws in which it is faster than dense training."""
+    """Share of the draws in which it is faster than dense training, where luck may turn each."""
     probability_fastest: float | None = None
     """Share of the draws in which no method is faster at this size."""
     iteration_ring_s: float | None = None
@@ -104,6 +113,12 @@ class Row:
     not. Low and high ends of this row hold it, and the following."""
     iteration_tree_s: float | None = None
     """If it takes trees there."""
+    iteration_as_stated_s: float | None = None
+    """input + forward + backward + encode + exposed communication + decode + optimizer with all
+    inputs at their stated values; None, as the following, where nothing was drawn: then
+    `iteration_s` is that. No answer is made of either."""
+    speedup_as_stated: float | None = None
+    """Iteration time of `none` as stated over `iteration_as_stated_s`."""
     iterations: int | None = None
     """Of which the times are means; None where all are alike."""
     iteration_batches_s: tuple[float, ...] = ()
@@ -120,12 +135,23 @@ class Row:
     speedup_to_target: float | None = None
     """`speedup_vs_dense` over that: what is gained until the target, at this iteration time; or at
     that of what the method sends over its training, where it sends otherwise then."""
+    speedup_to_target_low: float | None = None
+    """10th percentile with a further seed, over the drawn worlds (`trained/bands.py`)."""
+    speedup_to_target_high: float | None = None
+    """90th percentile."""
+    probability_pays_to_target: float | None = None
+    """That it is at the target before dense training, with a further seed, over the worlds."""
+    speedups_to_target: tuple[float, ...] = ()
+    """By seed, 0 where it does not reach the target: `speedup_to_target` is their median. Seeds
+    with which dense training does not reach it are left out."""
+    steps_to_target_error: float = 0.0
+    """Share by which steps to the target are unknown, because training is judged now and then."""
     wire_bytes_over_training: float | None = None
     """As `wire_bytes_per_worker`, mean over all steps of the trainings; None where it is the same,
     within a tenth, or not known."""
 
 
-LISTS = ("iteration_draws_s", "iteration_batches_s")
+LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")
 """Fields of a row that `results.csv` has no column for."""
 
 
@@ -298,7 +324,8 @@ class Result:
     provenance: dict[str, Any]
     rows: tuple[Row, ...]
     wall: dict[str, float]
-    """Seconds that the stages of this run took; the only part that differs between runs."""
+    """Seconds that the stages of this run took: with `FROM_CACHE` the only part that differs
+    between runs."""
     timelines: tuple[Timeline, ...] = ()
     faulty: FaultyRuns | None = None
     """None where the scenario has no faults."""
@@ -318,8 +345,16 @@ class Result:
             "wall": self.wall,
         }
 
+    def lasting(self) -> dict[str, Any]:
+        """`document` without the parts that differ between runs."""
+        sources = {key: each for key, each in self.provenance.items() if key != FROM_CACHE}
+        document = {**self.document(), "provenance": sources}
+        del document["wall"]
+        return document
+
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same scenario and seed, apart from `wall`."""
+        """`results.json`: byte-identical for the same scenario and seed, apart from `wall` and
+        `provenance.from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     @staticmethod
@@ -356,11 +391,42 @@ class Result:
         )
 
 
-def fastest(rows: Iterable[Row]) -> str:
-    """The row with the shortest iteration at the largest size, in a few words."""
-    best = min(rows, key=lambda row: (-row.workers, row.iteration_s), default=None)
-    if best is None:
+def known_to_target(rows: Iterable[Row]) -> bool:
+    """Whether rows of one size are judged by their time to the target: it is known of dense
+    training and of another method at least."""
+    return any(row.speedup_to_target is not None and row.compressor != "none" for row in rows)
+
+
+def pace(row: Row) -> float:
+    """Orders rows of one size by what is printed of them: the less, the faster until the target, or
+    where that is not known in an iteration, against dense training."""
+    speedup = row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
+    return row.iteration_s if speedup is None else 1 / speedup
+
+
+def error_of(row: Row) -> float:
+    """The NMSE; infinite where the update's scale is not the gradient's."""
+    return math.inf if row.nmse is None else row.nmse
+
+
+def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows of one size by `pace`, then by NMSE, then by label; where they are judged by their time
+    to the target, those of which it is not known come last."""
+    found = tuple(rows)
+    judged = known_to_target(found)
+
+    def key(row: Row) -> tuple[bool, float, float, str]:
+        return judged and row.speedup_to_target is None, pace(row), error_of(row), row.label
+
+    return tuple(sorted(found, key=key))
+
+
+def fastest(rows: Sequence[Row]) -> str:
+    """The fastest row at the largest size, in a few words."""
+    if not rows:
         return ""
+    most = max(row.workers for row in rows)
+    best = fastest_first(row for row in rows if row.workers == most)[0]
     speedup = best.speedup_vs_dense
     against = "" if speedup is None else f", {speedup:.3g}x dense"
     return f"{best.label} ({best.iteration_s * 1e3:.3g} ms{against}) on {best.nodes} nodes"

@@ -12,19 +12,20 @@ figures have ranges, stage 2 also says how long an iteration is in drawn worlds
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
+from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.result import Result
+from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
-from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.running.rows import make_rows
 from gcsim.scenarios.running.simulate import compute_times, simulate
@@ -48,20 +49,27 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     started = time.perf_counter()
     remove_left_gradients()
     check_trace(scenario)
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
-    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher)
+    keys = profile_keys(scenario)
+    known = profile_cache.load_all(keys) if cache else {}
+    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
     warn_of_idle_sums(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
     simulating = time.perf_counter()
     wall = {"gradients_and_compressors_s": simulating - started}
     name = kept.result_key(scenario, keys, passes) if cache else ""
     result = kept.load(name) if cache else None
+    methods = zip(scenario.compressors, keys, strict=True)
+    came = {
+        "profiles": [choice.label for choice, key in methods if key in known],
+        "simulation": result is not None,
+    }
     if result is None:
         with kept.listening() as heard:
             result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
         if cache and not heard:
             kept.save(name, result, time.perf_counter() - simulating)
-    return replace(result, wall={**wall, "simulation_s": time.perf_counter() - simulating})
+    wall["simulation_s"] = time.perf_counter() - simulating
+    return replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
 
 
 def simulated_run(
@@ -89,7 +97,10 @@ def simulated_run(
         scenario, profiles, compute, prices, progress, spans=timelines
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
-    rows = make_rows(scenario, profiles, simulated, compute["stated"], faulty, prices=prices)
+    rows = make_rows(
+        scenario, profiles, simulated, compute["stated"], faulty,
+        prices=prices, uncertainty=uncertainty,
+    )  # fmt: skip
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(
         scenario=scenario.resolved,
@@ -116,53 +127,69 @@ def simulated_run(
 
 
 def traffic_profiles(
-    scenario: Scenario, keys: Sequence[str], *, use_cache: bool, progress: Progress
+    scenario: Scenario,
+    keys: Sequence[str],
+    *,
+    use_cache: bool,
+    progress: Progress,
+    known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile, from the cache or measured now."""
-    found: dict[str, TrafficProfile] = {}
-    for key in keys if use_cache else ():
-        stored = profile_cache.load(key)
-        if stored is not None:
-            found[key] = stored
+    """Stage 1: each compressor's profile, from the cache (`known`, where it was read) or measured
+    now; each is stored as soon as it is made."""
+    if known is None:
+        known = profile_cache.load_all(keys) if use_cache else {}
+    found = dict(known)
     missing = {
         key: choice
         for key, choice in zip(keys, scenario.compressors, strict=True)
         if key not in found
     }
     if missing:
-        profiles = measured(scenario, list(missing.values()), progress)
-        for key, profile in zip(missing, profiles, strict=True):
-            found[key] = profile
+        names = list(missing)
+
+        def made(number: int, profile: TrafficProfile) -> None:
+            found[names[number]] = profile
             if use_cache:
-                profile_cache.save(key, profile)
+                profile_cache.save(names[number], profile)
+
+        measured(scenario, list(missing.values()), progress, made=made, keep=use_cache)
     return [found[key] for key in keys]
 
 
 def measured(
-    scenario: Scenario, choices: Sequence[CompressorChoice], progress: Progress
+    scenario: Scenario,
+    choices: Sequence[CompressorChoice],
+    progress: Progress,
+    *,
+    made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
+    keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of some methods, here and now: on gradients as the scenario says."""
+    """Stage 1 of some methods, here and now: on gradients as the scenario says, which with `keep`
+    are kept in the cache. `made`: see `measure`."""
+    from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure
     from gcsim.traces.timing.allocator import keep_freed_memory
 
     keep_freed_memory()
+    for choice in choices:
+        if choice.kind not in REGISTRY:
+            refuse_side_channels(choice.kind, choice.parameters)
+    methods = [method_of(choice.kind, choice.parameters) for choice in choices]
     subjects = [
-        Subject(
-            kind=choice.kind,
-            compressor=compressor_class(choice.kind),
-            parameters=check_parameters(choice.kind, choice.parameters),
-        )
-        for choice in choices
+        Subject(kind=choice.kind, compressor=method.compressor, parameters=method.parameters)
+        for choice, method in zip(choices, methods, strict=True)
     ]
-    needs_moments = any("second_moments" in s.compressor.requires for s in subjects)
-    with open_gradients(scenario, second_moments=needs_moments, progress=progress) as trace:
+    moments = any("second_moments" in s.compressor.requires for s in subjects)
+    with open_gradients(scenario, second_moments=moments, progress=progress, keep=keep) as trace:
         layouts = bucket_layouts(
             trace.parameters,
             trace.facts.ready_order,
             first=scenario.buckets.first,
             cap=scenario.buckets.cap,
         )
+        for method in methods:
+            method.require_names(piece.name for layout in layouts for piece in layout.slices)
         source = scenario.gradients
         workers = source.workers or trace.workers
         part = Fraction(1, len(layouts))
@@ -180,4 +207,5 @@ def measured(
                     "iterations": trace.iterations,
                 },
                 advance=lambda kind: task.advance(part, note=kind),
+                made=made,
             )

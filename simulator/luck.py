@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
@@ -56,6 +57,17 @@ def batch_means(times: Times, round_length: int) -> tuple[float, ...]:
 def standard_error(batches: Sequence[float]) -> float | None:
     """Of the mean of independent batches; None of none."""
     return float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) else None
+
+
+def probability_shorter(
+    times: NDArray[np.float64], others: NDArray[np.float64], error: float
+) -> float:
+    """Share of the pairs in which the time is shorter than the other, where luck of this standard
+    error, in seconds, may turn each."""
+    gains = others - times
+    if not error:
+        return float(np.mean(gains > 0))
+    return float(np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains]))
 
 
 def error_of_difference(one: Luck, other: Luck) -> float:

@@ -113,9 +113,7 @@ class Planner:
         payloads = self._cluster.workers
         names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
         times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
-        kinds: list[Kind] = ["encode" for _ in exchange.computes]
-        if exchange.collectives or exchange.computes[0].stage == "decode":
-            kinds[-1] = "decode"
+        kinds = kinds_of(exchange)
         first, *after = [
             Job(kind=kind, name=name, duration=time)
             for kind, name, time in zip(kinds, names, times, strict=True)
@@ -144,6 +142,14 @@ class Planner:
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
+
+
+def kinds_of(exchange: Exchange) -> list[Kind]:
+    """Whether each computation of an exchange counts as encoding or as decoding."""
+    kinds: list[Kind] = ["encode" for _ in exchange.computes]
+    if exchange.collectives or exchange.computes[0].stage == "decode":
+        kinds[-1] = "decode"
+    return kinds
 
 
 def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:

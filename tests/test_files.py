@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gcsim import files
+from gcsim.analysis.calibration.measurements import reading as measurements
 from gcsim.errors import InputError
+from gcsim.scenarios.links import csv_table
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.stored import read_results
+from gcsim.scenarios.sweeps import store as sweep_store
+from gcsim.traces.kineto import json_stream
+from gcsim.traces.storage import tensor_file
+from gcsim.traces.storage.manifest import MANIFEST
+from gcsim.traces.storage.store import Trace
+from gcsim.traces.synthetic.fit_file import open_fits
+from gcsim.traces.tasks.folder import fingerprint
 
 HOLDS = """\
 import sys, time
@@ -150,3 +162,107 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -> N
         full_disk()
     assert path.read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", [".", "", "/", "a/.", ".."])
+def test_a_folder_is_no_file_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(InputError, match=r"is a folder|cannot write"):
+        files.write_text(Path(name), "x")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a"]
+
+
+def test_a_locks_file_is_neither_followed_nor_cut(tmp_path: Path) -> None:
+    """Whoever made it: of a file that is another user's, reading has to do."""
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"), files.waiting_for(link):
+        raise AssertionError("followed")
+    victim.chmod(0o444)
+    with files.waiting_for(victim):
+        assert victim.read_text() == "precious"
+        with victim.open() as file, pytest.raises(BlockingIOError):
+            files.lock(file)
+
+
+def test_a_sweeps_lock_is_neither_followed_nor_cut(tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "sweep"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / ".lock").symlink_to(victim)
+    with pytest.raises(InputError, match="symbolic link"), sweep_store.locked(folder):
+        raise AssertionError("followed")
+    assert victim.read_text() == "precious"
+    (folder / ".lock").unlink()
+    (folder / ".lock").write_text("1" * 99)
+    with sweep_store.locked(folder):
+        text = (folder / ".lock").read_text()
+        with pytest.raises(InputError, match=f"process {os.getpid()}"), sweep_store.locked(folder):
+            raise AssertionError("entered")
+    assert len(text) == 99
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("~", "{home}"), ("~/inside", "{home}/inside"), ("/a/~", "/a/~")]
+)
+def test_the_cache_folders_tilde_is_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, expected: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GCSIM_CACHE_DIR", given)
+    assert files.cache_folder() == Path(expected.format(home=tmp_path))
+
+
+def read_images(path: Path) -> None:
+    """A folder of images, one of which is no file."""
+    folder = path.parent / "images" / "train" / "one"
+    folder.mkdir(parents=True)
+    (folder / "a.png").symlink_to(path)
+    fingerprint(path.parent / "images")
+
+
+def read_trace(path: Path) -> None:
+    """A recording whose manifest is no file."""
+    (path.parent / "trace").mkdir()
+    (path.parent / "trace" / MANIFEST).symlink_to(path)
+    Trace.open(path.parent / "trace")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "scenario": load_scenario,
+    "results": read_results,
+    "gradients' fit": open_fits,
+    "measurements": lambda path: measurements.read([path]),
+    "profiler's trace": lambda path: list(json_stream.events(path)),
+    "recording": read_trace,
+    "tensors": tensor_file.measure_file,
+    "images": read_images,
+    "CSV of a link": lambda path: csv_table.read_text(path, str(path)),
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_refuses_what_may_never_end(tmp_path: Path, reader: str, kind: str) -> None:
+    """Within seconds: a pipe that nobody writes to would hold a reader for ever."""
+    path = tmp_path / "given.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+
+    def never(*_: object) -> None:
+        raise AssertionError("still reading")
+
+    before = signal.signal(signal.SIGALRM, never)
+    signal.alarm(10)
+    try:
+        with pytest.raises((InputError, OSError), match="pipe or a device"):
+            READERS[reader](path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.analysis.report.wording import estimate
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.break_even import BreakEven, break_even, rate_key
 from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
@@ -23,7 +24,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.known import with_trained
 
-SCHEMA = 1
+SCHEMA = 2
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
 """Methods that send half precision, the first one there is."""
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
@@ -70,10 +71,8 @@ class Advice:
     @property
     def to_try(self) -> Row | None:
         """The fastest to try, where that is another one and may pay."""
-        found = self.verdict
-        if found.to_try is self.use or found.pays == "no":
-            return None
-        return found.to_try
+        found = self.verdict.to_try
+        return None if found is self.use else found
 
     def summary(self, width: int = 80) -> str:
         """What `gcsim advise` prints: at most twelve lines."""
@@ -125,7 +124,7 @@ class Advice:
         }
         for name, other in (("dense", dense), ("half_precision", half)):
             if other is not None and other is not row:
-                found[f"against_{name}"] = asdict(against(row, other))
+                found[f"against_{name}"] = asdict(against(row, other, dense))
         return found
 
     def _planned(self, one: Plan) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class Against:
     """How many times as fast one method is as another."""
 
     speedup: float
-    """As stated."""
+    """Median over the drawn worlds; until the target, where that is known of both."""
     low: float
     """10th percentile over the drawn worlds."""
     high: float
@@ -160,16 +159,17 @@ class Against:
     """That it is faster."""
 
 
-def against(row: Row, other: Row) -> Against:
-    """How a method compares with another."""
-    found = ratio(row, other)
-    speedup = other.iteration_s / row.iteration_s
-    return Against(
-        speedup=speedup,
-        low=min(found.low, speedup),
-        high=max(found.high, speedup),
-        probability=probability_faster(row, other),
-    )
+def against(row: Row, other: Row, dense: Row | None = None) -> Against:
+    """How a method compares with another; with dense training as its own row says."""
+    found, chance = ratio(row, other), probability_faster(row, other)
+    low, middle, high = found.low, found.median, found.high
+    if other is dense:
+        ends = row.speedup_low, row.speedup_high
+        if row.speedup_to_target is not None:
+            ends = row.speedup_to_target_low, row.speedup_to_target_high
+        middle = estimate(row) or middle
+        low, high = ends[0] or low, ends[1] or high
+    return Against(speedup=middle, low=low, high=high, probability=chance)
 
 
 def advice(
@@ -217,8 +217,11 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
     base = [by_label[row.label] for row in exact]
-    rows = sorted(found.verdict.rows, key=lambda row: row.iteration_s)
-    others = [by_label[row.label] for row in rows if row not in exact and row.label in by_label]
+    others = [
+        by_label[row.label]
+        for row in found.verdict.rows
+        if row not in exact and row.label in by_label
+    ]
     able = [choice for choice in others if can_share(choice)][:_PLANNED]
     plans = []
     with watcher.task("plans by bucket", 1 + len(able)) as task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import OPTIONS, method_of
 from gcsim.scenarios.scenario import CompressorChoice
 
 NONE = "none"
@@ -43,19 +43,19 @@ def paste(choice: CompressorChoice) -> list[str]:
     kind, given = choice.kind, choice.parameters
     if kind == NONE:
         return ["nothing to add: DistributedDataParallel as it is"]
-    if kind in _CASTS:
+    plain = not any(key in OPTIONS for key in given)
+    if kind in _CASTS and plain:
         return [
             f"from {_HOOKS} import default_hooks",
             f"model.register_comm_hook(None, default_hooks.{_CASTS[kind]})",
         ]
-    if kind in _POWER:
+    if kind in _POWER and plain:
         state = f"ps.PowerSGDState(None, {given.get('rank', 4)})"
         return [
             f"from {_HOOKS} import powerSGD_hook as ps",
             f"model.register_comm_hook({state}, ps.powerSGD_hook)",
         ]
-    cls = compressor_class(kind)
-    checked = check_parameters(kind, given)
+    cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
         return ["no DDP hook can, its workers step apart"]
     arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
@@ -64,5 +64,5 @@ def paste(choice: CompressorChoice) -> list[str]:
 
 def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that are not the method's own defaults."""
-    usual = check_parameters(kind, {}).model_dump()
+    usual = method_of(kind, {}).parameters.model_dump()
     return {key: value for key, value in given.items() if usual.get(key) != value}

@@ -2,9 +2,9 @@
 
 A method's time is simulated at every second point of the grid, as stated, and at a few points in
 the drawn worlds; between them its logarithm is interpolated. A cell has the colour of the method
-with the shortest iteration there. It is hatched where that is not sure: where the interval of how
-many times as fast it is as the next one reaches 1. Lines are where a method and uncompressed
-training take the same time.
+with the largest speedup there, median over the worlds. It is hatched where that is not sure: where
+the interval of how many times as fast it is as the next one reaches 1. Lines are where a method and
+uncompressed training take the same time.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class Map:
     """The methods; the uncompressed one first."""
     kinds: tuple[str, ...]
     """Their registered names."""
-    seconds: Values
-    """`[methods, rows, columns]`: of an iteration, as stated."""
+    gains: Values
+    """`[methods, rows, columns]`: logarithm of the speedup over the uncompressed one, median over
+    the drawn worlds."""
     winner: NDArray[np.int64]
     """Number of the fastest method."""
     sure: NDArray[np.bool_]
@@ -197,7 +198,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
             if not draws:
                 logs: Values = np.log(np.array([row.iteration_s for row in rows]))
                 return logs
-            empty = [row.iteration_s for row in rows]
+            empty = [row.iteration_as_stated_s or row.iteration_s for row in rows]
             drawn = [row.iteration_draws_s or (one,) for row, one in zip(rows, empty, strict=True)]
             beside: Values = np.log(np.array(drawn)) - np.log(np.array(empty))[:, None]
             return beside
@@ -207,7 +208,8 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
     fine = np.geomspace(x.low, x.high, COLUMNS), np.geomspace(y.low, y.high, ROWS)
     logs = _between(stated, coarse, fine)
     worlds = logs[..., None] + _between(drawn, few, fine)
-    order = np.argsort(logs, axis=2)
+    gains = np.median(worlds[:, :, :1] - worlds, axis=3)
+    order = np.argsort(-gains, axis=2, kind="stable")
     winner, next_one = order[..., 0], order[..., min(1, len(labels) - 1)]
     rows, columns = np.indices(winner.shape)
     lead = worlds[rows, columns, next_one] - worlds[rows, columns, winner]
@@ -216,7 +218,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
         y=y,
         labels=tuple(labels),
         kinds=tuple(kinds[label] for label in labels),
-        seconds=np.exp(np.moveaxis(logs, 2, 0)),
+        gains=np.moveaxis(gains, 2, 0),
         winner=winner,
         sure=np.percentile(lead, _SURE, axis=2) > 0,
     )
@@ -268,7 +270,7 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
     middle = (np.geomspace(found.x.low, found.x.high, COLUMNS),
               np.geomspace(found.y.low, found.y.high, ROWS))  # fmt: skip
     for place, number in enumerate(_lined(found, present)):
-        gains = np.log(found.seconds[0] / found.seconds[number])
+        gains = found.gains[number]
         if gains.min() < 0 < gains.max():
             dashes = _DASHES[place % len(_DASHES)]
             axes.contour(*middle, gains, levels=[0.0], colors=BLACK, linewidths=1.6,

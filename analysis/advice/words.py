@@ -1,7 +1,7 @@
-"""How is advice said in a dozen lines of 80 columns? The most important first, nothing cut off.
+"""Text of an advice for a terminal: about a dozen lines, the most important first.
 
-Each line has a word in front and some parts behind it, in the order of their importance; parts that
-find no room are left to `--json`.
+Each section has a word in front and some parts after it, in the order of their importance. The
+width wraps the text and selects nothing: every width shows the same words.
 """
 
 from __future__ import annotations
@@ -13,77 +13,68 @@ from gcsim.analysis.advice.advice import Advice, against
 from gcsim.analysis.advice.deploy import paste, paste_plan
 from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
 from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.wording import SENDS_NOTHING, uncompressed
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.break_even import BreakEven
+from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.result import Row
+from gcsim.scenarios.sections.link_text import carrier
 from gcsim.simulator.network.links import Link
 
-MOST = 12
-"""Lines."""
 _INDENT = 10
-_PLANNED = 7
-"""Lines of a plan by bucket."""
 _GAIN = 0.01
 """Share of the time from which a plan is called faster."""
 _LONGEST = 26
-"""Characters of a label; a longer one is cut here, not by the terminal."""
+"""Characters of a label; a longer one is shortened, at every width."""
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:
-    """At most `MOST` of them, and some for a plan by bucket, each of at most `width` cells, where
-    that is 60 or more."""
+    """The advice in lines of at most `width` cells, between 60 and 100; code to paste is one line
+    for each of its lines, however long."""
     width = max(60, min(width, 100))
-    room = width - _INDENT
-    found = [_shortened(_header(advice), width)]
-    for word, parts, most in _sections(advice):
-        found += _section(word, parts, room, most)
-    found = found[:MOST]
-    if advice.plans is not None:
-        found += _section("By bucket", list(_by_bucket(advice.plans)), room, _PLANNED)
+    found = textwrap.wrap(_header(advice), width, subsequent_indent=" " * _INDENT)
+    for word, parts in _sections(advice):
+        found += _section(word, parts, width - _INDENT)
     return found
 
 
-def _section(word: str, parts: Sequence[str], room: int, most: int) -> list[str]:
-    body = [line.replace("\N{NO-BREAK SPACE}", " ") for line in _packed(parts, room, most)]
+def _section(word: str, parts: Sequence[str], room: int) -> list[str]:
+    body = [line.replace("\N{NO-BREAK SPACE}", " ") for line in _wrapped(parts, room)]
     return [(word if n == 0 else "").ljust(_INDENT) + line for n, line in enumerate(body)]
 
 
-def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str], int]]:
-    """A word, parts, and how many lines they may have: twelve together, with the header."""
-    yield "Use", _use(advice), 2
-    yield "Try", _try(advice), 2
-    yield "Pays", _pays(advice), 2
-    yield "First", _first(advice), 2
-    yield "Limit", _limit(advice), 1
-    yield "Deploy", [f"{line}\n" for line in _deploy(advice)], 2 if _tries(advice) else 3
-    yield "Assumed", _assumed(advice), 1
+def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each section's word and its parts."""
+    yield "Use", _use(advice)
+    yield "Try", _try(advice)
+    yield "Pays", _pays(advice)
+    yield "First", _first(advice)
+    yield "Limit", _limit(advice)
+    yield "Deploy", _deploy(advice)
+    yield "Assumed", _assumed(advice)
+    if advice.plans is not None:
+        yield "By bucket", list(_by_bucket(advice.plans))
 
 
-def _packed(parts: Sequence[str], room: int, most: int) -> list[str]:
-    """Parts one after the other, "; " between them, over so many lines; one that ends a line has a
-    line break, and what finds no room is left out."""
+class _Line(str):
+    """A line to paste: never wrapped or joined."""
+
+
+def _wrapped(parts: Sequence[str], room: int) -> list[str]:
+    """Parts joined by "; " in lines of at most `room` cells; one that fits a line is not broken,
+    and one that ends in a line break is followed by a new line."""
     found: list[str] = []
-    open_line = False
-    for part in parts:
-        text, ends = part.rstrip("\n"), part.endswith("\n")
-        joined = f"{found[-1]}; {text}" if open_line else ""
-        if joined and len(joined) < room:  # a semicolon may follow
-            found[-1] = joined
-        elif len(found) < most:
-            if open_line:
-                found[-1] += ";"
-            pieces = textwrap.wrap(text, room - 1) or [""]
-            if len(found) + len(pieces) > most:
-                if found:
-                    found[-1] = found[-1].removesuffix(";")
-                    continue
-                pieces = [_shortened(" ".join(pieces), room)]
-            found += pieces
-        else:
+    for number, part in enumerate(parts, start=1):
+        if isinstance(part, _Line):
+            found.append(part)
             continue
-        open_line = not ends
+        text = part if part.endswith("\n") or number == len(parts) else f"{part};"
+        joined = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
+        if joined and len(joined) <= room:
+            found[-1] = joined
+        else:
+            found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     return found
 
 
@@ -101,17 +92,18 @@ def _header(advice: Advice) -> str:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
+    network = cluster.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
         f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
-        f"{cluster.collectives.transport}{now}"
+        f"{carrier(cluster.collectives.transport, network)}{now}"
     )
 
 
 def _compared(row: Row, other: Row, name: str) -> str:
     """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
-    found = against(row, other)
+    found = against(row, other, other if name == "dense" else None)
     low, high = significant(found.low), significant(found.high)
     within = f" ({low}-{high})" if low != high else ""
     chance = "P(pays)" if name == "dense" else "P"
@@ -139,23 +131,21 @@ def _use(advice: Advice) -> list[str]:
         return ["no method here can train"]
     found = list(_row(advice, use))
     if advice.scenario.cluster.workers == 1:
-        return [*found, "one worker exchanges nothing"]
+        return [*found, SENDS_NOTHING]
     half = advice.half
     if use.compressor == DENSE and half is not None and half is not use:
         found.append(f"{_name(half)} {_compared(half, use, 'dense')}, not surely faster")
     return found
 
 
-def _tries(advice: Advice) -> bool:
-    return advice.to_try is not None
-
-
 def _try(advice: Advice) -> list[str]:
     row = advice.to_try
     if row is None:
         rivals = [one for one in advice.verdict.rivals if one is not advice.use]
-        if rivals and advice.verdict.pays != "no":
+        if rivals:
             return [f"not clearly slower: {', '.join(map(_name, rivals[:3]))}"]
+        if advice.scenario.cluster.workers > 1 and (why := uncompressed(advice.verdict)):
+            return [why]
         return ["nothing: no method is clearly faster"]
     trust = "train before you trust it"
     if row.seeds_trained is not None:
@@ -189,8 +179,13 @@ _UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
 def _end(one: BreakEven, size: float) -> str:
     """ "Top-k 1 % 29 (26-50)" """
     assert one.rate is not None  # noqa: S101
-    low, high = (_two(end / size) for end in (one.low or one.rate, one.high or one.rate))
-    within = f" ({low}-{high})" if low != high else ""
+    low, high = (one.low or one.rate), (one.high or one.rate)
+    ends = _two(low / size), _two(high / size)
+    within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
+    if high >= FASTEST:
+        within = f" (from {ends[0]})"
+    elif low <= SLOWEST:
+        within = f" (to {ends[1]})"
     return f"{_name(one.label)} {_two(one.rate / size)}{within}"
 
 
@@ -224,7 +219,9 @@ def _change(advice: Advice, change: Change, dense: Row) -> str:
 
 
 def _limit(advice: Advice) -> list[str]:
-    return [part for label, one in advice.limits.items() for part in _limited(label, one)]
+    found = [part for label, one in advice.limits.items() for part in _limited(label, one)]
+    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
+    return [f"as stated, {found[0]}", *found[1:]] if found and drawn else found
 
 
 def _limited(label: str, one: Limits) -> Iterator[str]:
@@ -246,15 +243,13 @@ _TOLD, _CODED = 0.005, 0.02
 
 def _deploy(advice: Advice) -> list[str]:
     row = advice.use
-    if row is None or row.compressor == DENSE:
-        row = advice.to_try or row
     if row is None:
         return []
     choice = next((c for c in advice.scenario.compressors if c.label == row.label), None)
     lines = [] if choice is None else paste(choice)
-    if len(lines) == 1 and row.compressor != DENSE:
-        return [f"{_name(row)}: {lines[0]}"]
-    return lines
+    if len(lines) == 1:  # no code
+        return lines if row.compressor == DENSE else [f"{_name(row)}: {lines[0]}"]
+    return [_Line(line) for line in lines]
 
 
 def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
@@ -276,8 +271,7 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
-    for line in paste_plan(best.choices):
-        yield f"{line}\n"
+    yield from map(_Line, paste_plan(best.choices))
 
 
 def _assumed(advice: Advice) -> list[str]:
@@ -289,7 +283,7 @@ def _assumed(advice: Advice) -> list[str]:
     if advice.shipped:
         found.append("traffic as shipped")
     if cluster.devices_per_node > 1 and cluster.nodes > 1:
-        found.append(f"{_shortened(cluster.intra_node.name, 16)} in a node")
+        found.append(f"{cluster.intra_node.name} in a node")
     found.append(advice.scenario.training.precision)
     return found
 
@@ -301,7 +295,7 @@ def _kind(link: Link) -> str:
 
 def _link(link: Link) -> str:
     """Latency and goodput, with the ranges that are drawn from."""
-    text = f"{_shortened(_kind(link), 16)}: latency {duration(float(link.latency))}"
+    text = f"{_kind(link)}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
         low, high = (duration(float(end)) for end in link.latency_range)
         text += f" ({low.removesuffix(high[-3:])}-{high})"

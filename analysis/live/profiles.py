@@ -18,12 +18,12 @@ def traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, T
 
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.run import traffic_profiles as run_compressors
-    from gcsim.scenarios.running.keys import profile_key
+    from gcsim.scenarios.running.keys import profile_keys
 
     file = trace.parent / "live.yaml"
     file.write_text(yaml.safe_dump(_scenario(plan, plan.training, trace)), encoding="utf-8")
     scenario = load_scenario(file)
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    keys = profile_keys(scenario)
     found = run_compressors(scenario, keys, use_cache=False, progress=progress)
     return {task.label: profile for task, profile in zip(plan.training, found, strict=True)}
 

@@ -114,7 +114,9 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         for name, field, colour in PARTS
         if any(getattr(row, field) for row in rows)
     ]  # fmt: skip
+    stated = ""
     if any(row.iteration_low_s is not None for row in rows):
+        stated = "; bars: inputs as stated"
         ends = [
             (row.iteration_s, row.iteration_low_s or row.iteration_s,
              row.iteration_high_s or row.iteration_s)
@@ -138,10 +140,15 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                 "hovertemplate": "%{text}<extra>%{y}</extra>",
             }
         )  # fmt: skip
-    layout = {
+    layout: dict[str, Any] = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "time of one iteration [ms]"}},
-        "yaxis": {"autorange": "reversed", "automargin": True, "ticksuffix": " "},
+        "xaxis": {"title": {"text": f"time of one iteration [ms]{stated}"}},
+        "yaxis": {  # labels are names, also where they look like numbers
+            "type": "category",
+            "autorange": "reversed",
+            "automargin": True,
+            "ticksuffix": " ",
+        },
     }
     return _figure(traces, layout), 150 + ROW * len(rows)
 

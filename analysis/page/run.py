@@ -20,7 +20,7 @@ from gcsim.analysis.page.page import (
 )
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.numbers import duration, plural, significant
-from gcsim.analysis.report.selection import Verdict, fastest_first, largest_verdict, sizes
+from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import (
     BEST,
@@ -35,7 +35,7 @@ from gcsim.analysis.report.table import (
 )
 from gcsim.analysis.report.widths import shares
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, fastest_first
 
 SPEEDUPS = 480
 """Pixels of the chart."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.csv_text import csv_text
 from gcsim.scenarios.papers.preset import Reproduction
 from gcsim.scenarios.reading import document
 
 
 def to_csv(found: Reproduction) -> str:
     """The numbers: row, column, printed, what came out by seed with spaces between."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("row", "column", "printed", "here"))
-    for cell in found.outcome.cells:
-        printed = "" if cell.printed is None else cell.printed
-        writer.writerow((cell.row, cell.column, printed, " ".join(map(str, cell.here))))
-    return text.getvalue()
+    columns = ("row", "column", "printed", "here")
+    cells = (
+        (cell.row, cell.column, cell.printed, " ".join(map(str, cell.here)))
+        for cell in found.outcome.cells
+    )
+    return csv_text(columns, (dict(zip(columns, cell, strict=True)) for cell in cells))
 
 
 def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
@@ -40,7 +38,7 @@ def _scenario(resolved: dict[str, Any]) -> Writer:
 
 def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
     """See `draw_all`."""
-    return draw_all(found, folder, _FIGURES)
+    return draw_all(found, folder, _FIGURES, beside="reproduction.json")
 
 
 _FIGURES: dict[str, Writer] = {"figure.png": drawn("gcsim.analysis.papers.picture:figure")}

@@ -51,7 +51,7 @@ class Cell:
 
     verdict: Verdict
     winner: Row | None
-    """The shortest iteration, as stated; None where nothing can be trained with."""
+    """The fastest; None where nothing can be trained with."""
     sure: bool
     """Whether it is faster than every other, in the interval of its lead."""
 
@@ -174,7 +174,7 @@ def numbers_of(values: Sequence[Any]) -> tuple[float, ...] | None:
 
 def _cell(result: Result) -> Cell:
     verdict = largest_verdict(result)
-    out = [row for row, _ in verdict.left_out]
+    out = [*(row for row, _ in verdict.left_out), *verdict.not_trained]
     usable = [row for row in verdict.rows if not any(row is one for one in out)]
     winner = usable[0] if usable else None
     sure = winner is not None and surely_faster(winner, usable[1:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from gcsim.analysis.report.dense_steps import dense_at_first
 from gcsim.analysis.report.dispersion import number
 from gcsim.analysis.report.intervals import iteration_known, speedup_known, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant
@@ -17,7 +18,15 @@ from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
 from gcsim.analysis.report.widths import MOST, main_sources
-from gcsim.analysis.report.wording import listed, name_of, one_iteration, spread
+from gcsim.analysis.report.wording import (
+    advantage,
+    iteration_advantage,
+    listed,
+    name_of,
+    one_iteration,
+    spread,
+    uncompressed,
+)
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -60,7 +69,12 @@ def answer(result: Result) -> list[str]:
             *spread(result, _named(found)),
             *_by_size(result),
         ]
-    return sentences + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+    return sentences + _said_of_all(result)
+
+
+def _said_of_all(result: Result) -> list[str]:
+    """What holds of the rows whatever the answer is."""
+    return [*dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
 
 
 def _where(found: Verdict) -> str:
@@ -82,7 +96,7 @@ def brief_answer(result: Result) -> list[str]:
         *_width(result, found),
         *_by_size(result),
     ]
-    return said + ([SYNTHETIC_ANSWER] if are_synthetic(result) else [])
+    return said + _said_of_all(result)
 
 
 def _named(found: Verdict) -> list[Row]:
@@ -100,15 +114,12 @@ def _pays(found: Verdict) -> str:
         return f"methods are compared with each other. {NO_SPEEDUP}"
     against = f"{name_of(dense)} takes {elapsed(dense.iteration_s)} an iteration"
     if best is None:
-        return f"nothing can be said of compression: {against}, no method here can train."
+        nearest = found.best if found.pays == "no" and found.rows[0].workers > 1 else None
+        behind = "" if nearest is None else f"; the nearest, {_speedup(nearest)}"
+        return f"{uncompressed(found)}; {against}{behind}."
     if found.pays == "yes":
-        return f"compression pays: {against}, {best.label} {elapsed(best.iteration_s)}."
-    if found.pays == "no":
-        return (
-            f"compression does not pay: nothing is more than {TIE:.0%} faster than "
-            f"{name_of(dense)} ({elapsed(dense.iteration_s)} an iteration); the nearest, "
-            f"{_speedup(best)}."
-        )
+        sure = found.safe if found.until_target and found.safe is not None else best
+        return f"compression pays: {against}, {sure.label} {elapsed(sure.iteration_s)}."
     chance = f"{found.probability:.0%} for {best.label}"
     if found.pays == "likely":
         return f"compression is likely to pay, but that is not sure ({chance}): {against}."
@@ -119,14 +130,17 @@ def _speedup(row: Row) -> str:
     """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
         return f"{row.label}, {elapsed(row.iteration_s)}{within(iteration_known(row))}"
-    return f"{row.label}, {significant(row.speedup_vs_dense)} times{within(speedup_known(row))}"
+    return f"{row.label}, {advantage(row)}"
 
 
 def _safe(found: Verdict) -> list[str]:
     row = found.safe
     if row is not None:
         kind = "Safe, and the fastest" if row is found.to_try else "Safe"
-        return [f"{kind}: {_speedup(row)}; {AS_DENSE}."]
+        said = _speedup(row)
+        if row.speedup_vs_dense is not None:  # with the dense update steps are dense training's
+            said = f"{row.label}, {iteration_advantage(row)}"
+        return [f"{kind}: {said}; {AS_DENSE}."]
     if found.pays != "yes":
         return []
     tried = [row for row in found.rows if is_safe(row) and row.compressor != DENSE]
@@ -140,7 +154,7 @@ def _safe(found: Verdict) -> list[str]:
 
 def _to_try(found: Verdict, *, cost: bool = True) -> list[str]:
     row = found.to_try
-    if row is None or row is found.safe or found.pays == "no":
+    if row is None or row is found.safe:
         return []
     if is_safe(row):
         return [f"Fastest to try: {_speedup(row)}; {AS_DENSE}."]
@@ -165,8 +179,6 @@ def _cost(row: Row) -> str:
 
 def _rivals(result: Result, found: Verdict) -> list[str]:
     """What may be faster than the method to try, and what would tell."""
-    if found.to_try is None or found.pays == "no":
-        return []
     sentences = []
     if found.rivals:
         shown = [_speedup(row) for row in found.rivals[:NAMED]]
@@ -178,7 +190,7 @@ def _rivals(result: Result, found: Verdict) -> list[str]:
 
 def _too_few(result: Result, found: Verdict) -> list[str]:
     """That luck is in the way, and what to do."""
-    if found.to_try is None or found.pays == "no" or not found.by_luck:
+    if found.pays == "no" or not found.by_luck:
         return []
     return [
         f"{number(result).capitalize()} are too few to tell some of them apart: set "
@@ -198,8 +210,8 @@ def _left_out(found: Verdict) -> list[str]:
 
 def _width(result: Result, found: Verdict) -> list[str]:
     """What the width of the range comes from, of the row that has the widest."""
-    rows = [row for row in (found.safe, found.to_try) if row is not None and _known(row)]
-    if not rows:
+    rows = [row for row in (found.safe, found.best) if row is not None and _known(row)]
+    if not rows or found.pays == "no":
         return []
     row = max(rows, key=_relative_width)
     sources = main_sources(result, row, found.dense)
@@ -210,9 +222,10 @@ def _width(result: Result, found: Verdict) -> list[str]:
         if one.input.measure not in measures:
             measures.append(one.input.measure)
     names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
+    iterations = "'s iterations" if found.until_target else ""
     most = "Most" if sum(one.share for one in sources) >= MOST else "The largest part"
     return [
-        f"{most} of the range of {row.label} comes from {listed(names)}. To narrow it: "
+        f"{most} of the range of {row.label}{iterations} comes from {listed(names)}. To narrow it: "
         f"{listed(measures)}."
     ]
 
@@ -264,9 +277,7 @@ def _span(group: Sequence[Verdict], *, last: bool) -> str:
 
 def _winner(found: Verdict) -> str:
     """The method to try; dense where nothing pays."""
-    if found.dense is not None and (found.pays in (None, "no") or found.to_try is None):
-        return name_of(found.dense)
     if found.to_try is None:
-        return "nothing"
+        return "nothing" if found.dense is None else name_of(found.dense)
     sure = found.pays in (None, "yes")
     return found.to_try.label + ("" if sure else f" ({found.probability:.0%} to pay)")

@@ -5,19 +5,22 @@ methods, so that the ratio of two iterations is taken world by world, and much t
 cancels. Its interval holds the middle 80 % of the draws. Where times are random, the interval is
 wider at both ends by two standard errors of the difference of the two means. Methods meet the same
 luck: the error of the difference is taken from their differences batch by batch.
+
+Where training with both methods is known, they are compared by their time to the target, with a
+further seed in each world (`scenarios/trained/bands.py`).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.result import Row
+from gcsim.scenarios.trained.bands import sooner
 from gcsim.scenarios.uncertainty.close_pairs import ERRORS
-from gcsim.simulator.luck import Luck, error_of_difference
+from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter
 
 TAILS = (0.1, 0.5, 0.9)
 """Quantiles of the draws: the ends of an interval, and its middle."""
@@ -43,23 +46,35 @@ def worlds(row: Row) -> NDArray[np.float64]:
 
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
     """How many times as fast `one` is as `other`; `luck=False`: as if the means had no errors."""
-    low, median, high = np.quantile(worlds(other) / worlds(one), TAILS)
+    faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
+    low, median, high = np.quantile(faster, TAILS)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
-    return Ratio(low=float(low) - error, median=float(median), high=float(high) + error)
+    ends = _ring_or_tree(one, other)
+    return Ratio(
+        low=min([float(low) - error, *ends]),
+        median=float(median),
+        high=max([float(high) + error, *ends]),
+    )
+
+
+def _ring_or_tree(one: Row, other: Row) -> list[float]:
+    """The ratio with rings and with trees, where NCCL may take either."""
+    ends = [(row.iteration_ring_s, row.iteration_tree_s) for row in (one, other)]
+    if ends == [(None, None)] * 2 or _trained(one, other):
+        return []
+    pairs = zip(*ends, strict=True)
+    return [(b or other.iteration_s) / (a or one.iteration_s) for a, b in pairs]
 
 
 def probability_faster(one: Row, other: Row) -> float:
     """That `one` is faster: the share of the draws in which it is, where luck may turn each."""
-    gains = worlds(other) - worlds(one)
-    error = _error(one, other)
-    if not error:
-        return float(np.mean(gains > 0))
-    return float(np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains]))
+    if _trained(one, other):
+        return float(np.mean(sooner(one, other) > 1))
+    return probability_shorter(worlds(one), worlds(other), _error(one, other))
 
 
-def median_of(row: Row) -> float:
-    """Seconds an iteration in the middle of the draws."""
-    return float(np.median(worlds(row)))
+def _trained(one: Row, other: Row) -> bool:
+    return bool(one.speedups_to_target and other.speedups_to_target)
 
 
 def _error(one: Row, other: Row) -> float:

@@ -41,6 +41,12 @@ def _said(found: Explained) -> Iterator[str]:
         f"{launches:,} launches. Fused (the element-wise ones of each stretch as one pass) it "
         f"would be {elapsed(found.fused_s)}."
     )
+    if found.framework_s:
+        yield f"The framework's code around the exchanges: {elapsed(found.framework_s)}."
+    yield (
+        f"In a run: {elapsed(found.encode_s + found.decode_s)} (encode "
+        f"{elapsed(found.encode_s)}, decode {elapsed(found.decode_s)})."
+    )
     if found.estimated:
         yield f"Estimated prices: {', '.join(found.estimated)} (gcsim list devices)."
 

@@ -26,11 +26,19 @@ def iteration_known(row: Row) -> str:
 
 
 def speedup_known(row: Row) -> str:
-    """From the low end to the high one: "6.10 to 9.02"; else empty."""
-    if row.speedup_low is None or row.speedup_high is None:
+    """From the low end to the high one of an iteration's speedup: "6.10 to 9.02"; else empty."""
+    return _ends(row.speedup_low, row.speedup_high)
+
+
+def to_target_known(row: Row) -> str:
+    """The same of the speedup until the target."""
+    return _ends(row.speedup_to_target_low, row.speedup_to_target_high)
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    if low is None or high is None or significant(low) == significant(high):
         return ""
-    low, high = significant(row.speedup_low), significant(row.speedup_high)
-    return "" if low == high else f"{low} to {high}"
+    return f"{significant(low)} to {significant(high)}"
 
 
 def within(interval: str) -> str:

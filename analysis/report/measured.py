@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -53,8 +53,30 @@ def _said(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in parameters.items())
 
 
-def parts(name: str, row: Row, measured: Measured, place: str) -> Iterator[RenderableType]:
-    """A table, and what it is about."""
+def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
+    """Seconds of a step in collectives, without the wait for other ranks; None unless `others`
+    hold every rank of the same steps. The last rank to enter a bucket's exchange waits for none,
+    so that the shortest time of all ranks is that of the exchange."""
+    same = [other for other in others if _run(other) == _run(measured)]
+    if len({other.rank for other in same}) < measured.workers:
+        return None
+    times = [[bucket.exchanged_s for bucket in other.buckets] for other in same]
+    return sum(map(min, zip(*times, strict=True)))
+
+
+def _run(measured: Measured) -> tuple[object, ...]:
+    """All that the ranks of one run have in common."""
+    elements = [bucket.elements for bucket in measured.buckets]
+    return (
+        measured.compressor, measured.parameters, measured.other_buckets, measured.workers,
+        measured.steps, elements,
+    )  # fmt: skip
+
+
+def parts(
+    name: str, row: Row, measured: Measured, place: str, collectives_s: float | None = None
+) -> Iterator[RenderableType]:
+    """A table, and what it is about; `collectives_s` is `alone`."""
     steps = plural(measured.steps, "step")
     about = f"{row.label} on {plural(row.workers, 'worker')}: predicted by {name}; measured in "
     yield Text(f"{about}{place} over {steps} on rank {measured.rank}")
@@ -62,13 +84,19 @@ def parts(name: str, row: Row, measured: Measured, place: str) -> Iterator[Rende
         said = ", ".join(map(str, numbers))
         yield Text(f"buckets {said} went by {method}: the prediction is of {row.label} for all")
     yield ""
-    table = bare_table(["", ">predicted", ">80 % range", ">measured", ">error"])
-    for cells in _lines(row, measured):
+    table = bare_table(["", ">predicted", ">80 % range", ">measured", ">prediction is"])
+    for cells in _lines(row, measured, collectives_s):
         table.add_row(*map(Text, cells))
     yield table
+    if collectives_s is None and measured.workers > 1:
+        yield ""
+        yield Text(
+            "One rank's time in collectives holds its wait for slower ranks; name the measurements "
+            "of all ranks to tell the two apart"
+        )
 
 
-def _lines(row: Row, measured: Measured) -> Iterator[list[str]]:
+def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterator[list[str]]:
     span = "-"
     if row.iteration_low_s is not None and row.iteration_high_s is not None:
         ends = (row.iteration_low_s, row.iteration_high_s)
@@ -77,13 +105,17 @@ def _lines(row: Row, measured: Measured) -> Iterator[list[str]]:
     for words, predicted, found, within in (
         ("iteration [ms]", row.iteration_s, measured.iteration_s, span),
         ("encoding, decoding [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
-        ("collectives [ms]", row.communication_s, measured.exchanged_s, "-"),
+        ("collectives alone [ms]", row.communication_s, collectives_s, "-"),
     ):
+        shown, error = "-", "-"
         if found is not None:
-            yield [
-                words, significant(predicted * milliseconds), within,
-                significant(found * milliseconds), _error(predicted, found),
-            ]  # fmt: skip
+            shown, error = significant(found * milliseconds), _error(predicted, found)
+        yield [words, significant(predicted * milliseconds), within, shown, error]
+    if collectives_s is not None:
+        wait = significant((measured.exchanged_s - collectives_s) * milliseconds)
+        yield ["wait for other ranks [ms]", "-", "-", wait, "-"]
+    whole = significant(measured.exchanged_s * milliseconds)
+    yield ["collectives and wait [ms]", "-", "-", whole, "-"]
     predicted, found = row.wire_bytes_per_worker, measured.sent_bytes
     yield [
         "sent a worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),
@@ -92,4 +124,8 @@ def _lines(row: Row, measured: Measured) -> Iterator[list[str]]:
 
 
 def _error(predicted: float, found: float) -> str:
-    return "-" if found == 0 else f"{predicted / found - 1:+.1%}".replace("%", " %")
+    if found == 0:
+        return "-"
+    beside = predicted / found - 1
+    side = "high" if beside > 0 else "low"
+    return f"{abs(beside):.1%} too {side}".replace("%", " %") if beside else "equal"

@@ -9,32 +9,46 @@ Whether compression pays is a question of its own, against every uncompressed ro
 carry too:
 
 - yes: some method is surely faster;
-- no: none may be more than `TIE` faster;
-- else it is likely, or not known, by the probability that it is faster of the method to try.
+- no: none may be more than `TIE` faster, or there is one worker alone, which sends nothing;
+- else by the probability that the best method is faster: likely from 2/3 on, unlikely up to 1/3,
+  and not known between (M. Mastrandrea et al., "Guidance note for lead authors of the IPCC Fifth
+  Assessment Report on consistent treatment of uncertainties", 2010, table 1).
 
-The method to try is the candidate with the shortest iteration, in the middle of the draws, of those
-that surely pay, if some do; of those within `TIE` of it, the one with the smallest error. Where it
-is not sure to pay, it is the candidate that most probably does. The safe method is chosen in the
-same way among the safe ones that surely pay.
+The best method is the fastest candidate of those that surely pay, if some do; of those within `TIE`
+of it, the one with the smallest error. Where none is sure to pay, it is the candidate that most
+probably does. It is the one to try if it pays with a probability of one half or more. The safe
+method is chosen in the same way among the safe ones that surely pay.
+
+Where time to the target is known (`scenarios/trained/known.py`), faster means earlier at the
+target, and a method of which that is not known is no candidate. The safe method alone is judged by
+its iterations: steps that differ with the dense update are the seed's luck.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from gcsim.analysis.report.comparison import median_of, probability_faster, ratio
+from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.trust import DENSE, fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import (
+    Result,
+    Row,
+    error_of,
+    fastest_first,
+    known_to_target,
+    pace,
+)
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
-LIKELY = 0.5
-"""Probability from which on compression is said to be likely to pay."""
+EVEN = 0.5
+"""Probability of paying below which no method is one to try."""
+LIKELY, UNLIKELY = 2 / 3, 1 / 3
+"""Probabilities from which on compression is likely to pay, and up to which unlikely."""
 
-Pays = Literal["yes", "likely", "not known", "no"]
+Pays = Literal["yes", "likely", "not known", "unlikely", "no"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +64,16 @@ class Verdict:
     safe: Row | None
     """The fastest method whose update is practically the dense one, if it surely pays; without a
     dense row, the fastest such method."""
+    best: Row | None
+    """The method that may be the fastest; None where no method can be trained with, or there is
+    none."""
     to_try: Row | None
-    """None where no method can be trained with, or there is none."""
+    """The best method, where it is as probable as not that it is faster than uncompressed
+    training."""
     probability: float | None
-    """That the method to try is faster than uncompressed training; None without that."""
+    """That the best method is faster than uncompressed training; None without that."""
     rivals: tuple[Row, ...]
-    """Other methods that nobody surely beats, fastest first."""
+    """Other methods that nobody surely beats and that may be tried too, fastest first."""
     by_luck: bool
     """More iterations would decide what is open."""
     left_out: tuple[tuple[Row, str], ...]
@@ -73,11 +91,18 @@ class Verdict:
     def foremost(self) -> tuple[Row, ...]:
         """Those that no other surely beats; the uncompressed row where nothing is faster."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)
-        if self.dense is None:
-            return found
-        if self.pays in (None, "no"):
-            return (self.dense,)
-        return found if self.pays == "yes" else (*found, self.dense)
+        return found if self.dense is None or self.pays == "yes" else (*found, self.dense)
+
+    @property
+    def until_target(self) -> bool:
+        """Whether methods are judged by their time to the target."""
+        return known_to_target(self.rows)
+
+    @property
+    def not_trained(self) -> tuple[Row, ...]:
+        """Methods of which the time to the target is not known, where others are judged by it."""
+        judged = self.rows if self.until_target else ()
+        return tuple(row for row in judged if row.seeds_trained is None)
 
 
 def at_largest(result: Result) -> tuple[Row, ...]:
@@ -88,19 +113,9 @@ def at_largest(result: Result) -> tuple[Row, ...]:
     return fastest_first(row for row in result.rows if row.workers == largest)
 
 
-def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """By iteration time, then by NMSE, then by label."""
-    return tuple(sorted(rows, key=lambda row: (row.iteration_s, error_of(row), row.label)))
-
-
 def sizes(result: Result) -> tuple[int, ...]:
     """Numbers of workers of the sweep, ascending."""
     return tuple(sorted({row.workers for row in result.rows}))
-
-
-def error_of(row: Row) -> float:
-    """The NMSE; infinite where the update's scale is not the gradient's."""
-    return math.inf if row.nmse is None else row.nmse
 
 
 def dense_row(rows: Iterable[Row]) -> Row | None:
@@ -137,42 +152,60 @@ def candidates(rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows that none of them surely beats; quick where they come fastest first."""
     found = tuple(row for row in rows if not any(surely_beats(other, row) for other in rows))
     # ten methods or more may beat each other in a circle, each in nine worlds of ten
-    return found or tuple(sorted(rows, key=median_of)[:1])
+    return found or tuple(sorted(rows, key=pace)[:1])
 
 
 def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
     """What can be said of rows of one size; `recorded` as in `fault_of`."""
     ordered = fastest_first(rows)
     faults = [(row, fault_of(row, recorded)) for row in ordered]
-    usable = [row for row, fault in faults if not fault]
-    plain = [row for row in ordered if row.compressor == DENSE]
+    judged = known_to_target(ordered)  # then the others cannot be compared with
+    usable = [row for row, fault in faults if not fault and (row.speedups_to_target or not judged)]
+    plain = [
+        row for row in ordered
+        if row.compressor == DENSE and (row.speedups_to_target or not judged)
+    ]  # fmt: skip
     methods = [row for row in usable if row.compressor != DENSE]
     dense = dense_row(ordered)
     leaders = [row for row in candidates(usable) if row.compressor != DENSE]
-    to_try = _to_try(leaders or methods, plain)
-    pays = _pays(methods, plain)
-    rivals = tuple(row for row in leaders if row is not to_try)
+    best = _best(leaders or methods, plain)
+    alone = ordered[0].workers == 1 and dense is not None
+    safe = None if alone else _safe(usable, dense, best)
+    pays = _pays(methods, plain, best)
+    if alone:
+        pays = "no"
+    elif judged and safe is not None:
+        pays = "yes"
+    rivals = tuple(row for row in leaders if row is not best)
+    worth = [row for row in methods if pays != "no" and _may_be_tried(row, plain)]
+    to_try = best if any(row is best for row in worth) else None
     return Verdict(
         rows=ordered,
         dense=dense,
         pays=pays,
-        safe=_safe(usable, dense, to_try),
+        safe=safe,
+        best=best,
         to_try=to_try,
-        probability=_probability(to_try, plain) if to_try and plain else None,
-        rivals=rivals,
-        by_luck=to_try is not None and _by_luck(to_try, rivals, plain, pays),
+        probability=_probability(best, plain) if best and plain else None,
+        rivals=tuple(row for row in rivals if any(row is other for other in worth)),
+        by_luck=best is not None and _by_luck(best, rivals, plain, pays),
         left_out=tuple((row, fault) for row, fault in faults if fault),
     )
 
 
-def _pays(methods: Sequence[Row], plain: Sequence[Row]) -> Pays | None:
-    if not methods or not plain:
+def _pays(methods: Sequence[Row], plain: Sequence[Row], best: Row | None) -> Pays | None:
+    if best is None or not plain:
         return None
     if not any(_may_gain(row, plain) for row in methods):
         return "no"
     if any(surely_faster(row, plain) for row in methods):
         return "yes"
-    return "likely" if max(_probability(row, plain) for row in methods) >= LIKELY else "not known"
+    chance = _probability(best, plain)
+    return "likely" if chance >= LIKELY else "unlikely" if chance <= UNLIKELY else "not known"
+
+
+def _may_be_tried(row: Row, plain: Sequence[Row]) -> bool:
+    return not plain or _probability(row, plain) >= EVEN
 
 
 def _may_gain(row: Row, plain: Sequence[Row]) -> bool:
@@ -184,47 +217,51 @@ def _probability(row: Row, plain: Sequence[Row]) -> float:
     return min(probability_faster(row, other) for other in plain)
 
 
-def _to_try(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
+def _best(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
     sure = [row for row in rows if surely_faster(row, plain)]
     if sure or not rows:
         return _nearest_of_fastest(sure)
-    return max(rows, key=lambda row: (_probability(row, plain), -median_of(row)))
+    return max(rows, key=lambda row: (_probability(row, plain), -pace(row)))
 
 
 def _nearest_of_fastest(rows: Sequence[Row]) -> Row | None:
     """Of those that are as fast as the fastest, the one with the smallest error."""
     if not rows:
         return None
-    limit = min(map(median_of, rows)) * (1 + TIE)
+    limit = min(map(pace, rows)) * (1 + TIE)
     # an exchange without rounding differences may share the NMSE of the dense one
     return min(
-        (row for row in rows if median_of(row) <= limit),
-        key=lambda row: (row.compressor != DENSE, error_of(row), row.iteration_s),
+        (row for row in rows if pace(row) <= limit),
+        key=lambda row: (row.compressor != DENSE, error_of(row), pace(row)),
     )
 
 
-def _safe(usable: Sequence[Row], dense: Row | None, to_try: Row | None) -> Row | None:
-    against = [] if dense is None else [dense]
+def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | None:
+    against = [] if dense is None else [_by_iteration(dense)]
+    safe = [(_by_iteration(row), row) for row in usable if row is not dense and is_safe(row)]
     pool = [
-        row
-        for row in usable
-        if row is not dense
-        and is_safe(row)
-        and surely_faster(row, against)
-        and _may_gain(row, against)
+        (timed, row)
+        for timed, row in safe
+        if surely_faster(timed, against) and _may_gain(timed, against)
     ]
-    if any(row is to_try for row in pool):
-        return to_try
-    return _nearest_of_fastest(candidates(pool))
+    if any(row is best for _, row in pool):
+        return best
+    nearest = _nearest_of_fastest(candidates([timed for timed, _ in pool]))
+    return next((row for timed, row in pool if timed is nearest), None)
 
 
-def _by_luck(to_try: Row, rivals: Sequence[Row], plain: Sequence[Row], pays: Pays | None) -> bool:
+def _by_iteration(row: Row) -> Row:
+    """As if it had not been trained."""
+    return replace(row, speedup_to_target=None, speedups_to_target=()) if row.seeds_trained else row
+
+
+def _by_luck(best: Row, rivals: Sequence[Row], plain: Sequence[Row], pays: Pays | None) -> bool:
     """Whether something that is open would not be, if the means had no errors."""
     for rival in rivals:
-        one = ratio(to_try, rival, luck=False)
+        one = ratio(best, rival, luck=False)
         if one.surely_above(1 + TIE) or 1 / one.high > 1 + TIE:
             return True
     if pays in ("yes", "no", None):
         return False
-    found = [ratio(to_try, other, luck=False) for other in plain]
+    found = [ratio(best, other, luck=False) for other in plain]
     return all(one.surely_above(1) for one in found) or any(one.high <= 1 + TIE for one in found)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.sections.link_text import carrier
 
 _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""
@@ -49,6 +50,15 @@ def provenance_notes(result: Result) -> list[str]:
         "well is not simulated",
     ]
     return [note for note in notes if note]
+
+
+def conditions(scenario: Mapping[str, Any], nodes: int, workers: int) -> str:
+    """Transport and precision of a resolved scenario on so many nodes: "NCCL over TCP, fp32, "."""
+    cluster, precision = _table(scenario, "cluster"), _table(scenario, "training").get("precision")
+    transport = _table(cluster, "collectives").get("transport")
+    network = str(_table(cluster, "network").get("name", "")) if nodes > 1 else None
+    named = [carrier(transport, network)] if transport is not None and workers > 1 else []
+    return "".join(f"{word}, " for word in (*named, precision) if word)
 
 
 def are_synthetic(result: Result) -> bool:

@@ -25,9 +25,9 @@ from gcsim.analysis.report.dispersion import averaged, spreads
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
-from gcsim.analysis.report.sources import are_synthetic, micro_batches
+from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
-from gcsim.scenarios.result import PERCENTILES, Result, Row
+from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
@@ -116,6 +116,11 @@ PAYS = Column(
     value=lambda row: None if row.speedup_vs_dense == 1 else _percent(row.probability_pays),
     decimals=lambda rows: 0,
 )
+SOONER = Column(
+    heading="P(sooner\nthan dense)\n[%]",
+    value=lambda row: _percent(row.probability_pays_to_target),
+    decimals=lambda rows: 0,
+)
 FASTEST = Column(
     heading="P(fastest)\n[%]", value=lambda row: _percent(row.probability_fastest),
     decimals=lambda rows: 0,
@@ -136,10 +141,16 @@ STEPS = Column(
 TO_TARGET = Column(
     heading="to target\n[x]", value=lambda row: row.speedup_to_target, decimals=lambda rows: 2
 )
+TO_TARGET_RANGE = replace(
+    SPEEDUP_RANGE,
+    value=lambda row: row.speedup_to_target_low,
+    above=lambda row: row.speedup_to_target_high,
+)
 SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6), zero="nothing")
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
 COSINE = Column(heading="cosine", value=lambda row: row.cosine_similarity, decimals=lambda rows: 3)
 INPUT = _time("input\nwait", lambda row: row.input_s)
+AS_STATED = _time("as\nstated", lambda row: row.iteration_as_stated_s)
 PARTS = (
     _time("compute", lambda row: row.forward_s + row.backward_s),
     _time("encode", lambda row: row.encode_s),
@@ -174,35 +185,37 @@ DRAWN = (
 
 
 def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """How fast, how sure, what is sent, and the error; in its place, where methods were trained,
-    the speedup until the target."""
+    """How fast, how sure, what is sent, and the error; where time to the target is known, that
+    first, and no error."""
+    if known_to_target(rows):
+        return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
         known = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
         total: tuple[Column, ...] = (SPEEDUP, *known, ITERATION)
     else:
         total = (ITERATION, *((ITERATION_RANGE,) if uncertain(rows) else ()))
-    trained = any(row.seeds_trained is not None for row in rows)
-    return (*total, SENT, TO_TARGET if trained else replace(NMSE, heading="error\n(NMSE)"))
+    return (*total, SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
-def answer_columns(rows: Sequence[Row], *, chances: bool = True) -> tuple[Column, ...]:
-    """How fast, how sure, at what error; what no row has is left out, and without `chances` the
-    probabilities."""
+def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Speed, certainty and error; a column that no row has is left out."""
     error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
     of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
     of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
+    judged = known_to_target(rows)
     pays = (PAYS,) if any(row.probability_pays is not None for row in rows) else ()
     fastest = (FASTEST,) if any(row.probability_fastest is not None for row in rows) else ()
-    open_ = (*pays, *fastest) if chances else ()
+    chances = (SOONER,) if judged else (*pays, *fastest)
     spread = SPREAD if spreads(rows) else ()
-    trained = (STEPS, TO_TARGET) if any(row.seeds_trained is not None for row in rows) else ()
-    total = (SPEEDUP, *of_speedup, *trained, *open_, ITERATION, *of_time, *error, *spread)
+    trained = (TO_TARGET, TO_TARGET_RANGE, STEPS) if judged else ()
+    total = (*trained, SPEEDUP, *of_speedup, *chances, ITERATION, *of_time, *error, *spread)
     return (*total, SENT, NMSE, COSINE)
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Where an iteration goes and what comes of it; what no row has is left out."""
-    before = (INPUT,) if any(row.input_s for row in rows) else ()
+    stated = (AS_STATED,) if any(row.iteration_as_stated_s is not None for row in rows) else ()
+    before = (*stated, *((INPUT,) if any(row.input_s for row in rows) else ()))
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
     faulty = any(row.throughput_with_faults_samples_per_s is not None for row in rows)
     cost = (*COST[:2], *((WITH_FAULTS,) if faulty else ()), *COST[2:])
@@ -225,9 +238,12 @@ def title(result: Result) -> str:
     """What stands above the table."""
     largest = max(result.rows, key=lambda row: row.workers)
     drawn = "synthetic gradients, " if are_synthetic(result) else ""
+    rows = [row for row in result.rows if row.workers == largest.workers]
+    order = "soonest at the target first" if known_to_target(rows) else "fastest first"
     return (
         f"{result.scenario.get('name', 'scenario')}: {plural(largest.nodes, 'node')}, "
-        f"{plural(largest.workers, 'worker')}, {drawn}fastest first"
+        f"{plural(largest.workers, 'worker')}, "
+        f"{conditions(result.scenario, largest.nodes, largest.workers)}{drawn}{order}"
     )
 
 
@@ -235,7 +251,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     """What the marks mean, and what nobody can guess of the columns."""
     marks = []
     if found.foremost:
-        marks.append(f"{BEST}{'may be the ' if len(found.foremost) > 1 else ''}fastest")
+        many = len(found.foremost) > 1
+        marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
     if found.safe is not None and not _among(found.safe, found.foremost):
         marks.append(f"{SAFE}fastest with practically the dense update")
     if spreads(found.rows):
@@ -250,7 +267,10 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(_range(found.rows))
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
-        notes.append(f"to target: speedup until {target}; -: not trained, or not reached.")
+        notes.append(
+            f"to target: speedup until {target}, range with a further seed; -: not trained, or "
+            "not reached. speedup: of an iteration."
+        )
     return notes
 
 
@@ -285,12 +305,18 @@ def _marks(found: Verdict) -> list[str]:
     """What stands before labels."""
     notes = []
     if len(found.foremost) == 1:
-        notes.append(f"{BEST}fastest (of those within {TIE:.0%}, the one with the smallest error)")
+        nearest = f"of those within {TIE:.0%}, the one with the smallest error"
+        notes.append(f"{BEST}{_first(found)} ({nearest})")
     elif found.foremost:
-        notes.append(f"{BEST}may be the fastest: no other is clearly more than {TIE:.0%} faster")
+        may = f"{BEST}may be {_first(found, the=True)}"
+        notes.append(f"{may}: no other is clearly more than {TIE:.0%} faster")
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
+
+
+def _first(found: Verdict, *, the: bool = False) -> str:
+    return "first at the target" if found.until_target else f"{'the ' if the else ''}fastest"
 
 
 def _range(rows: Sequence[Row]) -> str:
@@ -307,8 +333,16 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     after = " + optimizer" if any(row.optimizer_s for row in rows) else ""
     batches = micro_batches(result)
     many = "" if batches == 1 else f"An iteration has {batches} micro-batches. "
+    stated = any(row.iteration_as_stated_s is not None for row in rows)
+    total = "as stated" if stated else "iteration"
+    middle = (
+        "iteration and speedup: medians over the draws. as stated: the iteration with each input "
+        "at its stated value; its parts are those of that. "
+        if stated
+        else ""
+    )
     return (
-        f"iteration = {before}compute (forward + backward) + encode + network wait (exposed "
+        f"{middle}{total} = {before}compute (forward + backward) + encode + network wait (exposed "
         f"communication: the device idles until a collective ends) + decode{after}. {many}{LEGEND}"
     )
 
@@ -350,9 +384,8 @@ def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]
     """Columns of the tables to stack, what to try first first."""
     if not full:
         return [(brief_columns(rows),)]
-    every, short = answer_columns(rows), answer_columns(rows, chances=False)
-    others = other_columns(rows)
-    return [((*every, *others),), (every, others), (short, others)]
+    every, others = answer_columns(rows), other_columns(rows)
+    return [((*every, *others),), (every, others)]
 
 
 def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:

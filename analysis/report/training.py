@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
-from gcsim.analysis.report.numbers import plural, times
+from gcsim.analysis.report.numbers import plural, significant, times
 from gcsim.analysis.report.selection import Verdict
+from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.wording import estimate
 from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
 
 def trained(result: Result, found: Verdict) -> list[str]:
-    """Whether the method to try gets to the target, and which is there first."""
+    """Whether the method to try gets to the target, and which is there first; where nobody says how
+    to train, how the tasks that come with gcsim were trained with it."""
     facts = result.provenance.get("training")
-    gained = [row for row in found.rows if row.speedup_to_target is not None]
-    if not facts or not gained:
+    if not facts:
+        return _on_shipped_tasks(result, found.to_try or found.safe)
+    if not found.until_target:
         return []
-    best = found.to_try
-    sentences = []
+    best, sentences = found.to_try, []
     if best is not None and best.steps_to_target_vs_dense is not None:
         sentences.append(
             f"Trained, {best.label} reached {facts['target']} in "
-            f"{times(best.steps_to_target_vs_dense)} the steps of dense training: "
-            f"{times(best.speedup_to_target or 0.0)} as fast until then."
+            f"{times(best.steps_to_target_vs_dense)} the steps of dense training."
         )
-    first = max(gained, key=_gain)
-    if first is found.dense:
+    if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):
         sentences.append(f"Nothing known reaches {facts['target']} before dense training.")
-    elif first is not best:
-        sentences.append(
-            f"First at {facts['target']}: {first.label}, {times(_gain(first))} as fast as dense "
-            f"training, in {times(first.steps_to_target_vs_dense or 0.0)} its steps."
-        )
-    return sentences
+    quick = min(found.rows, key=lambda row: row.iteration_s)
+    if quick is not best and quick is not found.dense:
+        end = "was not trained"
+        if quick.seeds_trained is not None:
+            end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
+        if quick.speedup_to_target is not None:
+            end = f"is {times(quick.speedup_to_target)} as fast until the target"
+        speedup = times(quick.speedup_vs_dense or 0.0)
+        sentences.append(f"{quick.label} has the fastest iteration ({speedup}) and {end}.")
+    others = [row.label for row in found.not_trained if row is not quick]
+    return [*sentences, *([f"Not trained: {', '.join(others)}."] if others else [])]
+
+
+def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
+    """One sentence: what was found of a method where it was trained, and over how long."""
+    if row is None or row.compressor == DENSE:
+        return []
+    entries = result.scenario.get("compressors", ())
+    own = next((one for one in entries if one.get("label") == row.label), {"kind": row.compressor})
+    given = {key: value for key, value in own.items() if key not in ("kind", "label")}
+    found = on_shipped_tasks(row.compressor, given)
+    if not found:
+        return [f"No training with {row.label} comes with gcsim."]
+    name = row.label if found[0].same else f"{row.compressor} with other parameters"
+    return [f"{name} on the shipped tasks: {'; '.join(map(_ended, found))}."]
+
+
+def _ended(one: Ended) -> str:
+    """ "digits_8, 1.07x dense's steps (3 of 3 seeds at accuracy 0.97; 300 steps send 3.1 whole
+    gradients)" """
+    steps = one.steps_vs_dense
+    ended = "target not reached" if steps is None else f"{times(steps)} dense's steps"
+    return (
+        f"{one.task}, {ended} ({one.reached} of {one.seeds} seeds at {one.target}; "
+        f"{one.steps} steps send {significant(one.steps * one.share_sent, 2)} whole gradients)"
+    )
 
 
 def trained_note(result: Result) -> str:
@@ -53,7 +85,3 @@ def trained_note(result: Result) -> str:
             f"{row.wire_bytes_per_worker / 1e6:.3g} of this table: to target counts that."
         )
     return said
-
-
-def _gain(row: Row) -> float:
-    return row.speedup_to_target or 0.0

@@ -5,8 +5,58 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gcsim.analysis.report.dispersion import averaged, number, range_of
-from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.intervals import speedup_known, to_target_known, within
+from gcsim.analysis.report.numbers import significant, times
+from gcsim.analysis.report.selection import UNLIKELY, Verdict
+from gcsim.scenarios.labels import DENSE as LABEL
 from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.uncertainty.close_pairs import TIE
+
+SENDS_NOTHING = "one worker alone sends nothing, so there is nothing to compress"
+_CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
+
+
+def uncompressed(found: Verdict) -> str:
+    """Why training is best left uncompressed; "" where a method is to be tried, or where nothing
+    is uncompressed."""
+    best, chance = found.best, found.probability
+    if found.dense is None or found.to_try is not None:
+        return ""
+    if found.rows[0].workers == 1:
+        why = SENDS_NOTHING
+    elif best is None or chance is None:
+        why = "no method here can be trained with"
+    elif found.pays == "no":
+        why = f"no method is more than {TIE:.0%} faster"
+    else:
+        slows = "probably slows" if chance <= UNLIKELY else "may slow"
+        speedup = times(estimate(best) or 0.0)
+        why = f"{best.label} {slows} this down ({speedup}, {in_few(1 - chance)})"
+    return f"train uncompressed: {why}"
+
+
+def in_few(probability: float) -> str:
+    """A probability as people say it: "4 in 5"."""
+    k, of = min(_CHANCES, key=lambda one: (abs(one[0] / one[1] - probability), one[1]))
+    return f"{k} in {of}"
+
+
+def estimate(row: Row) -> float | None:
+    """The speedup that a method is judged by: until the target, where that is known."""
+    return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
+
+
+def advantage(row: Row) -> str:
+    """The same with its range: "1.88 times (1.80 to 1.95)"; "" without a dense row."""
+    if row.speedup_to_target is not None:
+        gained = significant(row.speedup_to_target)
+        return f"{gained} times until the target{within(to_target_known(row))}"
+    return "" if row.speedup_vs_dense is None else iteration_advantage(row)
+
+
+def iteration_advantage(row: Row) -> str:
+    """An iteration's, with a dense row."""
+    return f"{significant(row.speedup_vs_dense or 0.0)} times{within(speedup_known(row))}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -17,7 +67,7 @@ def listed(names: Sequence[str]) -> str:
 
 def name_of(row: Row) -> str:
     """A row's label, where that can stand in a sentence."""
-    return "dense training" if row.label == DENSE else row.label
+    return "dense training" if row.label == LABEL else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:

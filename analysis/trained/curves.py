@@ -29,8 +29,8 @@ Points = NDArray[np.float64]
 
 
 def styles(result: TrainingResult) -> dict[str, LineStyle]:
-    """By label, the same in all figures of a result."""
-    kinds = {row.label: row.compressor for row in result.rows}
+    """By label of a method that was trained, the same in all figures of a result."""
+    kinds = {row.label: row.compressor for row in result.rows if not row.untrained}
     return styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
 
 
@@ -77,7 +77,10 @@ def gains_figure(result: TrainingResult) -> Figure:
             axes.plot(at, gains, label=label, **_look(look))
             if not look.muted:
                 low = [row.speedup_to_target_low or 0.0 for row in rows]
-                high = [row.speedup_to_target_high or 0.0 for row in rows]
+                high = [
+                    row.speedup_to_target_high or gain
+                    for row, gain in zip(rows, gains, strict=True)
+                ]
                 axes.fill_between(at, low, high, color=look.colour, alpha=0.12, linewidth=0)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(workers))
@@ -101,7 +104,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
         figure = new_figure(8.6, 4.9)
         axes = figure.subplots()
         looks = styles(result)
-        rows = ranked(result)
+        rows = [row for row in ranked(result) if not row.untrained]
         dense = max(row.wire_bytes_per_worker for row in rows)
         for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
             if row.wire_bytes_per_worker:

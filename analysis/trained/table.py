@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
+from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Measure
@@ -53,7 +54,11 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
     largest = max(row.workers for row in result.rows)
     return sorted(
         (row for row in result.rows if row.workers == largest),
-        key=lambda row: (-(row.speedup_to_target or 0.0), _falls_short(result, row)),
+        key=lambda row: (
+            bool(row.untrained),
+            -(row.speedup_to_target or 0.0),
+            _falls_short(result, row),
+        ),
     )
 
 
@@ -68,7 +73,8 @@ def title(result: TrainingResult) -> str:
     row = ranked(result)[0]
     return (
         f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
-        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, fastest first"
+        f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, "
+        f"{conditions(result.scenario, row.nodes, row.workers)}fastest first"
     )
 
 
@@ -87,17 +93,7 @@ def answer(result: TrainingResult) -> list[str]:
     """The answer, a sentence each."""
     rows = ranked(result)
     best = rows[0]
-    where = f"on {plural(best.nodes, 'node')}"
-    if best.compressor == DENSE:
-        said = [f"Dense training reaches {result.target} first {where}: no method here is faster."]
-    else:
-        said = [
-            f"{best.label} reaches {result.target} first {where}: "
-            f"{times(best.speedup_to_target or 0.0)} as fast as dense training "
-            f"({_range(best)} over seeds and what is not known of the cluster)."
-        ]
-        if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
-            said[0] += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
+    said = [_first(result, rows)]
     quick = max(rows, key=lambda row: row.speedup_per_iteration or 0.0)
     if quick is not best and quick.compressor != DENSE:
         gain = times(quick.speedup_per_iteration or 0.0)
@@ -106,12 +102,18 @@ def answer(result: TrainingResult) -> list[str]:
         else:
             then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
+    said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:
             how, why = early[0]
             many = f"{len(early)} of {len(row.ended)} runs"
             said.append(f"{row.label}: {many} stopped early, {how}: {why}.")
+    edge = [row for row in rows if row.rate_at_edge and not row.untrained]
+    if edge:
+        rates = ", ".join(f"{row.label} ({row.learning_rate:g})" for row in edge)
+        which = "all methods" if len(edge) == len(rows) else rates
+        said.append(f"Best learning rate at the edge of those tried: {which}.")
     for made in dict.fromkeys(row.made for row in rows if row.made):
         methods = [row.label for row in rows if row.made == made]
         which = "all methods" if len(methods) == len(rows) else ", ".join(methods)
@@ -126,13 +128,49 @@ def answer(result: TrainingResult) -> list[str]:
     return said
 
 
+def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
+    """Which method reaches the target first, where one is told apart from the others."""
+    best, where = rows[0], f"on {plural(rows[0].nodes, 'node')}"
+    leading = [row for row in rows if row.leads]
+    if leading == [best] and best.compressor == DENSE:
+        return f"Dense training reaches {result.target} first {where}: no method here is faster."
+    if any(row.compressor == DENSE for row in leading):
+        alike = ", ".join(row.label for row in rows if _like_dense(row))
+        return (
+            f"No method is told apart from dense training in its time to {result.target} {where}: "
+            f"the ranges of {alike} hold 1. More train.seeds narrow them."
+        )
+    gain = times(best.speedup_to_target or 0.0)
+    if len(leading) > 1:
+        named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
+        return (
+            f"{named} reach {result.target} first {where}, not told apart from each other: "
+            f"{times(least or 0.0)} to {gain} as fast as dense training."
+        )
+    said = (
+        f"{best.label} reaches {result.target} first {where}: {gain} as fast as dense training "
+        f"({_range(best)} over seeds and what is not known of the cluster)."
+    )
+    if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
+        said += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
+    return said
+
+
+def _like_dense(row: TrainedRow) -> bool:
+    """Whether a method reaches the target in a time that may be dense training's."""
+    low, high = row.speedup_to_target_low, row.speedup_to_target_high
+    if row.compressor == DENSE or row.speedup_to_target is None or low is None:
+        return False
+    return low <= 1 and (high is None or high >= 1)
+
+
 def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
     """Headings and cells of the table, without those for a wide terminal alone."""
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
     against = ("vs half\n[x]", lambda row: _number(row.speedup_to_target_vs_half))
-    return (
+    columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
         ("range\n[x]", _range),
         *((against,) if half else ()),
@@ -141,6 +179,12 @@ def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ..
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
     )
+    return tuple((heading, _of_trained(cell)) for heading, cell in columns)
+
+
+def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str]:
+    """The cell, empty in the row of a method that was not trained."""
+    return lambda row: NOT if row.untrained else cell(row)
 
 
 def _number(value: float | None) -> str:
@@ -149,9 +193,9 @@ def _number(value: float | None) -> str:
 
 def _range(row: TrainedRow) -> str:
     low, high = row.speedup_to_target_low, row.speedup_to_target_high
-    if low is None or not high or row.compressor == DENSE:
+    if low is None or high == 0 or row.compressor == DENSE:
         return NOT
-    return f"{fixed(low, 2)}-{fixed(high, 2)}"
+    return f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
 
 
 def _table(result: TrainingResult, width: int) -> Table:
@@ -160,8 +204,8 @@ def _table(result: TrainingResult, width: int) -> Table:
     columns = list(columns_of(result.measure, rows))
     more: list[Column] = [
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
-        ("sent\n[MB]", lambda row: _significant(row.wire_bytes_per_worker, 1e-6)),
-        ("learning\nrate", lambda row: f"{row.learning_rate:g}"),
+        ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
+        ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
     ]
     widest = max(len(FASTEST) + cell_len(row.label) for row in rows)
     for column in more:
@@ -175,8 +219,9 @@ def _table(result: TrainingResult, width: int) -> Table:
     for heading, _ in columns:
         shown = heading if "\n" in heading else f"\n{heading}"
         table.add_column(Text(shown), justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        mark = FASTEST if number == 0 and row.speedup_to_target else " " * len(FASTEST)
+    for row in rows:
+        alone = row.leads and sum(each.leads for each in rows) == 1
+        mark = FASTEST if alone else " " * len(FASTEST)
         name = textwrap.fill(
             row.label, label, initial_indent=mark, subsequent_indent=" " * len(FASTEST)
         )

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from pathlib import Path
 
 from gcsim.analysis.trained.page import training_page
 from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
+from gcsim.csv_text import csv_text
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.trained.result import TrainingResult
 
 
 def to_csv(result: TrainingResult) -> str:
     """The rows; what is of several seeds is a list with spaces between."""
-    text = io.StringIO()
-    records = [asdict(row) for row in result.rows]
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
+    records = [
         {
             key: " ".join("" if v is None else str(v) for v in value)
             if isinstance(value, tuple | list)
             else value
-            for key, value in record.items()
+            for key, value in asdict(row).items()
         }
-        for record in records
-    )
-    return text.getvalue()
+        for row in result.rows
+    ]
+    return csv_text(list(records[0]), records)
 
 
 RESULTS: dict[str, Writer] = {
@@ -51,4 +46,4 @@ def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
 def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
     """See `draw_all`; the report names the command that made it."""
     report = as_text(lambda shown: training_page(shown, command))
-    return draw_all(result, folder, {REPORT: report, **FIGURES})
+    return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")

@@ -12,10 +12,13 @@ ones another: receivers know both, or the body begins with them as two float32 (
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import (
     Codec,
     Frame,
@@ -25,20 +28,26 @@ from gcsim.compressors.coding.frame import (
     pack_frame,
     words_at,
 )
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
     choose_coder,
     decode_indices,
+    demand,
     encode_indices,
+    positions_in,
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.selecting.selection import share_kept
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.on_device import on_device, primitive
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
@@ -104,23 +113,151 @@ def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
     return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
-def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    """`add_message` of values in float32 at uncoded indices, as most methods send them."""
-    return bool(_add_found(data, found, table, out, weight))
+def sparse_message(
+    segments: Segments, k: Column, indices: Tensor, values: Tensor, *, values_as: ValueFormat,
+    coding: IndexCoding, memory: Tensor | None = None,
+) -> tuple[Tensor, bool]:  # fmt: skip
+    """(the message of selected elements; whether its length is the same on all workers).
+
+    Parameters
+    ----------
+    k : how many of each tensor travel
+    indices, values : within the tensor, int64, and float32 `[sum of k]`
+    memory : flat float32 to which goes back what the format of the values rounds off
+    """
+    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
+    coders = [choose_coder(coding, n, many) for n, many in pairs]
+    flags = segments.column(coders)
+    sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
+    coded, tail = coded_positions(indices, segments, k, flags)
+    head = sent.element_size() * k
+    if values_as == "fp16":
+        flags = flags | HALF
+    message, at = frames(sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags)
+    put(message, at, sent, head)
+    put(message, at + head, coded, tail)
+    return seal(message, at, head + tail), all(coder.fixed_length for coder in coders)
 
 
-@of_bucket("add_sparse")
-@decoder(Codec.SPARSE, _add_short, int(Coder.RAW))
-def add_message(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add a frame of `pack_sparse`, or of `pack_coded`."""
-    values, coded = _values(frame)
-    coder = frame.flags & 0xF
+def _half_launches(
+    _: object, values: object, segments: Segments, k: Column, indices: object,
+    memory: Tensor | None,
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
+        ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
+        if memory is not None:
+            ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
+        costs = [launch("streaming", f"aten.{name}", many, each * many) for name, each in ways]
+        if memory is not None:
+            name = f"aten.index_copy_:{spread(n)}"
+            costs.append(launch("gather_scatter", name, n, 16 * many))
+        yield costs if many else []
+
+
+@counted_as(_half_launches)
+def _halves(
+    values: Tensor, segments: Segments, k: Column, indices: Tensor, memory: Tensor | None
+) -> Tensor:
+    """The values as float16; what is lost goes to `memory`, if given."""
+    sent = travelling(values, "fp16")
+    if memory is not None:
+        begin, count = (torch.from_numpy(each).to(indices.device) for each in (segments.begin, k))
+        begins = begin.repeat_interleave(count, output_size=len(indices))
+        memory.index_copy_(0, indices + begins, values - sent.float())
+    return sent
+
+
+def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * values at their positions, in place; `out` is float32 `[layout.numel]`.
+
+    Raises `InputError` for a damaged message, or one of another layout.
+    """
+    segments, found = Segments.of(layout), read(message, layout, Codec.SPARSE)
+    k, coders = found.nonzero, found.flags & 0xF
+    dtype = torch.float16 if found.flags[0] & HALF else torch.float32
+    head = dtype.itemsize * k
+    if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
+        raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
+    values = taken(message, found.at, head, dtype)
+    coded = taken(message, found.at + head, found.size - head)
+    scatter_add(out, segments, coded, found.size - head, coders, values, k, weight)
+
+
+def _scatter_launches(
+    _: object, out: object, segments: object, coded: object, sizes: Column, coders: Column,
+    values: Tensor, k: Column, weight: float,
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    half = values.dtype == torch.float16
+    for many, size, coder in zip(k.tolist(), sizes.tolist(), coders.tolist(), strict=True):
+        costs = []
+        if half and many:
+            name = "aten._to_copy:float16_to_float32"
+            costs.append(launch("streaming", name, many, 6 * many))
+        name, most, places = "sparse._add_checked", many, 8 * many
+        if coder == Coder.BITMAP:
+            name, most, places = "sparse._add_set", max(many, size), size
+        elif coder == Coder.RAW:
+            places = 4 * many
+        else:
+            decoding = f"index_coding.decode_indices:coder_{coder}"
+            costs.append(launch("streaming", decoding, max(many, size), size + places))
+        name = f"{name}:{spread(most)}"
+        yield [*costs, launch("gather_scatter", name, most, 12 * many, places)]
+
+
+@counted_as(_scatter_launches)
+@primitive
+def scatter_add(
+    out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
+    k: Column, weight: float,
+) -> None:  # fmt: skip
+    """out += weight * values at coded positions, in place.
+
+    Parameters
+    ----------
+    out : flat float32 of the table
+    coded, sizes, coders : the tensors' coded positions, one behind the other, uint8 (see
+        `coded_positions`); bytes and `Coder` number of each
+    values : float32 or float16 `[sum of k]`, k of each tensor
+
+    Raises
+    ------
+    InputError
+        When positions cannot be decoded, or do not ascend below the tensor's length; `out` is then
+        worthless.
+    """
+    data, numbers = array(coded), array(values.float())
+    bad, raw, first = np.zeros(1, dtype=np.uint8), coders == Coder.RAW, starts(k)
+    if (wrong := raw & (sizes != 4 * k)).any():
+        raise damaged(f"{sizes[wrong]} bytes for {k[wrong]} indices of 32 bits")
+    with written_back(out) as target:
+        if raw.all():
+            in_tiles(
+                _scatter, segments.tiles_of(k), data.view(np.uint32), numbers, first,
+                segments.table, np.float32(weight), target, bad,
+            )  # fmt: skip
+        else:
+            rows = zip(segments.table, starts(sizes), sizes, coders, k, first, strict=True)
+            for (begin, n), cut, size, coder, many, at in rows:
+                part = target[begin : begin + n]
+                own = data[cut : cut + size], numbers[at : at + many]
+                _add_coded(part, *own, int(coder), np.float32(weight), bad)
+    _demand_ascending(not bad[0])
+
+
+def _add_coded(
+    part: NDArray[np.float32], body: NDArray[np.uint8], values: NDArray[np.float32], coder: int,
+    weight: np.float32, bad: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Add a tensor's values at its coded positions."""
+    n, k = part.size, values.size
     if coder == Coder.BITMAP:  # dense: positions would be the largest of all
-        _add_where(part, coded, values, weight)
-    elif coder == Coder.RAW:
-        _add_at(part, from_bytes(coded, torch.int32, frame.nonzero), values, weight)
+        demand(body.size == packed_bytes(n, 1), f"{body.size} bytes for a bitmap of {n} bits")
+        set_bits = int(_add_bits(body, values, weight, part))
+        demand(set_bits == k, f"a bitmap of {n} bits does not have {k} set")
     else:
-        _add_at(part, decode_indices(coded, frame.numel, frame.nonzero, coder), values, weight)
+        places = positions_in(body, n, k, coder)
+        in_parallel(_add_places, k, places, values, weight, part, bad)
 
 
 def _values(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -131,56 +268,11 @@ def _values(frame: Frame) -> tuple[Tensor, Tensor]:
     return from_bytes(frame.body[:cut], dtype, k).float(), frame.body[cut:]
 
 
-def _add_at(out: Tensor, positions: Tensor, values: Tensor, weight: float) -> None:
-    """out[positions] += weight * values, in place; checks that positions ascend below n.
-
-    `positions` is int64 `[k]`, or int32 with the bits of unsigned numbers.
-    """
-    _demand_ascending(_add_checked(out[: values.numel()], positions, values, weight, out))
-
-
-@kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("selecting.sparse")
-def _add_checked(
-    touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
-) -> bool:
-    """`out[positions] += weight * values`; whether the positions ascend below its length.
-
-    `touched` are as many elements as are read and written, for the meter.
-    """
-    bad = np.zeros(1, dtype=np.uint8)
-    places = array(positions)
-    if places.dtype == np.int32:
-        places = places.view(np.uint32)
-    with written_back(out) as target:
-        factor = np.float32(weight)
-        in_parallel(_add_places, places.size, places, array(values), factor, target, bad)
-    return not bad[0]
-
-
-def _add_where(out: Tensor, bits: Tensor, values: Tensor, weight: float) -> None:
-    """out += weight * values at the bits that are set, in place."""
-    n, k = out.numel(), values.numel()
-    if bits.numel() != packed_bytes(n, 1):
-        raise damaged(f"{bits.numel()} bytes for a bitmap of {n} bits")
-    if _add_set(out[:k], bits, values, weight, out) != k:
-        raise damaged(f"a bitmap of {n} bits does not have {k} set")
-
-
-@kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("selecting.sparse")
-def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
-    """Add values to `out` at the bits that are set; how many those are, another number than that
-    of the values when one is stray. `touched`: see `_add_checked`."""
-    with written_back(out) as target:
-        return int(_add_bits(array(bits), array(values), np.float32(weight), target))
-
-
 # --- indices with signs -----------------------------------------------------------------------
 
 
 @kernel("gather_scatter", by_results=True)
-@on_device("selecting.sparse")
+@on_device("sparse")
 def signed_words(
     memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
 ) -> Tensor:
@@ -255,7 +347,7 @@ def add_signed(
 
 
 @kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("selecting.sparse")
+@on_device("sparse")
 def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out: Tensor) -> bool:
     """`out` += the words' levels, the positive or the negative one; see `_add_checked`."""
     bad = np.zeros(1, dtype=np.uint8)
@@ -291,23 +383,15 @@ def _add_places(
 
 
 @loop
-def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    """Float32 values and 32-bit indices of all frames; False, and nothing done, if damaged."""
-    bad = np.zeros(1, dtype=np.uint8)
-    for t in range(found.shape[0]):
-        k, start, end = found[t, 2], found[t, 3], found[t, 4]
-        if end - start != 8 * k:
-            return False
-        _check_places(words_at(data, start + 4 * k, k), table[t, 1], bad)
-    if bad[0]:
-        return False
-    for t in range(found.shape[0]):
-        k, start, first = found[t, 2], found[t, 3], table[t, 0]
-        words = words_at(data, start, 2 * k)
-        values = words[:k].view(np.float32)
-        part = out[first : first + table[t, 1]]
-        _add_places(0, k, words[k:], values, np.float32(weight), part, bad)
-    return True
+def _scatter(
+    start: int, stop: int, tiles: Any, places: Any, values: Any, firsts: Any, table: Any,
+    weight: Any, out: Any, bad: Any,
+) -> None:  # fmt: skip
+    """`_add_places` of tiles of the elements that travel."""
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        part = out[table[t, 0] : table[t, 0] + table[t, 1]]
+        _add_places(first, last, places[firsts[t] :], values[firsts[t] :], weight, part, bad)
 
 
 @loop

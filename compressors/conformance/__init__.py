@@ -25,6 +25,7 @@ from typing import Any
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.conformance import influence, promises, structure, transport
 from gcsim.compressors.conformance.subject import Subject, subject_of
+from gcsim.compressors.mistakes import is_users, location_of_class
 from gcsim.errors import ExpectationError, InputError
 
 Check = Callable[[Subject], None]
@@ -120,6 +121,20 @@ def check(
     if report.findings:
         raise ExpectationError(str(report))
     return tuple(CHECKS)
+
+
+def refuse_side_channels(name: str, parameters: Mapping[str, Any]) -> None:
+    """Raise `InputError` where workers of a user's compressor use more than collectives bring them:
+    in one process they may share a variable, on a cluster they do not."""
+    subject = subject_of(name, parameters)
+    if not is_users(subject.compressor):
+        return
+    try:
+        transport.only_what_travelled_is_used(subject)
+    except AssertionError as error:
+        place = f"{subject.compressor.about.title}, {location_of_class(subject.compressor)}"
+        hint = "let workers exchange it by a request: they are processes on a cluster"
+        raise InputError(str(error), place=place, hint=hint) from None
 
 
 def examine(

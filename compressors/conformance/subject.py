@@ -13,9 +13,10 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.options.method import checked
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange, Request
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
@@ -36,6 +37,11 @@ class Subject:
     def properties(self) -> Properties:
         """What it promises."""
         return self.compressor.properties(self.parameters)
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return self.crew().members[0].about.title
 
     @property
     def first(self) -> int:
@@ -94,7 +100,8 @@ def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> 
         name, cls = compressor, compressor_class(compressor)
     else:
         name, cls = compressor.__name__, compressor
-    return Subject(name=name, compressor=cls, parameters=checked_parameters(name, cls, given))
+    method = checked(name, cls, given)
+    return Subject(name=name, compressor=method.compressor, parameters=method.parameters)
 
 
 def layout_of(shapes: Sequence[tuple[int, ...]]) -> BucketLayout:

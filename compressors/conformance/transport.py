@@ -49,6 +49,9 @@ def only_what_travelled_is_used(subject: Subject) -> None:
         with torch.no_grad():
             updates.append(lockstep([*others, overheard(last, log)])[-1].clone())
         logs.append(log)
+    disturbing = subject.crew(workers=3)  # of what workers share beside collectives
+    for t in range(STEPS):
+        disturbing.step(gradients(N, 3, 300 + t), subject.first + t)
     alone = subject.crew(workers=3)
     for t, log in enumerate(logs):
         exchange = alone.exchanges(gradients(N, 3, t), subject.first + t)[-1]
@@ -148,7 +151,7 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
         with torch.no_grad():
             updates = lockstep([_tampered(first, tamper, touched), second])
     except InputError as error:
-        title = subject.compressor.about.title
+        title = subject.title
         if title not in str(error):
             raise AssertionError(f"the error does not name {title!r}: {error}") from error
         return

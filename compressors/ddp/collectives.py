@@ -97,6 +97,10 @@ class Collectives:
 
         return ended
 
+    def gathered(self, payload: Tensor) -> list[Tensor]:
+        """Everybody's payload of one length, by rank, beside what methods ask for."""
+        return self._gather(payload)
+
     # --- all-reduce ---------------------------------------------------------------------------
 
     def _all_reduce(self, tensor: Tensor, op: Operation) -> Tensor:

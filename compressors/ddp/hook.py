@@ -11,7 +11,8 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   hands them over (the same on all ranks), while the backward pass goes on. It has a process group
   of its own, so that no other collective comes in between. (PyTorch's PowerSGD hook issues
   collectives from callbacks, whose order may differ between ranks: on Gloo with several buckets
-  it may hang.)
+  it may hang.) It waits as long as the model's own, and in its first steps ranks compare what they
+  ask for (`deadlines.py`, `alike.py`).
 - **Steps** are counted by exchanged iterations: passes under `no_sync` accumulate and do not count.
   The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
   its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor
@@ -44,6 +45,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.ddp import saved
+from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
 from gcsim.compressors.ddp.model import (
@@ -58,8 +60,9 @@ from gcsim.compressors.ddp.steps import Members, NotFiniteError, Part, Step, che
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import checked_parameters, compressor_class
+from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError, Problem
 
@@ -78,6 +81,7 @@ def ddp_hook(
     check_finite: bool = True,
     scaler: Any = None,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
+    training_steps: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -95,7 +99,8 @@ def ddp_hook(
         overflows is infinity on all ranks, so that it skips the optimiser's step
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
-    parameters : the compressor's
+    training_steps : iterations of the training, where `dense_steps` is a share of them
+    parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
     carry: one whose replicas differ, or that needs second moments of the samples' gradients.
@@ -112,7 +117,7 @@ def ddp_hook(
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
             raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
-    method = _method(kind, cls, given)
+    method = _method(kind, cls, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
         other = _method(name, compressor_class(name), {})
@@ -140,14 +145,20 @@ class _Method(NamedTuple):
     compressor: type[Compressor]
     parameters: CompressorParameters
 
+    @property
+    def checked(self) -> Method:
+        return Method(self.compressor, self.parameters)
+
     def plain(self) -> dict[str, Any]:
         return {"compressor": self.kind, "parameters": self.parameters.model_dump(mode="json")}
 
 
-def _method(kind: str, cls: type[Compressor], given: Mapping[str, Any]) -> _Method:
-    chosen = checked_parameters(kind, cls, given)
-    require_ddp_support(kind, cls, chosen)
-    return _Method(kind, cls, chosen)
+def _method(
+    kind: str, cls: type[Compressor], given: Mapping[str, Any], steps: int | None = None
+) -> _Method:
+    chosen = checked(kind, cls, given).of_steps(steps)
+    require_ddp_support(kind, *chosen)
+    return _Method(kind, *chosen)
 
 
 class DdpHook:
@@ -237,6 +248,7 @@ class DdpHook:
                 },
             )
         require_float32(trained)
+        self._method.checked.require_names(name for name, _ in trained)
         self._forming = 2 if model.static_graph else 1
         self.step = -1 - self._forming
         slices = {id(p): (n, number, tuple(p.shape)) for number, (n, p) in enumerate(trained)}
@@ -366,7 +378,7 @@ class DdpHook:
             regrouped = self._forming > 0 and self.step >= 0
             self._forming = max(0, self._forming - 1)
             self._current = Step(self.step, self.loss, regrouped=regrouped)
-            if self.step >= 0:
+            if self.step >= self._method.checked.dense_steps:
                 self._starts.append(time.perf_counter())
         self.layouts[layout.index] = layout
         require_dense(buffer)
@@ -446,7 +458,9 @@ class DdpHook:
     def _update(self, bucket: Bucket, step: int) -> Tensor:
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=False, unmodified=False)
-        sums = self._sums.setdefault(bucket.layout.index, Sums()) if step >= 0 else Sums()
+        index = bucket.layout.index
+        first = self._others.get(index, self._method).checked.dense_steps
+        sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
@@ -456,11 +470,15 @@ class DdpHook:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, None)
                 sums.took("whole_s", started, self._now())
                 return update
             sums.sent_bytes += sent_by(request)
             asked = self._now()
             try:
+                if 0 <= step < COMPARED:
+                    require_alike(self._collectives, index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)

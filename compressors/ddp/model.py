@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters
+from gcsim.compressors.ddp.deadlines import await_ranks, ranks_text, timeout_of
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 
@@ -41,18 +42,23 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
     whether it carries what lies on `device`: NCCL's does, Gloo's carries host memory.
 
     A new one is NCCL's where gradients lie on a GPU and the model's own group is NCCL's. All of the
-    ranks must call it. Raises `InputError` when `given` is of other ranks or of another backend.
+    ranks must call it. It waits as long as the model's own. Raises `InputError` when `given` is of
+    other ranks or of another backend, and where a rank does not come in time.
     """
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)
+    timeout = timeout_of(model.process_group, device)
     if given is None:
+        await_ranks(ranks, timeout)
         backend = _backend(model.process_group, device)
         backend = backend if backend == "nccl" else "gloo"
         # Without the others' help torch names a group by the number of groups that a rank is in:
         # only where it must be, since that may differ between ranks.
         alone = len(ranks) < dist.get_world_size()
-        group = dist.new_group(ranks, backend=backend, use_local_synchronization=alone)
+        group = dist.new_group(
+            ranks, timeout=timeout, backend=backend, use_local_synchronization=alone
+        )
         return group, backend == "nccl"
     backend, found = _backend(given, device), dist.get_process_group_ranks(given)
     problems = []
@@ -60,12 +66,13 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
         kind = device.type
         problems.append(f"its backend for {kind} is {backend}, payloads travel over gloo or nccl")
     if found != ranks:
-        problems.append(f"it has {_ranks(found)}, the model is trained by {_ranks(ranks)}")
+        problems.append(f"it has {ranks_text(found)}, the model is trained by {ranks_text(ranks)}")
     if problems:
         raise InputError(
             Problem(message=message, place="process_group", hint="leave it out, and one is made")
             for message in problems
         )
+    await_ranks(ranks, timeout)
     return given, backend == "nccl"
 
 
@@ -89,7 +96,7 @@ def agree(group: Any, facts: Mapping[str, Any]) -> None:
         if others:
             problems.append(
                 Problem(
-                    message=f"differs between rank 0 and {_ranks(others)}",
+                    message=f"differs between rank 0 and {ranks_text(others)}",
                     place=key,
                     hint="all ranks exchange the same parameters in the same way",
                 )
@@ -137,8 +144,3 @@ def require_dense(buffer: Tensor) -> None:
                 hint="make embeddings with sparse=False",
             )
         )
-
-
-def _ranks(ranks: list[int]) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word} {', '.join(str(rank) for rank in ranks)}"

@@ -18,11 +18,14 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_header, write_header
+from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes, read_header, write_header
 from gcsim.compressors.gpu.parts import put, starts
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column
 from gcsim.errors import InternalError
 
 
@@ -31,6 +34,30 @@ def seal(message: Tensor, lengths: list[int]) -> None:
     begins = list(itertools.accumulate((n + HEADER_BYTES for n in lengths[:-1]), initial=0))
     found = _checksums(message, begins, lengths).view(torch.uint8).view(-1, 8)[:, :4]
     message[_bytes_of(message, begins, HEADER_BYTES - 4, HEADER_BYTES)] = found
+
+
+@kernel_of(loops._seal)
+def _seal(message: Tensor, at: Column, sizes: Column) -> None:
+    seal(message, sizes.tolist())
+
+
+@kernel_of(loops.put)
+def _put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
+    data = as_bytes(source)
+    if data.device != message.device:
+        data = there(data.numpy(), message.device)
+    put(message, data, lengths.tolist(), at.tolist())
+
+
+@kernel_of(loops.taken)
+def _taken(
+    message: Tensor, at: Column, lengths: Column, dtype: torch.dtype = torch.uint8
+) -> Tensor:
+    found = message.new_empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
+    if found.numel():
+        many = lengths.tolist()
+        put(found.view(torch.uint8), message, many, starts(many), at.tolist())
+    return found
 
 
 def begun(

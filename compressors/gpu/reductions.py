@@ -1,4 +1,4 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`, TernGrad's moments, SIDCo's sums.
+"""Sums and extrema on a GPU: twins of `coding/scans.py`, SIDCo's sums.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -10,7 +10,6 @@ m 2^28 / n is exact in any order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ import triton.language as tl
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Cells
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
 _INFINITE = 0x7F800000
@@ -36,6 +36,13 @@ class Buckets:
     """Where it begins in the vector."""
     sizes: list[int]
     """Elements of each of its buckets but perhaps the last."""
+
+    @classmethod
+    def of(cls, cells: Cells) -> Buckets:
+        """Those of a table."""
+        rows = cells.segments.length, cells.segments.begin, cells.size
+        elements, begins, sizes = (row.tolist() for row in rows)
+        return cls(elements=elements, begins=begins, sizes=sizes)
 
     @classmethod
     def of_one(cls, values: Tensor, size: int) -> Buckets:
@@ -111,29 +118,6 @@ def fingerprint(values: Tensor) -> int:
     data = values.contiguous().view(torch.int32)
     launch(_weigh, blocks(n), data, sums, n, BLOCK=BLOCK)
     return int(sums.sum()) % (1 << 64)
-
-
-def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
-    """See `terngrad.magnitude_and_spread`."""
-    return magnitudes_and_spreads(values.contiguous(), [values.numel()], [0])[0]
-
-
-def magnitudes_and_spreads(
-    values: Tensor, elements: list[int], begins: list[int]
-) -> list[tuple[float, float]]:
-    """`magnitude_and_spread` of many tensors: how long each is, where it begins; one wait."""
-    parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
-    largest = values.new_empty(parts.firsts[-1], dtype=torch.int32)
-    sums = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
-    launch_parts(_moments, parts, values, largest, sums, parts.firsts[-1], BLOCK=BLOCK)
-    cuts = there(parts.firsts, values.device)
-    top = joined(largest, cuts, MAGNITUDE).view(torch.float32).double()
-    rows = torch.stack((top, joined(sums[0], cuts, SQUARES), joined(sums[1], cuts, SQUARES)))
-    found = []
-    for n, (magnitude, total, squares) in zip(elements, rows.T.tolist(), strict=True):
-        variance = squares / n - (total / n) ** 2 if n else 0.0
-        found.append((magnitude, math.sqrt(max(variance, 0.0))))
-    return found
 
 
 def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
@@ -253,17 +237,3 @@ def _excess(
     tl.store(sums + program, tl.sum(above.to(tl.float64), axis=0))
     tl.store(sums + programs + program, tl.sum(x, axis=0))
     tl.store(sums + 2 * programs + program, tl.sum(x * x, axis=0))
-
-
-@triton.jit
-def _moments(values, found, sums, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
-    source = values + tl.load(column + 2 * parts)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(source + at, mask=at < n, other=0.0)
-    tl.store(found + program, tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0))
-    # about the first element, not about zero: nothing is lost when all are nearly equal
-    distance = tl.where(at < n, v.to(tl.float64) - tl.load(source).to(tl.float64), 0.0)
-    tl.store(sums + program, tl.sum(distance, axis=0))
-    tl.store(sums + programs + program, tl.sum(distance * distance, axis=0))

@@ -141,6 +141,7 @@ def run(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import (
         emit_exactly,
+        note_cached,
         note_next,
         note_provenance,
         note_written,
@@ -169,6 +170,7 @@ def run(
     command = shlex.join(["gcsim", *asked])
     paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
+        note_cached(result)
         note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
         network = [*asked, "--set", change]

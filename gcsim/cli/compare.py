@@ -28,7 +28,7 @@ def compare(
 
     Each at its largest size: iteration and speedup by method, then the settings whose values are
     not the same, then each run's answer. Beside what the deployed hook of gcsim.ddp_hook measured:
-    what was predicted of that method on as many workers, and the error.
+    what was predicted of that method on as many workers, and by how much it is too high or low.
     """
     from gcsim.analysis.report import compare, measured
     from gcsim.cli.terminal import emit
@@ -54,4 +54,4 @@ def compare(
     if len(results) > 1:
         emit(*compare.parts(names, results))
     for one in found:
-        emit(*measured.parts(*one))
+        emit(*measured.parts(*one, measured.alone(one[2], hooks.values())))

@@ -67,9 +67,12 @@ class _LoggedTask:
         now = time.monotonic()
         if 0 < self._done < self._total and now - self._last >= LOG_EVERY:
             self._last = now
-            rate = float(self._done) / (now - self._start)
-            left = f"{significant(rate, 2)}/s, {(self._total - self._done) / rate:.0f} s left"
-            self._console.print(f"{self._told()}, {left}")
+            left = ""
+            if self._done >= 1:  # a part of the first step says nothing about the others
+                rate = float(self._done) / (now - self._start)
+                seconds = float(self._total - self._done) / rate
+                left = f", {significant(rate, 2)}/s, {seconds:.0f} s left"
+            self._console.print(f"{self._told()}{left}")
 
     def _told(self) -> str:
         return f"{self._description}: {int(self._done)} of {self._total}"
@@ -98,9 +101,18 @@ class LineProgress:
         stage.end()
 
 
-class _Rate(ProgressColumn):
+class _Left(TimeRemainingColumn):
+    """The time left, after the first whole step."""
+
     def render(self, task: BarState) -> Text:
-        speed = task.finished_speed or task.speed
+        return super().render(task) if task.completed >= 1 else Text("-:--:--")
+
+
+class _Rate(ProgressColumn):
+    """Steps per second, after the first whole step."""
+
+    def render(self, task: BarState) -> Text:
+        speed = (task.finished_speed or task.speed) if task.completed >= 1 else None
         return Text("" if speed is None else f"{significant(speed, 2)}/s", justify="right")
 
 
@@ -130,7 +142,7 @@ def _shown(quiet: bool) -> Iterator[Progress]:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             _Rate(),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            _Left(elapsed_when_finished=True),
             # what is left of the line: a long note must not squeeze the numbers
             note_column(max(8, console.width - 62)),
         )

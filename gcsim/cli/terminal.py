@@ -83,6 +83,19 @@ def note_provenance(result: Result) -> None:
     note("Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)), "")
 
 
+def note_cached(result: Result) -> None:
+    """The parts of a run that were known before, on stderr."""
+    from gcsim.scenarios.result import FROM_CACHE
+
+    came = result.provenance[FROM_CACHE]
+    count, all_of = len(came["profiles"]), len({row.label for row in result.rows})
+    if not count:
+        return
+    named = f"of all {all_of} methods" if count == all_of else f"of {', '.join(came['profiles'])}"
+    simulation = ", and the simulation" if came["simulation"] else ""
+    note("", f"From the cache: profiles {named}{simulation} (--no-cache makes them anew).")
+
+
 def note_written(paths: Sequence[Path], *, brief: bool) -> None:
     """The files of a run, on stderr, and what the screen has not shown."""
     names = ", ".join(path.name for path in paths)
@@ -214,6 +227,8 @@ def _model_details(entry: Entry) -> Iterator[RenderableType]:
 
 
 def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
+    from gcsim.compressors.options.method import OPTIONS
+
     yield from map(Text, _compressor_lines(entry))
     if entry["summary"]:
         yield from ("", Text(entry["summary"].split("\n\n")[0]))
@@ -222,6 +237,8 @@ def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
     if entry["without_server"]:
         yield Text(push_pull_line(entry))
     yield from ("", _parameters(entry["parameters"]))
+    if entry["family"] != "dense":
+        yield from ("", Text(f"options of any method: {', '.join(OPTIONS)} (docs/scenarios.md)"))
 
 
 def _device_details(entry: Entry) -> Iterator[RenderableType]:

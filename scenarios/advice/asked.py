@@ -165,7 +165,6 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
             ]
         )
     device = catalog.devices().get(str(said["device"]))
-    on_cpu = device is not None and device.processor == "cpu"
     data: dict[str, Any] = {"name": NAME, "batch_size": 32}
     model = MODELS.get(str(said["model"]))
     if trace is not None:
@@ -176,7 +175,7 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
         data |= setting(model)
     else:
         data["gradients"] = {"source": "synthetic"}
-    data["cluster"] = {"collectives": {"transport": "gloo" if on_cpu else "nccl"}}
+    data["cluster"] = {}
     if device is not None and device.bus and said.get("gpus", 1) != 1:
         data["cluster"]["intra_node"] = device.bus
     data["training"] = {"overlap": "ddp"}

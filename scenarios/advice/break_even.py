@@ -1,9 +1,9 @@
 """Up to which rate of the network does a method pay? By bisection, each rate as the engine has it.
 
 Uncompressed training and the method are simulated over rates, from slow to fast, and where they
-change places, a bisection finds the rate at which both take the same time. Of the drawn worlds,
-those near that rate say at which rate they would: what a method gains there falls, in each of them,
-about as a line over the logarithm of the rate.
+change places, a bisection finds the rate at which both take the same time as stated. The drawn
+worlds near that rate say at which rate they would: what a method gains there falls, in each of
+them, about as a line over the logarithm of the rate. Their median is the rate that is given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CLOSE = 2e-3
 _MOST = 14
 _NEAR = 2.0
 """Times slower and faster than the rate that was found, where the worlds are asked."""
+_CENTRED = 3
+"""Times at most, until the median of the worlds is between these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,15 @@ class BreakEven:
 
     label: str
     rate: float | None
-    """Below it the method is faster than uncompressed training, above it slower; None where they
-    do not change places between `SLOWEST` and `FASTEST`."""
+    """Below it the method is faster than uncompressed training, above it slower: median over the
+    drawn worlds; None where they do not change places between `SLOWEST` and `FASTEST`."""
     pays: bool
     """Where there is no such rate: the method is the faster one at all of them."""
     low: float | None = None
-    """10th percentile of the rate over the drawn worlds; None without draws."""
+    """10th percentile of the rate over the drawn worlds; None without draws. `SLOWEST` stands for
+    that rate and any below."""
     high: float | None = None
-    """90th percentile."""
+    """90th percentile. `FASTEST` stands for that rate and any above."""
 
 
 def rate_key(scenario: Scenario) -> str | None:
@@ -87,12 +90,13 @@ def break_even(
         return found or {}
 
     def gain(label: str, rate: float) -> float:
-        found = rows(rate, [label])
-        return math.log(found[dense].iteration_s / found[label].iteration_s)
+        return _gain(rows(rate, [label])[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
-    spans = _spans(rates, dense, labels, rows)
+    spans = _spans(rates, labels, rows)
+    if alike := [label for label, span in spans.items() if isinstance(span, bool)]:
+        spans |= _spans(rates, alike, partial(rows, draws=True))
     progress()
     found = []
     for label, span in spans.items():
@@ -101,7 +105,8 @@ def break_even(
         else:
             rate = _crossing(partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            found.append(_with_worlds(one, dense, rows) if label in ranged else one)
+            one = _with_worlds(one, dense, rows)
+            found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
 
@@ -112,7 +117,6 @@ _Ends = tuple[tuple[float, float], tuple[float, float]]
 
 def _spans(
     rates: Sequence[float],
-    dense: str,
     labels: Sequence[str],
     rows: Callable[[float, Sequence[str]], dict[str, Row]],
 ) -> dict[str, _Ends | bool]:
@@ -128,13 +132,18 @@ def _spans(
         of = rows(rates[place], left)
         if not of:
             return {}
-        gains = {label: math.log(of[dense].iteration_s / of[label].iteration_s) for label in left}
+        gains = {label: _gain(of[label]) for label in left}
         for label, now in gains.items():
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):
                 found[label] = (rates[place], now), (rates[place + 1], before[label])
         before = gains
     return {label: found.get(label, faster[label]) for label in labels}
+
+
+def _gain(row: Row) -> float:
+    """Above 0 where the method is faster."""
+    return math.log(row.speedup_vs_dense or 1.0)
 
 
 def _crossing(gain: Callable[[float], float], span: _Ends) -> float:
@@ -164,17 +173,23 @@ def _with_worlds(
     dense: str,
     rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
-    """With the percentiles of the rate."""
-    assert one.rate is not None  # noqa: S101
-    sides = []
-    for factor in (1 / _NEAR, _NEAR):
-        of = rows(one.rate * factor, [one.label], True)
-        if not of or not of[dense].iteration_draws_s:
-            return one
-        draws = np.array(of[dense].iteration_draws_s) / np.array(of[one.label].iteration_draws_s)
-        sides.append(np.log(draws))
-    slow, fast = sides
-    falls = np.maximum(slow - fast, 1e-9)
-    places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
-    low, high = np.exp(np.percentile(places, (LOW, HIGH))) * one.rate
-    return replace(one, low=min(float(low), one.rate), high=max(float(high), one.rate))
+    """With the percentiles of the rate, from worlds near their median."""
+    for _ in range(_CENTRED):
+        assert one.rate is not None  # noqa: S101
+        sides = []
+        for factor in (1 / _NEAR, _NEAR):
+            of = rows(one.rate * factor, [one.label], True)
+            if not of or not of[dense].iteration_draws_s:
+                return one
+            times = [np.array(of[label].iteration_draws_s) for label in (dense, one.label)]
+            sides.append(np.log(times[0] / times[1]))
+        slow, fast = sides
+        falls = np.maximum(slow - fast, 1e-9)
+        places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
+        before = one.rate
+        found = np.exp(np.percentile(places, (LOW, 50, HIGH))) * before
+        low, middle, high = map(float, np.clip(found, SLOWEST, FASTEST))
+        one = replace(one, rate=middle, low=low, high=high)
+        if 1 / _NEAR < middle / before < _NEAR:
+            break
+    return one

@@ -1,7 +1,8 @@
 """What could be changed in the place of the gradients, and what would each change save?
 
 Each change is some settings of the scenario, and what it saves is what the engine says with them,
-for as many samples. Of uncompressed training, and of the methods that are advised.
+for as many samples, by the median of the drawn worlds. Of uncompressed training, and of the methods
+that are advised.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where the time of a method goes, in seconds of its iteration."""
+    """Where the time of a method goes, in seconds of its iteration as stated."""
 
     compute_s: float
     encode_s: float
@@ -94,12 +95,12 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
     """Those that save something, the one that saves most of uncompressed training first; what
     changes the training comes last."""
-    now = engine.rows((), labels)
+    now = engine.rows((), labels, draws=True)
     if now is None or engine.scenario.dense is None:
         return []
     found = []
     for words, overrides, note in candidates(engine.scenario):
-        then = engine.rows(overrides, labels)
+        then = engine.rows(overrides, labels, draws=True)
         if then is not None:
             saves = {label: _saved(now[label], then[label]) for label in now if label in then}
             found.append(Change(words=words, overrides=overrides, saves_s=saves, note=note))
@@ -120,7 +121,7 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
     dense = dense_of(engine.scenario)
     fields = ", ".join(f"{key}: {value!r}" for key, value in LOCAL.items()).replace("'", '"')
     overrides = (f"compressors=[none, {{{fields}}}]",)
-    then = engine.rows(overrides) or {}
+    then = engine.rows(overrides, draws=True) or {}
     local = then.get(str(LOCAL["label"]))  # of shipped models alone this is known
     if local is None or engine.scenario.cluster.workers == 1:
         return []

@@ -19,7 +19,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.gradients import check_trace
-from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import (
     CompressorChoice,
     LiveGradients,
@@ -82,7 +82,7 @@ class Engine:
         keys = [""] * len(scenario.compressors)
         kept_here: list[TrafficProfile | None] = [None] * len(keys)
         if self._cache and profile_cache.holds_any():
-            keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+            keys = profile_keys(scenario)
             kept_here = [profile_cache.load(key) for key in keys]
         recorded = isinstance(scenario.gradients, RecordedGradients)
         left: list[CompressorChoice] = []
@@ -100,7 +100,7 @@ class Engine:
         self._tell(_before(scenario, left))
         started = time.perf_counter()
         alone = replace(scenario, compressors=tuple(left))
-        wanted = [profile_key(alone, choice) for choice in left]
+        wanted = profile_keys(alone)
         profiles = traffic_profiles(alone, wanted, use_cache=self._cache, progress=self._progress)
         for choice, key, profile in zip(left, wanted, profiles, strict=True):
             self._known[_which(scenario, choice)] = Known(key, profile)

@@ -17,6 +17,7 @@ from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 
@@ -25,21 +26,22 @@ _CITED: dict[str, Any] = {
     "source": (Annotated[str, Field(min_length=1)], ...),
 }
 _Code = As(Framework)
+FRAMEWORK = "pytorch"
+"""The framework of a scenario that names none."""
 
 
-class FrameworkSection(Section):
+class _Exchanges(Section):
     """A framework's own exchange, and one that it leaves to a hook."""
 
     reducer: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
     hook: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
 
-    @property
-    def codes(self) -> tuple[Framework, Framework]:
-        """Around the dense exchange, and around a hook's."""
-        return self.reducer.value(Framework), self.hook.value(Framework)
+    def codes(self, base: tuple[Framework, Framework]) -> tuple[Framework, Framework]:
+        """Costs of the dense exchange and of a hook's, over those of `base`."""
+        return self.reducer.value(Framework, base[0]), self.hook.value(Framework, base[1])
 
 
-class _FrameworkEntry(FrameworkSection):
+class _FrameworkEntry(_Exchanges):
     estimate: bool
     source: Annotated[str, Field(min_length=1)]
 
@@ -84,9 +86,16 @@ def frameworks() -> Mapping[str, str]:
 
 def framework(name: str) -> tuple[Framework, Framework]:
     """Around the dense exchange, and around a hook's. Raises `InputError` for an unknown name."""
+    free = Framework(), Framework()
     if name == "none":
-        return Framework(), Framework()
+        return free
     entry = _loops().frameworks.get(name)
     if entry is None:
         raise InputError(f"unknown framework {name!r}", hint=did_you_mean(name, frameworks()))
-    return entry.codes
+    return entry.codes(free)
+
+
+class FrameworkSection(_Exchanges):
+    """A framework of the catalogue with other figures."""
+
+    like: Annotated[str, in_catalogue(framework)] = FRAMEWORK

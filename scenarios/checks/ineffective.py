@@ -60,10 +60,9 @@ def idle(
 
 
 def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
-    if chosen.transport in {"nccl", "mpich"} and "auto" not in (
-        chosen.all_reduce,
-        chosen.all_gather,
-    ):
+    named = "auto" not in (chosen.all_reduce, chosen.all_gather)
+    stated = (*_COLLECTIVES, "transport") in document.values
+    if stated and named and chosen.transport in {"nccl", "mpich"}:
         why = ": all_reduce and all_gather name their algorithms"
         yield said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
                     value=chosen.transport)  # fmt: skip
@@ -202,7 +201,8 @@ def _one_bucket(
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     noise, key_path = training.noise, ("training", "noise")
-    if noise is not None and not matters(noise) and noise.skew_range is None:
+    stated = (document.data.get("training") or {}).get("noise") or {}
+    if stated and not matters(noise) and not {"skew", "skew_range"} & {*stated}:
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
         yield said(document, key_path, why, hint)

@@ -10,9 +10,9 @@ from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.recorded import warn_once
-from gcsim.scenarios.sections.transports import NONE, defaults, transports
+from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.host import MANY, PRICES
+from gcsim.simulator.host import MANY, PRICES, Host
 from gcsim.simulator.sums import DTYPES
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
@@ -61,6 +61,7 @@ def said(
 
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("cluster", "host")
+    stated = document.data["cluster"]["host"]
     if host is None:
         return
     if cluster.workers == 1:
@@ -70,15 +71,30 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         yield said(document, key_path, why, hint)
     chosen = cluster.collectives
     gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
-    if host.per_copied_byte and gathers not in {"gloo", "gloo_ring"}:
+    if (
+        "per_copied_byte" in stated
+        and host.per_copied_byte
+        and gathers not in {"gloo", "gloo_ring"}
+    ):
         why = ": only Gloo's all-gather copies what it gathered"
         hint = "leave it out, or let all_gather be gloo_ring"
         yield said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
-    if host.per_received_byte and reduces not in {"gloo", "gloo_ring"}:
+    if (
+        "per_received_byte" in stated
+        and host.per_received_byte
+        and reduces not in {"gloo", "gloo_ring"}
+    ):
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
         yield said(document, (*key_path, "per_received_byte"), why, hint)
+    if host.in_flight != Host().in_flight and not host.interleaved:
+        why = ": no message costs any processor time"
+        hint = "set per_message, per_byte or per_call, or leave it out"
+        yield said(document, (*key_path, "in_flight"), why, hint, value=host.in_flight)
+    if host.ranks == "all" and host.cores == MANY and cluster.nodes > 1:
+        why = ": each process has a core of its own"
+        yield said(document, (*key_path, "ranks"), why, "set cores, or leave it out", value="all")
     if host.ranks == "all" and cluster.nodes == 1:
         why = ": there is one machine anyway"
         yield said(document, (*key_path, "ranks"), why, "leave it out", value="all")
@@ -103,7 +119,7 @@ def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if cluster.workers == 1:
         why = ": one worker alone receives nothing"
         yield said(document, key_path, why, "set cluster.nodes")
-    elif reduces.startswith("nccl"):
+    elif reduces.startswith("nccl") and not servers_add(chosen):
         why = ": the bandwidths of NCCL's tuner include it"
         hint = "leave it out, or let all_reduce be another algorithm"
         yield said(document, key_path, why, hint)

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from gcsim.errors import UNPRINTABLE, InputError, Problem
+from gcsim.files import open_file
 
 LARGEST = 1 << 20
 """Bytes of the largest file that is read."""
@@ -159,7 +160,7 @@ def read_shipped(path: Path, name: str | None = None) -> Document:
 def read_text(path: Path, name: str, largest: int = LARGEST) -> str:
     """The text of a user's file, of at most so many bytes of UTF-8; raises `InputError`."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(largest + 1)
     except OSError as error:
         raise InputError(error.strerror or str(error), place=name) from error

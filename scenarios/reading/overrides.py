@@ -13,6 +13,7 @@ from typing import Any
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read
 
+FRAMEWORK: Keys = ("training", "framework")
 LINKS: tuple[Keys, ...] = (
     ("cluster", "network"),
     ("cluster", "intra_node"),
@@ -106,7 +107,8 @@ def _spelled_out(key_path: Keys, value: Any) -> Any:
     if isinstance(value, str):
         if len(key_path) == 2 and key_path[0] == "compressors":
             return {"kind": value}
-        if key_path in LINKS or (len(key_path) == 3 and key_path[:2] == ("cluster", "nics")):
+        nic = len(key_path) == len(("cluster", "nics", "3")) and key_path[:2] == ("cluster", "nics")
+        if key_path in (*LINKS, FRAMEWORK) or nic:
             return {"like": value}
         if key_path == ("model",):
             return {"build": value}

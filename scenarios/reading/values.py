@@ -68,6 +68,11 @@ class Spelled(Section):
         rule = type(self).rule
         if rule is not None:
             rule(self)
+        for name in sorted(self.model_fields_set):
+            figure = name.removesuffix("_range")
+            if figure != name and figure in self.read and figure not in self.model_fields_set:
+                hint = f"state {figure} or leave the range out"
+                raise invalid(f"{name} stands without {figure}", hint)
         needed = {
             field.name
             for field in fields(self.spells)
@@ -82,9 +87,12 @@ class Spelled(Section):
     def value(self, kind: type[Kind], over: Kind | None = None, **own: Any) -> Kind:
         """The dataclass, with `own` fields that are not read here.
 
-        What is not stated is as in `over`, a stated figure without its range.
+        What is not stated is as in `over`, at any depth; a stated figure is without its range.
         """
-        stated = {name: _plain(getattr(self, name)) for name in self.model_fields_set & self.read}
+        stated = {
+            name: _plain(getattr(self, name), getattr(over, name, None))
+            for name in self.model_fields_set & self.read
+        }
         stated = {name: value for name, value in stated.items() if value is not None} | own
         if over is None:
             return kind(**stated)
@@ -92,10 +100,10 @@ class Spelled(Section):
         return replace(over, **{**ranges, **stated})  # type: ignore[type-var]  # a dataclass
 
 
-def _plain(value: Any) -> Any:
-    """Sections inside as dataclasses."""
+def _plain(value: Any, over: Any = None) -> Any:
+    """Sections inside as dataclasses, over one that stands there by default."""
     if isinstance(value, Spelled):
-        return value.value(value.spells)
+        return value.value(value.spells, over if isinstance(over, value.spells) else None)
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value))
     if isinstance(value, dict):
@@ -260,6 +268,7 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     for field in fields(value):
         content, notes = getattr(value, field.name), get_args(hints[field.name])
         usual = brief and content == field.default and SHOWN not in notes
+        usual = usual and getattr(value, f"{field.name}_range", None) is None
         if field.name in other:
             text = other[field.name]
         elif usual or INTERNAL in notes or content in (None, (), {}, frozenset()):

@@ -18,7 +18,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun, Missing, Needed, run_with_faults
-from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
 
@@ -30,14 +30,14 @@ def with_faults(
     scenario: Scenario,
     profile: TrafficProfile,
     compute: ComputeTimes,
-    prediction: Prediction,
+    simulated: Simulated,
     nodes: int,
 ) -> FaultyRun | None:
     """The run of `scenario.training.faults` on `nodes` nodes; None where the scenario has none.
 
-    `prediction` is that of the whole cluster. A method whose every collective goes through
-    parameter servers, or that never communicates, waits for nobody but the nodes that its servers
-    are on.
+    `simulated` is the whole cluster; survivors differ from what is stated by the same share. A
+    method whose every collective goes through parameter servers, or that never communicates, waits
+    for nobody but the nodes that its servers are on.
     """
     faults = scenario.training_at(nodes).faults
     if faults is None:
@@ -46,12 +46,12 @@ def with_faults(
     @cache
     def iteration(missing: Missing) -> Picoseconds:
         if not missing:
-            return picoseconds(prediction.iteration)
+            return picoseconds(simulated.iteration)
         cluster, training = survivors(scenario, nodes, missing)
         left = predict(
             profile, cluster, compute, training=training, seed=scenario.seed, spans=False
         )
-        return picoseconds(left.iteration)
+        return picoseconds(left.iteration * simulated.over_stated)
 
     devices = scenario.cluster.devices_per_node
     return run_with_faults(
@@ -59,7 +59,7 @@ def with_faults(
         nodes=nodes,
         samples_per_node=devices * scenario.batch_size * scenario.training.accumulation,
         iteration=iteration,
-        needed=needed_nodes(scenario.cluster_at(nodes), prediction.algorithms),
+        needed=needed_nodes(scenario.cluster_at(nodes), simulated.prediction.algorithms),
     )
 
 
@@ -72,7 +72,7 @@ def faulty_runs(
     """`with_faults` of each method and size, as `simulated` is."""
     return [
         [
-            with_faults(scenario, profile, compute, found.prediction, nodes)
+            with_faults(scenario, profile, compute, found, nodes)
             for nodes, found in zip(scenario.node_counts, of_sizes, strict=True)
         ]
         for profile, of_sizes in zip(profiles, simulated, strict=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
-from gcsim.files import cache_folder, remove_left, temporary_folder
+from gcsim.files import cache_folder, held, remove_left, remove_unused, temporary_folder
+from gcsim.scenarios.load import loaded
 from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.running.keys import gradients_key
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.model_table import misfit
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
 
 _GRADIENTS = "gradients-"
 """Of a run, in the cache folder, while it lasts."""
+_KEPT = "gradients"
+KEPT_BYTES = 4 << 30
+"""Of all gradients that stay in the cache folder after their run."""
 
 
 def record(
-    scenario: Scenario,
+    scenario: str | os.PathLike[str] | Scenario,
     folder: Path,
     *,
     iterations: int | None = None,
@@ -41,6 +47,8 @@ def record(
 ) -> Path:
     """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
 
+    `scenario` is a YAML file, a shipped scenario's name, or a loaded one.
+
     With `times` also how long forward and backward take here, and when each gradient is ready:
     what `compute: {recorded: true}` replays.
 
@@ -49,6 +57,7 @@ def record(
     """
     from gcsim.traces.recording.model_traces import record_live
 
+    scenario = loaded(scenario)
     live = scenario.gradients
     if not isinstance(live, LiveGradients):
         raise InputError(
@@ -110,18 +119,19 @@ def _misfits(
 ) -> Iterator[tuple[str, str]]:
     """What is wrong, and what to do instead. Another model or batch is another training step."""
     facts = trace.facts
-    if scenario.model.layers:  # a table is known by its tensors, not by its name
-        differs = misfit(scenario.model, trace.parameters)
-        if differs:
-            yield (
-                f"is a trace of another model, {facts.name!r}, than the table: {differs}",
-                "give the table the trace's tensors, or set model: recorded",
-            )
-    elif facts.name != scenario.model.name:
+    if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
             f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
             f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
             "trace",
+        )
+    elif differs := misfit(scenario.model, trace.parameters):
+        owner = "table" if scenario.model.layers else "model"
+        yield (
+            f"is a trace of another model, {facts.name!r}, than the {owner}: {differs}",
+            "give the table the trace's tensors, or set model: recorded"
+            if scenario.model.layers
+            else "record it under a name of its own",
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
@@ -148,9 +158,10 @@ def _misfits(
 
 @contextmanager
 def open_gradients(
-    scenario: Scenario, *, second_moments: bool, progress: Progress
+    scenario: Scenario, *, second_moments: bool, progress: Progress, keep: bool = False
 ) -> Iterator[Trace | SyntheticTrace]:
-    """The scenario's gradients as a trace; live ones lie in a temporary folder until the end."""
+    """The scenario's gradients as a trace. Live ones lie in a temporary folder until the end; with
+    `keep` they are taken from the cache, or stay there, within `KEPT_BYTES`."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
@@ -158,10 +169,63 @@ def open_gradients(
     if isinstance(source, SyntheticGradients):
         yield open_synthetic(scenario, source)
         return
-    with temporary_folder(*_room()) as temporary:
-        folder = temporary / "trace"
-        record(scenario, folder, second_moments=second_moments, progress=progress)
-        yield Trace.open(folder, verify=False)
+    with ExitStack() as stack:
+        known = None
+        if keep:
+            names = [gradients_key(scenario, second_moments=each) for each in (False, True)]
+            paths = [cache_folder() / _KEPT / name for name in names]
+            path = paths[second_moments]
+            known = _kept(paths[True], stack) or (None if second_moments else _kept(path, stack))
+        if known is None:
+            folder = stack.enter_context(temporary_folder(*_room())) / "trace"
+            record(scenario, folder, second_moments=second_moments, progress=progress)
+            if keep:
+                folder = _keep(folder, path, stack)
+            known = Trace.open(folder, verify=False)
+        yield known
+
+
+def _kept(path: Path, stack: ExitStack) -> Trace | None:
+    """Gradients of an earlier run, held until the end; None where they are not whole."""
+    with suppress(OSError):
+        stack.enter_context(held(path))
+        os.utime(path)  # asked for now
+        try:
+            return Trace.open(path)
+        except TraceError:
+            shutil.rmtree(path, ignore_errors=True)
+    return None
+
+
+def _keep(folder: Path, path: Path, stack: ExitStack) -> Path:
+    """Move gradients to where the next run finds them, if there is room; where they are now."""
+    size = _nbytes(folder)
+    if size > KEPT_BYTES:
+        return folder
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(held(folder))
+        folder.rename(path)  # not where the cache has no room, or another run was faster
+        _make_room(path)
+        return path
+    return folder
+
+
+def _make_room(newest: Path) -> None:
+    """Remove the gradients that were asked for the longest time ago, and that no run reads."""
+    others = [path for path in newest.parent.iterdir() if path != newest]
+    others.sort(key=lambda path: path.stat().st_mtime_ns)
+    left = sum(map(_nbytes, [newest, *others])) - KEPT_BYTES
+    for path in others:
+        if left <= 0:
+            break
+        size = _nbytes(path)
+        if remove_unused(path):
+            left -= size
+
+
+def _nbytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
 def remove_left_gradients() -> None:

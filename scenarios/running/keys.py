@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from gcsim.compressors.options.method import code_of
 from gcsim.compressors.registry import REGISTRY
+from gcsim.errors import InputError
 from gcsim.scenarios.scenario import (
     CompressorChoice,
     ProfiledCompute,
@@ -15,8 +21,19 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.storage.manifest import MANIFEST
 from gcsim.traces.synthetic.fit_file import DEFAULT
+
+Own = Mapping[str, object]
+"""Facts of the user's functions, by name: see `own_code`."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def profile_keys(scenario: Scenario) -> list[str]:
+    """The cache's names for the profiles of the scenario's compressors, in their order."""
+    model = own_model(scenario)
+    return [_key(scenario, choice, model) for choice in scenario.compressors]
 
 
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
@@ -25,17 +42,35 @@ def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
     The cluster is not part of it: changing the cluster runs no compressor again. This machine is:
     a run from the cache gives what the same run without one would give here.
     """
+    return _key(scenario, choice, own_model(scenario))
+
+
+def _key(scenario: Scenario, choice: CompressorChoice, model: Own) -> str:
     facts: dict[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
+        **_gradient_facts(scenario),
+        "buckets": asdict(scenario.buckets),
+    }
+    own = {**model, **own_compressor(choice)}
+    code = code_of(choice.kind, choice.parameters)
+    return cache.key(facts, own, compressor=code)
+
+
+def gradients_key(scenario: Scenario, *, second_moments: bool) -> str:
+    """The cache's name for the gradients that a scenario trains."""
+    facts = {**_gradient_facts(scenario), "second_moments": second_moments}
+    return cache.key(facts, own_model(scenario), compressor=REGISTRY["none"])
+
+
+def _gradient_facts(scenario: Scenario) -> dict[str, object]:
+    return {
         "model": asdict(scenario.model),
         "batch_size": scenario.batch_size,
         "gradients": _gradients(scenario),
-        "buckets": asdict(scenario.buckets),
         "seed": scenario.seed,
         "machine": machine.facts(),
     }
-    return cache.key(facts, user_code(scenario, choice), compressor=REGISTRY.get(choice.kind))
 
 
 def _gradients(scenario: Scenario) -> dict[str, object]:
@@ -53,12 +88,43 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
     }
 
 
-def user_code(scenario: Scenario, choice: CompressorChoice) -> list[str]:
-    """Modules outside gcsim whose change must make a new profile."""
-    names = own_model_code(scenario)
-    if choice.kind not in REGISTRY:
-        names.add(choice.kind)
-    return sorted(name.partition(":")[0] for name in names)
+def own_model(scenario: Scenario) -> Own:
+    """Facts of the user's code that builds the model; none for a model of gcsim's.
+
+    A module that this process has imported may have been changed since: its function is called.
+    """
+    entry = scenario.model
+    if entry.build is None or not own_model_code(scenario):
+        return {}
+
+    def build() -> object:
+        from gcsim.traces.models.building import build_model
+
+        with suppress(InputError):  # a run says why
+            model = build_model(entry, seed=scenario.seed, device="meta")
+            parameters = model.named_parameters()
+            shapes = [(name, list(p.shape), p.requires_grad) for name, p in parameters]
+            return [shapes, _ADDRESS.sub("", repr(model))]
+        return None
+
+    fresh = entry.build.partition(":")[0] in sys.modules
+    return {entry.build: own_code(entry.build, build, remembered=not fresh)}
+
+
+def own_compressor(choice: CompressorChoice) -> Own:
+    """Facts of a compressor of the user's, which takes a step on small buckets meanwhile."""
+    if choice.kind in REGISTRY:
+        return {}
+
+    def step() -> None:
+        from gcsim.compressors.conformance import subject as trial
+
+        with suppress(Exception):  # a run says why
+            subject = trial.subject_of(choice.kind, choice.parameters)
+            given = trial.gradients(trial.numel(trial.SHAPES), 2, 0)
+            subject.crew().step(given, subject.first)
+
+    return {choice.kind: own_code(choice.kind, step)}
 
 
 def own_model_code(scenario: Scenario) -> set[str]:

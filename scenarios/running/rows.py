@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import HIGH, LOW, Row
-from gcsim.scenarios.running.simulate import Simulated
+from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.worlds import STATED
+from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
-from gcsim.simulator.luck import standard_error
+from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter, standard_error
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
@@ -29,24 +33,24 @@ def make_rows(
     faulty_runs: Sequence[Sequence[FaultyRun | None]],
     *,
     prices: PriceList,
+    uncertainty: Uncertainty,
 ) -> tuple[Row, ...]:
     """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
     size, `compute` is that of the device as the catalogue has it."""
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
-    one_device = _OneDevice(scenario, uncompressed, compute, prices)
+    one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
-        method = compressor_class(choice.kind)
-        parameters = check_parameters(choice.kind, choice.parameters)
+        method, parameters = method_of(choice.kind, choice.parameters)
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
-            alone = one_device.beside(times)
+            alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
+            efficiency = _median_ratio(one_device.draws(alone), found.draws)
             workers = nodes * scenario.cluster.devices_per_node
-            throughput = workers * samples / times.iteration
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
             baseline = None if dense is None else simulated[dense][size]
@@ -56,18 +60,18 @@ def make_rows(
                     label=choice.label,
                     nodes=nodes,
                     workers=workers,
-                    iteration_s=times.iteration,
+                    iteration_s=found.iteration,
                     forward_s=times.forward,
                     backward_s=times.backward,
                     encode_s=times.encode,
                     communication_s=times.communication,
                     exposed_communication_s=times.exposed,
                     decode_s=times.decode,
-                    throughput_samples_per_s=throughput,
+                    throughput_samples_per_s=workers * samples / found.iteration,
                     speedup_vs_dense=None
                     if baseline is None
                     else baseline.prediction.iteration / times.iteration,
-                    scaling_efficiency=alone.iteration / times.iteration,
+                    scaling_efficiency=efficiency or alone.iteration / times.iteration,
                     wire_bytes_per_worker=wire,
                     compression_ratio=profile.model.gradient_bytes / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
@@ -77,58 +81,83 @@ def make_rows(
                     period=profile.period,
                     optimizer_s=times.optimizer,
                     input_s=times.input,
-                    iteration_p5_s=times.iteration_p5,
-                    iteration_p95_s=times.iteration_p95,
+                    iteration_p5_s=_scaled(times.iteration_p5, scale),
+                    iteration_p95_s=_scaled(times.iteration_p95, scale),
                     throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
                     lost_to_faults_s=faulty.lost if faulty else None,
-                    iteration_error_s=times.iteration_error,
+                    iteration_error_s=luck.error,
                     scaling_efficiency_error=_scaling_error(alone, times),
                     algorithms="; ".join(times.algorithms),
                     via=choice.via,
                     iterations=times.iterations,
-                    iteration_batches_s=times.batches,
-                    **_over_draws(found, baseline, [one[size] for one in simulated]),
+                    iteration_batches_s=tuple(luck.batches),
                 )
             )
+            over = _over_draws(found, baseline, [one[size] for one in simulated])
+            rows[-1] = replace(rows[-1], **over)
     return tuple(rows)
+
+
+def _scaled(seconds: float | None, scale: float) -> float | None:
+    return None if seconds is None else scale * seconds
+
+
+def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
+    """Of the first over the second, world by world; None without draws."""
+    return float(np.median(np.divide(times, others))) if times and others else None
 
 
 def _over_draws(
     found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
 ) -> dict[str, Any]:
-    """What the drawn worlds say of a row: each compares methods in one and the same world."""
+    """Fields of a row that come from the drawn worlds: each compares methods in one and the same
+    world."""
     if not found.draws:
         return {}
     times = np.array(found.draws)
     fastest = np.array([one.draws for one in of_size]).min(axis=0)
-    ring, tree = found.either or (None, None)
+    shapes = _ends(found) if found.either else ()
     low, high = np.percentile(times, (LOW, HIGH))
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "iteration_draws_s": found.draws,
-        "iteration_low_s": min([float(low), *(found.either or ())]),
-        "iteration_high_s": max([float(high), *(found.either or ())]),
-        "iteration_ring_s": ring,
-        "iteration_tree_s": tree,
+        "iteration_low_s": min([float(low), *shapes]),
+        "iteration_high_s": max([float(high), *shapes]),
+        "iteration_as_stated_s": found.prediction.iteration,
         "probability_fastest": float(np.mean(times <= fastest)),
     }
+    if shapes:
+        fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
         speedups = np.array(dense.draws) / times
         low, median, high = np.percentile(speedups, (LOW, 50, HIGH))
-        shapes = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
+        ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
-            shapes = []
-        said |= {
-            "speedup_low": min([float(low), *shapes]),
-            "speedup_median": float(median),
-            "speedup_high": max([float(high), *shapes]),
-            "probability_pays": float(np.mean(speedups > 1)),
+            ends = []
+        error = error_of_difference(_luck(dense), _luck(found))
+        fields |= {
+            "speedup_vs_dense": float(median),
+            "speedup_low": min([float(low), *ends]),
+            "speedup_high": max([float(high), *ends]),
+            "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
+            "probability_pays": probability_shorter(times, np.array(dense.draws), error),
         }
-    return said
+    return fields
+
+
+def _luck(found: Simulated) -> Luck:
+    """Errors and batches of a row's iteration."""
+    times, scale = found.prediction, found.over_stated
+    return Luck(
+        iterations=times.iterations,
+        batches=tuple(scale * one for one in times.batches),
+        error=None if times.iteration_error is None else scale * times.iteration_error,
+    )
 
 
 def _ends(found: Simulated) -> tuple[float, float]:
-    """With rings and with trees; as stated where NCCL has no doubt."""
-    return found.either or (found.prediction.iteration,) * 2
+    """With rings and with trees; the estimate where NCCL has no doubt."""
+    ring, tree = found.either or (found.prediction.iteration,) * 2
+    return ring * found.over_stated, tree * found.over_stated
 
 
 class _OneDevice:
@@ -145,28 +174,44 @@ class _OneDevice:
         profile: TrafficProfile,
         compute: ComputeTimes,
         prices: PriceList,
+        uncertainty: Uncertainty,
     ) -> None:
         self._scenario, self._profile = scenario, profile
         self._compute, self._prices = compute, prices
+        self._uncertainty = uncertainty
+        self._cluster = replace(scenario.cluster_at(1), devices_per_node=1)
+        self._training = replace(scenario.training, slow_nodes={}, slow_workers={}, faults=None)
         self._known: dict[int, Prediction] = {}
+
+    @cached_property
+    def _worlds(self) -> Sequence[float]:
+        """By drawn world: an iteration over that as stated."""
+        inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
+        about = Approximation(
+            Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),
+            1, self._training, self._compute, [self._profile],
+            prices=self._prices, seed=self._scenario.seed,
+        )  # fmt: skip
+        times = about.iteration(self._profile)
+        ratios: list[float] = (times[1 : 1 + len(worlds)] / times[0]).tolist()
+        return ratios
+
+    def draws(self, alone: Prediction) -> tuple[float, ...]:
+        """Seconds an iteration, by drawn world."""
+        if not self._uncertainty.worlds:
+            return ()
+        return in_worlds(alone.iteration, self._worlds)
 
     def beside(self, other: Prediction) -> Prediction:
         """Over as many iterations as another prediction is the mean of."""
         scenario = self._scenario
         iterations = other.iterations or scenario.training.iterations
         if iterations not in self._known:
-            training = replace(
-                scenario.training,
-                slow_nodes={},
-                slow_workers={},
-                faults=None,
-                iterations=iterations,
-            )
             self._known[iterations] = predict(
                 self._profile,
-                replace(scenario.cluster_at(1), devices_per_node=1),
+                self._cluster,
                 self._compute,
-                training=training,
+                training=replace(self._training, iterations=iterations),
                 seed=scenario.seed,
                 spans=False,
                 prices=self._prices,

@@ -44,8 +44,19 @@ class Simulated:
     draws: tuple[float, ...] = ()
     """Seconds an iteration, by drawn world."""
     either: tuple[float, float] | None = None
-    """Seconds an iteration with a ring and with a tree, where NCCL may take either: its tuner at
-    the ends of `Collectives.ring_over_tree_range`."""
+    """Seconds an iteration with a ring and with a tree, as stated, where NCCL may take either: its
+    tuner at the ends of `Collectives.ring_over_tree_range`."""
+
+    @property
+    def iteration(self) -> float:
+        """Seconds an iteration, the estimate: median of the draws; as stated without draws."""
+        return float(np.median(self.draws)) if self.draws else self.prediction.iteration
+
+    @property
+    def over_stated(self) -> float:
+        """The estimate over the iteration as stated: a method's luck, its faults and its ring or
+        tree change an iteration by the same share in every world."""
+        return self.iteration / self.prediction.iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +154,7 @@ def simulate(
                     times = about.iteration(profile)
                     ratios = times[1:] / times[0]  # the draws, then each input's farther end
                     moved = np.maximum(moved, abs(ratios[len(worlds) :] - 1))
-                    # to digits that do not depend on the number of threads that added up
-                    drawn_s = (prediction.iteration * ratio for ratio in ratios[: len(worlds)])
-                    draws = tuple(float(f"{seconds:.9g}") for seconds in drawn_s)
+                    draws = in_worlds(prediction.iteration, ratios[: len(worlds)])
                 task.advance(part)
                 of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
             found.append(of_size)
@@ -154,6 +163,11 @@ def simulate(
         found = [[replace(one, draws=()) for one in of_size] for of_size in found]
     uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds) if kept else ())
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
+
+
+def in_worlds(stated: float, ratios: Sequence[float]) -> tuple[float, ...]:
+    """Seconds by world, to digits that do not depend on the number of threads that added up."""
+    return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
 
 
 def _ring_or_tree(

@@ -29,12 +29,13 @@ from gcsim.scenarios.reading.checking import (
 )
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.sections.by_device import usual_bus
 from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.scenarios.sections.named_files import device_in
-from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, with_few_cores
-from gcsim.simulator.cluster import Cluster, Collectives, Racks
+from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
+from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import MANY, PRICES, Host
+from gcsim.simulator.host import MANY, Host
 from gcsim.simulator.sums import Sums
 
 PER_NODE: Final = "per_node"
@@ -122,8 +123,13 @@ _SERVERS = Annotated[
     ),
 ]
 COLLECTIVES = As(
-    Collectives, servers=(_SERVERS, None), server_hosts=None, server_network=(AnyLink | None, None)
+    Collectives,
+    transport=(TransportName | None, None),
+    servers=(_SERVERS, None),
+    server_hosts=None,
+    server_network=(AnyLink | None, None),
 )
+"""Of a scenario without a transport: that of its device (`by_device`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -161,7 +167,7 @@ class ClusterSection(Section):
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
-    """None: `_usual_bus`."""
+    """None: `usual_bus`; figures alone change that one."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -196,7 +202,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
         devices_per_node=section.devices_per_node,
         device=built,
         network=build_link(section.network, transport),
-        intra_node=build_link(section.intra_node or _usual_bus(built), transport),
+        intra_node=build_link(section.intra_node or usual_bus(built), transport),
         collectives=collectives,
         nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
         racks=None
@@ -208,11 +214,6 @@ def build_cluster(section: ClusterSection) -> Cluster:
     )
 
 
-def _usual_bus(device: Device) -> str:
-    """What ranks on a CPU have between them, and what most GPUs hang on."""
-    return "host_memory" if device.processor == "cpu" else "pcie3_x16"
-
-
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
     """Of additions and calls: stated, or those of the transport."""
     sums, host = defaults(collectives)
@@ -221,9 +222,8 @@ def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Ho
     if isinstance(section.host, str):
         host = None
     elif section.host is not None:
-        host = section.host.value(Host)
-        if host.cores < MANY and not {*PRICES} & section.host.model_fields_set:
-            host = with_few_cores(collectives.transport, host)
+        few = few_cores(collectives.transport) if section.host.cores < MANY else None
+        host = section.host.value(Host, few or host or Host())
     return sums, host
 
 
@@ -233,6 +233,7 @@ def _collectives(section: Spelled) -> Collectives:
     tuned |= section.all_reduce == "nccl"
     grouped, grouped_range = GROUPED.get(section.transport, (Fraction(1), None))
     usual = Collectives(
+        transport=section.transport,
         servers=None if servers is None else servers.number,
         server_hosts="dedicated" if servers is not None and servers.dedicated else "nodes",
         server_network=None if network is None else build_link(network, section.transport),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Literal
 
 from gcsim import units
@@ -73,6 +74,31 @@ def calibration(link: Link) -> Calibration:
     if link.estimate:
         return "estimate"
     return "measured" if shipped else "stated"
+
+
+def carrier(transport: str, network: str | None) -> str:
+    """Name the library that carries collectives, and the protocol below where both are known.
+
+    "NCCL over RDMA" on InfiniBand, RoCE and EFA, "Gloo over TCP" on any network: PyTorch's Gloo has
+    sockets only. `network` is the link's name; None where no node sends to another.
+    """
+    library = _LIBRARIES[transport]
+    if network is None:
+        return library
+    if transport != "gloo" and _REMOTE.search(network):
+        return f"{library} over RDMA"
+    return f"{library} over TCP" if transport == "gloo" or _SOCKETS.match(network) else library
+
+
+_LIBRARIES = {
+    "gloo": "Gloo",
+    "nccl": "NCCL",
+    "mpich": "MPI",
+    "textbook": "textbook rings",
+    "custom": "named algorithms",
+}
+_REMOTE = re.compile(r"_roce|infiniband|^efa_")
+_SOCKETS = re.compile(r"\d+gbe|100mbit_ethernet|wifi_|lte|5g_")
 
 
 def _uplink(up: Uplink) -> dict[str, Any]:

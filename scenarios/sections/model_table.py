@@ -16,6 +16,7 @@ named with its line; nothing is trained, so that gradients are synthetic or reco
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.models.entry import ModelEntry, TableLayer
+from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.table import COLUMNS, table_entry
 
 MOST_ROWS = 4_000
@@ -197,19 +199,38 @@ def _checked(
     return table_entry(name, (row for _, row in rows)), []
 
 
+@functools.cache
+def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+    """Names and shapes of the trained tensors of a table or a shipped model; else None."""
+    if entry.layers:
+        return tuple((row.name, row.shape) for row in entry.layers)
+    shipped = MODELS.get(entry.name)
+    if shipped is None or shipped.build != entry.build:
+        return None
+    from gcsim.traces.models.building import build_model, trainable  # imports torch
+
+    model = build_model(entry, seed=0, device="meta")
+    return tuple((name, tuple(tensor.shape)) for name, tensor in trainable(model))
+
+
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
-    """How the tensors of a trace differ from a table's, in words; None where they agree."""
-    table = {row.name: row.shape for row in entry.layers}
+    """How the tensors of a trace differ from the model's, in words; None where they agree, or
+    where only the user's code knows the model."""
+    known = known_parameters(entry)
+    if known is None:
+        return None
+    owner = "table" if entry.layers else "model"
+    table = dict(known)
     trace = {name: tuple(shape) for name, shape in parameters}
     text: Callable[[tuple[int, ...]], str] = lambda shape: str(list(shape))  # noqa: E731
     for name, shape in trace.items():
         if name not in table:
-            return f"it has a tensor {name!r}, the table has none of that name"
+            return f"it has a tensor {name!r}, the {owner} has none of that name"
         if table[name] != shape:
-            return f"its {name!r} is {text(shape)}, the table's {text(table[name])}"
+            return f"its {name!r} is {text(shape)}, the {owner}'s {text(table[name])}"
     for name in table:
         if name not in trace:
-            return f"it has no tensor {name!r}, the table has"
+            return f"it has no tensor {name!r}, the {owner} has"
     if list(table) != list(trace):
         return "its tensors stand in another order"
     return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -30,6 +31,7 @@ from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import LINKS
+from gcsim.scenarios.sections.by_device import fill_in
 from gcsim.scenarios.sections.link import LinkSection, changed_link
 from gcsim.scenarios.sections.link_text import plain_link
 from gcsim.simulator.cluster import TransportName
@@ -71,7 +73,7 @@ def device_in(file: str, name: str) -> Device:
 
 
 def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
-    """Put what named files say in the place of their names.
+    """Put what named files say in the place of their names, and the defaults of the device.
 
     Parameters
     ----------
@@ -103,12 +105,15 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             continue
         if found is not None:
             holder[key], files[dotted(key_path)] = found
+        if key_path == _DEVICE:
+            with suppress(InputError):  # which the check of the device reports
+                fill_in(holder, _device(holder[key]))
     return files, problems
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
     """What holds a link or a device, and the way to it."""
-    for key_path in (*LINKS, _DEVICE):
+    for key_path in (_DEVICE, *LINKS):  # how a transport finds a link: the device's by default
         holder = _within(data, key_path[:-1])
         if key_path[-1] in holder:
             yield holder, key_path
@@ -183,6 +188,13 @@ def _read(
     if name not in entries:
         raise InputError(f"{shown(path)} has no {kind} {name!r}", hint=did_you_mean(name, entries))
     return entries[name], path
+
+
+def _device(section: Any) -> Device:
+    if not isinstance(section, dict):
+        return catalog.device(str(section))
+    name = str(section.get("name"))
+    return device_in(section["file"], name) if section.get("file") else catalog.device(name)
 
 
 def _links(path: Path, transport: TransportName | None) -> Mapping[str, Link]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.errors import InternalError
 from gcsim.scenarios.scenario import ProfiledCompute, RecordedCompute, RecordedGradients, Scenario
+from gcsim.scenarios.sections.model_table import known_parameters
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.kineto.iterations import check_profile, examine_profile
@@ -85,6 +86,9 @@ def check_passes(scenario: Scenario) -> None:
             recorded_passes(gradients.trace)
     elif isinstance(compute, ProfiledCompute):
         check_profile(compute.profile)
+        known = known_parameters(scenario.model)
+        if known is not None:
+            examine_profile(compute.profile, known)
 
 
 def _profiled(

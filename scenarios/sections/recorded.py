@@ -28,7 +28,7 @@ def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
     except InputError as error:
         return None, list(error.problems)
     shipped = MODELS.get(facts.name)
-    if shipped is not None:
+    if shipped is not None and shipped.parameters == facts.parameters:
         return shipped, []
     entry = ModelEntry(
         name=facts.name,

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from gcsim import units
-from gcsim.compressors.registry import check_parameters
+from gcsim.compressors.options.method import method_of
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.values import text_of
 from gcsim.scenarios.scenario import (
@@ -54,7 +54,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         {
             "kind": choice.kind,
             "label": choice.label,
-            **check_parameters(choice.kind, choice.parameters).model_dump(mode="json"),
+            **method_of(choice.kind, choice.parameters).parameters.model_dump(mode="json"),
         }
         for choice in scenario.compressors
     ]

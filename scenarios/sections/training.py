@@ -1,7 +1,7 @@
 """What may a scenario file say under `training`? How the job runs, beside its compressor.
 
 The keys are the fields of `gcsim.simulator.training.Training`, but for what a framework's code
-costs: `framework` names one of the catalogue, or spells out both of its exchanges.
+costs: `framework` names one of the catalogue, or changes figures of one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ _FRAMEWORK = Annotated[
     Discriminator(by_shape),
 ]
 
-TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, "pytorch"))
+TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
 
 
 def build_training(section: Spelled, transport: str) -> Training:
     """How the job runs; what the section does not say is as the catalogue has it."""
     code = section.framework
-    reducer, hook = loops.framework(code) if isinstance(code, str) else code.codes
+    if isinstance(code, str):
+        reducer, hook = loops.framework(code)
+    else:
+        reducer, hook = code.codes(loops.framework(code.like))
     usual = Training(
         interference=loops.interference(transport),
         shared_node=loops.shared_node(transport),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +23,12 @@ from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Host
+from gcsim.simulator.push_pull import SERVED
 from gcsim.simulator.sums import Sums
 
 FILE = Path(__file__).parent.parent / "catalog" / "transports.yaml"
 NONE = "none"
+_SERVERS = "servers"
 
 GROUPED: Mapping[str, tuple[Fraction, tuple[Fraction, Fraction]]] = MappingProxyType(
     {"nccl": (Fraction(4, 5), (Fraction(11, 20), Fraction(1)))}
@@ -70,12 +71,19 @@ def transports() -> Mapping[str, tuple[Sums, Host | None]]:
 def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
     """What the transport's additions and calls cost where a scenario does not say."""
     known, name = transports(), collectives.transport
-    return known.get(f"{name}_{collectives.library}", known.get(name, (Sums(), None)))
+    sums = known[_SERVERS][0] if servers_add(collectives) else Sums()
+    free: tuple[Sums, Host | None] = (sums, None)
+    return known.get(f"{name}_{collectives.library}", known.get(name, free))
 
 
-def with_few_cores(transport: str, stated: Host) -> Host:
-    """What is stated of cores, with the transport's prices where processes share them."""
-    _, known = transports().get(f"{transport}_few_cores", (Sums(), None))
-    if known is None:
-        return stated
-    return replace(known, cores=stated.cores, ranks=stated.ranks, in_flight=stated.in_flight)
+def servers_add(collectives: Collectives) -> bool:
+    """Whether parameter servers, and nothing else, add at the rates of `cluster.sums`."""
+    on_gpus = collectives.transport == "nccl" and collectives.all_reduce.startswith(
+        ("auto", "nccl")
+    )
+    return collectives.names_servers and (on_gpus or collectives.all_reduce == SERVED)
+
+
+def few_cores(transport: str) -> Host | None:
+    """The transport's prices where processes share few cores."""
+    return transports().get(f"{transport}_few_cores", (Sums(), None))[1]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.scenarios.result import SCHEMA, Result, Row, columns_of, frame
+from gcsim.csv_text import csv_text
+from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named
 from gcsim.scenarios.sweeps.tasks import Failure
@@ -81,13 +80,7 @@ class SweepResult:
 
     def to_csv(self) -> str:
         """`results.csv`: all rows with full precision, the grids' keys as first columns."""
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, fieldnames=self.columns, extrasaction="ignore", lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(self._records(as_text=(object,)))
-        return text.getvalue()
+        return csv_text(self.columns, self._records(as_text=(object,)))
 
     def _records(self, as_text: tuple[type, ...]) -> Iterator[dict[str, Any]]:
         """A table's rows; grids' values of these types are text."""
@@ -100,7 +93,10 @@ class SweepResult:
                 yield {**record, **values}
 
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same sweep, however it was spread over workers."""
+        """`results.json`: byte-identical for the same sweep, however it was spread over workers.
+
+        Its rows have no draws: those stand in the points' own files.
+        """
         document = {
             "schema": SCHEMA,
             "grid": self.grid,
@@ -109,7 +105,7 @@ class SweepResult:
                 {
                     "point": point.values,
                     "file": point.file,
-                    "rows": [columns_of(row) for row in point.result.rows],
+                    "rows": [_without_draws(columns_of(row)) for row in point.result.rows],
                 }
                 for point in self.points
                 if point.result is not None
@@ -133,3 +129,7 @@ class SweepResult:
 
 
 _OF_ROW = tuple(entry.name for entry in fields(Row))
+
+
+def _without_draws(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in LISTS}

@@ -25,15 +25,22 @@ from typing import Any
 import gcsim
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.files import lock, replacing
+from gcsim.files import lock, open_lock, replacing, replacing_together
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
-from gcsim.scenarios.running.keys import input_files, own_model_code
+from gcsim.scenarios.running.keys import (
+    input_files,
+    own_compressor,
+    own_model,
+    own_model_code,
+)
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sweeps.points import Point, named
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
+_DIGITS = 20
+"""A process's number takes as much room as any other, so that the lock is never cut."""
 ELSEWHERE = "choose another folder with -o"
 
 
@@ -45,7 +52,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a+")
+        file = os.fdopen(open_lock(folder / ".lock", os.O_RDWR), "r+")
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise InputError(message, place=str(folder), hint=ELSEWHERE) from error
@@ -53,8 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock(file)
         except BlockingIOError:
-            file.seek(0)
-            message = f"another sweep (process {file.read().strip()}) is running in this folder"
+            message = f"another sweep (process {file.readline().strip()}) is running in this folder"
             hint = f"wait for it, or {ELSEWHERE}"
             raise InputError(message, place=str(folder), hint=hint) from None
         except OSError:  # a system without locks: two may be inside
@@ -62,8 +68,7 @@ def locked(folder: Path) -> Iterator[None]:
         if (folder / JSON).exists() and not (folder / HEADER).exists():
             message = f"holds a {JSON} that is not of a sweep"
             raise InputError(message, place=str(folder), hint=ELSEWHERE)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid():<{_DIGITS}}\n")
         file.flush()
         _remove_halves(folder)
         yield
@@ -82,8 +87,9 @@ def begin(folder: Path, header: Mapping[str, Any]) -> None:
 
 def finish(folder: Path, csv: str, document: str) -> None:
     """Write `results.csv` and `results.json`."""
-    _write(folder / CSV, csv)
-    _write(folder / JSON, document)
+    with replacing_together(folder) as temporary:
+        for name, text in ((CSV, csv), (JSON, document)):
+            temporary(name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def path_of(point: Point) -> str:
@@ -179,14 +185,17 @@ class Codes:
     def of(self, scenario: Scenario) -> str:
         """Of gcsim and its libraries, the user's own code and files that the scenario names."""
         files = input_files(scenario)
-        kinds = {choice.kind for choice in scenario.compressors} - REGISTRY.keys()
-        names = kinds | own_model_code(scenario)
-        modules = sorted({name.partition(":")[0] for name in names})
-        if (*files, *modules) not in self._known:
+        choices = [choice for choice in scenario.compressors if choice.kind not in REGISTRY]
+        named = json.dumps([[choice.kind, choice.parameters] for choice in choices], default=str)
+        asked = (*files, *sorted(own_model_code(scenario)), named)
+        if asked not in self._known:
             facts = {
                 "gcsim": gcsim.__version__,
                 "simulation": simulation_code(),
                 "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }
-            self._known[*files, *modules] = profile_cache.key(facts, modules)
-        return self._known[*files, *modules]
+            own = dict(own_model(scenario))
+            for choice in choices:
+                own.update(own_compressor(choice))
+            self._known[asked] = profile_cache.key(facts, own)
+        return self._known[asked]

@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.errors import InputError, Problem
-from gcsim.json_file import broken, read_object
+from gcsim.files import require_one_run
+from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
@@ -58,7 +59,10 @@ def read_sweep(path: Path) -> SweepResult:
     Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
     """
     file = path / JSON if path.is_dir() else path
-    body = read_object(file, str(file), "result of a sweep", _HINT)
+    require_one_run(file.parent)
+    files = (path.stat().st_size for path in (file.parent / POINTS).glob("*.json"))
+    most = max(LARGEST, sum(files))  # rows stand in the points' files, too
+    body = read_object(file, str(file), "result of a sweep", _HINT, largest=most)
     if body.pop("schema", None) != SCHEMA or "grid" not in body:
         message = f"is no result of a sweep of schema {SCHEMA}"
         raise InputError(message, place=str(file), hint=_HINT)

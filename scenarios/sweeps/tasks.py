@@ -24,7 +24,7 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
-from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.keys import profile_key, profile_keys
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.device import Device
@@ -83,7 +83,7 @@ def perform(task: Task, progress: Progress | None = None) -> Outcome:
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
     scenario = task.scenario
-    keys = [profile_key(scenario, choice) for choice in scenario.compressors]
+    keys = profile_keys(scenario)
     kept = _kept_for(scenario.cluster.device)
     profiles = kept.load(keys)
     if profiles is None:

@@ -11,36 +11,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.result import HIGH, LOW
+from gcsim.scenarios.result import HIGH, LOW, Row
 
+_MOST = 1e6
+"""Times as fast as a method that does not reach the target with a seed."""
 _PLACES = 64
 """Of Student's distribution, evenly spread over its probability."""
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
-    """The `LOW`th and `HIGH`th percentile of the speedup with a further seed.
+    """The `LOW`th and `HIGH`th percentile of the speedup with a further seed, as it is given to
+    `with_further_seed`."""
+    draws = with_further_seed(gains, grain)
+    finite = bool(np.isfinite(draws).all())  # else there is nothing to interpolate
+    way: Any = "linear" if finite else "closest_observation"
+    low, high = np.percentile(draws, (LOW, HIGH), method=way)
+    return float(low), float(high)
 
-    `gains` are by seed `[1 + worlds]`: the speedup as stated, and in each drawn world; `grain` is
+
+def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDArray[np.float64]:
+    """Draws of the speedup with a further seed, of all worlds and seeds.
+
+    `gains` are by seed `[1 + worlds]`: the speedup's median, then in each drawn world; `grain` is
     the share by which a seed's speedup is unknown because training is judged now and then. Where a
-    seed does not reach the target, the percentiles are those of the seeds that there are.
+    seed does not reach the target, the draws are those of the seeds that there are.
     """
     known = np.array(gains)
     drawn = known[:, 1:]
     if len(known) == 1 or not (np.isfinite(known).all() and (known > 0).all()):
-        low, high = np.percentile(drawn, (LOW, HIGH))
-        return float(low), float(high)
+        return drawn.ravel()
     from scipy.special import stdtrit  # its quantiles: scipy.stats would take half a second
 
-    stated, seeds = np.log(known[:, 0]), len(known)
-    spread = max(float(stated.std(ddof=1)), grain) * math.sqrt(1 + 1 / seeds)
+    middle, seeds = np.log(known[:, 0]), len(known)
+    spread = max(float(middle.std(ddof=1)), grain) * math.sqrt(1 + 1 / seeds)
     further = spread * stdtrit(seeds - 1, (np.arange(_PLACES) + 0.5) / _PLACES)
     logs = np.median(np.log(drawn), axis=0)[:, None] + further
-    low, high = np.exp(np.percentile(logs, (LOW, HIGH)))
-    return float(low), float(high)
+    found: NDArray[np.float64] = np.exp(logs).ravel()
+    return found
+
+
+def sooner(one: Row, other: Row) -> NDArray[np.float64]:
+    """Draws of how many times as fast `one` is at the target as `other`; both were trained."""
+    worlds = [np.array(row.iteration_draws_s or (row.iteration_s,)) for row in (other, one)]
+    faster = worlds[0] / worlds[1]
+    over = np.concatenate([[np.median(faster)], faster])
+    own, others = (
+        np.array(row.speedups_to_target) / (row.speedup_vs_dense or 1.0) for row in (one, other)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shorter = np.minimum(np.where(own == others, 1.0, own / others), _MOST)
+    rough = math.hypot(one.steps_to_target_error, other.steps_to_target_error)
+    return with_further_seed([each * over for each in shorter], rough)
 
 
 def grain(every: int, *steps: float) -> float:

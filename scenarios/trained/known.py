@@ -9,22 +9,24 @@ variance falls, a threshold settles), each window of its trajectories is priced 
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.scenarios.result import Curve, Result, Row, Trained
+from gcsim.scenarios.result import HIGH, LOW, Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
-from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.trained.study import (
     curve_of,
     dense_level,
     described,
     ends_of,
+    gained,
     measured,
     mostly,
     steps_ratio,
@@ -38,7 +40,7 @@ OTHER = 0.1
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
     """The result with what is known of training in its rows, its provenance and its curves."""
-    if scenario.train is None or scenario.dense is None:
+    if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label
@@ -56,19 +58,22 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
     if not mostly(base):
         return result
     ends = {label: ends_of(plan, one, level) for label, one in found.items()}
-    iteration = {row.nodes: row.iteration_s for row in result.rows if row.label == label}
+    uncompressed = {row.nodes: row for row in result.rows if row.label == label}
     rows = []
     for row in result.rows:
         if row.label not in ends:
             rows.append(row)
             continue
         own = ends[row.label]
-        known = _with(row, own, steps_ratio(own, base))
+        known = _with(row, own, base, plan.evaluate_every)
         if row.label in priced:
             clock = priced[row.label][scenario.node_counts.index(row.nodes)]
-            before = [math.inf if n is None else n * iteration[row.nodes] for n in base]
-            known = _over_its_training(known, found[row.label], own, clock, before)
+            before = uncompressed[row.nodes]
+            ends_by_seed = list(zip(own, base, strict=True))
+            known = _over_its_training(known, found[row.label], ends_by_seed, clock, before)
         rows.append(known)
+    reached = {row.nodes: row for row in rows if row.label == label}
+    rows = [_with_range(row, reached[row.nodes]) for row in rows]
     told = {
         "target": described(plan.target, level),
         "workers": plan.workers,
@@ -80,7 +85,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
 
 def _trained(scenario: Scenario) -> list[Tried]:
     every = (known_of(scenario, choice) for choice in scenario.compressors)
-    return [one for one in every if one is not None]
+    return [one for one in every if one is not None and not one.untrained]
 
 
 def _curves(
@@ -105,14 +110,42 @@ def _curves(
     )
 
 
-def _with(row: Row, ends: list[int | None], steps: float | None) -> Row:
-    speedup = row.speedup_vs_dense
+def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -> Row:
+    """With steps to the target, by seed the method's and dense training's; training is judged
+    every so many steps."""
+    steps = steps_ratio(own, base)
+    known = replace(
+        row,
+        seeds_trained=len(own),
+        seeds_at_target=sum(one is not None for one in own),
+        steps_to_target_vs_dense=steps,
+    )
+    if not steps or row.speedup_vs_dense is None:
+        return known
+    pairs = [(a, b) for a, b in zip(own, base, strict=True) if b is not None]
+    gains = [0.0 if a is None else (max(b, 1) / max(a, 1)) for a, b in pairs]
+    middle = float(np.median([a for a in own if a is not None]))
+    return _gaining(
+        replace(known, steps_to_target_error=grain(every, middle) if middle else 0.0),
+        [row.speedup_vs_dense * gain for gain in gains],
+    )
+
+
+def _gaining(row: Row, by_seed: Sequence[float]) -> Row:
+    middle = float(np.median(by_seed))
+    return replace(row, speedups_to_target=tuple(by_seed), speedup_to_target=middle)
+
+
+def _with_range(row: Row, dense: Row) -> Row:
+    if row is dense or not row.speedups_to_target or not dense.speedups_to_target:
+        return row
+    draws = sooner(row, dense)
+    low, high = np.percentile(draws, (LOW, HIGH))
     return replace(
         row,
-        seeds_trained=len(ends),
-        seeds_at_target=sum(one is not None for one in ends),
-        steps_to_target_vs_dense=steps,
-        speedup_to_target=speedup / steps if speedup and steps else None,
+        speedup_to_target_low=float(low),
+        speedup_to_target_high=float(high),
+        probability_pays_to_target=float(np.mean(draws > 1)),
     )
 
 
@@ -128,18 +161,25 @@ def _priced(
     ]
     if not others:
         return {}
-    each = clocks(replace(scenario, draws=0), others, SilentProgress())
+    each = clocks(scenario, others, SilentProgress())
     return {one.choice.label: clock for one, clock in zip(others, each, strict=True)}
 
 
 def _over_its_training(
-    row: Row, one: Tried, ends: list[int | None], clock: Clock, before: list[float]
+    row: Row,
+    one: Tried,
+    ends: Sequence[tuple[int | None, int | None]],
+    clock: Clock,
+    dense: Row,
 ) -> Row:
-    """With what it sends over its training; `before` are dense training's seconds, by seed."""
-    after = [float(until(t, n, clock)[0]) for t, n in zip(one.trajectories, ends, strict=True)]
-    gains = [a / b if b and math.isfinite(b) else 0.0 for a, b in zip(before, after, strict=True)]
-    return replace(
-        row,
-        wire_bytes_over_training=one.wire_bytes_per_worker,
-        speedup_to_target=statistics.median(gains) if mostly(ends) else None,
-    )
+    """With what it sends over its training; `ends` are its steps and dense training's, by seed."""
+    row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
+    if row.speedup_to_target is None:
+        return row
+    iteration = np.array(dense.iteration_draws_s or (dense.iteration_s,))
+    gains = []
+    for trajectory, (own, steps) in zip(one.trajectories, ends, strict=True):
+        if steps is not None:
+            after = until(trajectory, own, clock)[1:]
+            gains.append(float(np.median(gained(steps * iteration, after))))
+    return _gaining(row, gains)

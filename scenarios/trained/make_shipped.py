@@ -1,10 +1,10 @@
 """How were the shipped trajectories made? `python -m gcsim.scenarios.trained.make_shipped`.
 
-An hour on one core. All methods with their defaults, and those of the scenario; a file that is
-there and whose code is the same is not made again, so the same command goes on. Nor is one of other
-code that trains to the same bits as far as the first evaluation, on the same kind of processor: it
-is of this code from then on. On one thread: equal seeds give equal files on processors of one kind
-with the same versions, which the files name.
+An hour on one core. All methods with their defaults (a warm-up takes a tenth of the steps), and
+those of the scenario; a file that is there and whose code is the same is not made again, so the
+same command goes on. Nor is one of other code that trains to the same bits as far as the first
+evaluation, on the same kind of processor: it is of this code from then on. On one thread: equal
+seeds give equal files on processors of one kind with the same versions, which the files name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ from gcsim.traces.training.loop import asked_for
 from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
+WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
+"""The parameter that counts the steps before a method compresses, where those would be most."""
 
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
     """The scenario's methods, then all others with their defaults."""
-    return [*scenario.compressors, *with_defaults(scenario.compressors)]
+    warm_up, others = plan_of(scenario).steps // 10, []
+    for choice in with_defaults(scenario.compressors):
+        given = {WARM_UP[choice.kind]: warm_up} if choice.kind in WARM_UP else {}
+        parameters = check_parameters(choice.kind, given).model_dump()
+        others.append(replace(choice, parameters=parameters))
+    return [*scenario.compressors, *others]
 
 
 def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoice]:

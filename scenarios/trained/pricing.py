@@ -37,8 +37,9 @@ class Clock:
     """By kind of window."""
 
     def elapsed(self, trajectory: Trajectory, *, drawn: bool = False) -> Seconds:
-        """By evaluation, seconds since the first step: `[evaluations]`; with `drawn` in each
-        drawn world, `[evaluations, worlds]` (one world, as stated, where nothing has a range)."""
+        """By evaluation, seconds since the first step: `[evaluations]`, median over the drawn
+        worlds; with `drawn` in each, `[evaluations, worlds]` (one world, as stated, where nothing
+        has a range)."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
@@ -46,17 +47,16 @@ class Clock:
         starts = np.array([float(window.first) for window in windows])
         steps = np.array([float(window.steps) for window in windows])
         each = [self.priced[kind_of(trajectory, window)] for window in windows]
-        if drawn:
-            seconds = np.array([one.draws or (one.prediction.iteration,) for one in each])
-        else:
-            seconds = np.array([one.prediction.iteration for one in each])
+        seconds = np.array([one.draws or (one.prediction.iteration,) for one in each])
         taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
-        return np.asarray(taken @ seconds)
+        found = np.asarray(taken @ seconds)
+        return found if drawn else np.median(found, axis=1)
 
-    def mean(self, trajectory: Trajectory) -> float:
-        """Seconds a step, over all windows (of which there is one at least)."""
+    def mean(self, trajectory: Trajectory) -> Seconds:
+        """Seconds a step, over all windows (of which there is one at least), by drawn world."""
         steps = sum(window.steps for window in trajectory.windows)
-        return float(self.elapsed(trajectory)[-1]) / steps
+        found: Seconds = self.elapsed(trajectory, drawn=True)[-1] / steps
+        return found
 
 
 def kind_of(trajectory: Trajectory, window: Window) -> Hashable:

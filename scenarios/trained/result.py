@@ -40,6 +40,7 @@ class TrainedRow:
     """10th percentile with a further seed, over drawn worlds (`bands.py`); 0 where a seed does not
     reach the target."""
     speedup_to_target_high: float | None
+    """90th percentile; None: without bound, where dense training may not reach the target."""
     speedup_to_target_vs_half: float | None
     """As `speedup_to_target`, against half precision; None where that is not trained."""
     final_accuracy: tuple[float | None, ...]
@@ -49,6 +50,15 @@ class TrainedRow:
     """finished, diverged or hopeless."""
     why: tuple[str, ...]
     """Of an early end."""
+    rate_at_edge: bool = False
+    """Whether the learning rate is the lowest or the highest of several that were tried."""
+    leads: bool = False
+    """Whether it reaches the target first on its cluster, or is not told apart from the first: the
+    range of its speedup over that reaches 1. Of dense training also: no other is told apart from
+    it as faster."""
+    untrained: str = ""
+    """Why nothing is known of the method, though steps were trained: it compressed in too few of
+    them. Times and steps are None then; accuracies and losses are those of the warm-up."""
     made: str = ""
     """On what it was trained, where its trajectories come with gcsim; "": here."""
 

@@ -7,6 +7,7 @@ others are trained beside it. Some come with gcsim, and are taken on every kind 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -14,24 +15,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from pydantic import TypeAdapter
-
-from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.compressors.options.method import code_of, method_of
+from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError, Problem
-from gcsim.files import cache_folder, sealed, write_text
+from gcsim.files import cache_folder
 from gcsim.scenarios.progress import Progress
-from gcsim.scenarios.running.keys import user_code
+from gcsim.scenarios.running.keys import own_compressor, own_model
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps.tasks import Failure, failure
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import trained_on
 from gcsim.traces.stage1 import cache, machine
+from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
-from gcsim.traces.training.loop import Rules, advance, asked_for, load
+from gcsim.traces.training.loop import Rules, advance, asked_for, load, write
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
+_READ = 64
+"""Samples at a time."""
 _OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
 """Of a plan: what is known of a trajectory otherwise, or decides on nothing that is trained."""
 
@@ -63,12 +67,14 @@ class Run:
     def facts(self) -> dict[str, object]:
         """What is trained, and how: the same for all learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
+        micro_batches = scenario.training.accumulation
         return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
             "model": asdict(learner(scenario)),
             "batch_size": scenario.batch_size,
             "buckets": asdict(scenario.buckets),
+            **({"accumulation": micro_batches} if micro_batches > 1 else {}),
             "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
         }
@@ -87,13 +93,19 @@ class Run:
             "gpu": self.plan.device != "cpu" and Path("/proc/driver/nvidia/version").exists(),
         }
         entry = learner(self.scenario)
-        named = [entry.task, entry.loss]
-        if entry.task.startswith(PREFIX):
-            one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
-            named.remove(entry.task)
-        own = [name.partition(":")[0] for name in named if ":" in name]
-        code = [*user_code(self.scenario, self.choice), *own]
-        return cache.key(one, code, compressor=REGISTRY.get(self.choice.kind))
+        own = {**own_model(self.scenario), **own_compressor(self.choice)}
+        token = _performing.set(True)
+        try:
+            if entry.task.startswith(PREFIX):
+                one["images"] = fingerprint(Path(entry.task.removeprefix(PREFIX)))
+            elif ":" in entry.task:
+                own[entry.task] = own_code(entry.task, lambda: _data(entry))
+            if entry.loss:
+                own[entry.loss] = own_code(entry.loss, lambda: _imported(entry.loss))
+        finally:
+            _performing.reset(token)
+        compressor = code_of(self.choice.kind, self.choice.parameters)
+        return cache.key(one, own, compressor=compressor)
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
@@ -120,16 +132,17 @@ class Run:
 
     def keep(self, found: Trajectory) -> None:
         """Put it where `known` finds it."""
-        body = TypeAdapter(Trajectory).dump_json(found)
-        with suppress(InputError):  # a full disk: it is trained again
-            write_text(self.path.with_suffix(".json"), sealed(body).decode())
+        write(self.path, found)
 
     def perform(self, progress: Progress) -> Trajectory | Failure:
         """Train it; whatever goes wrong comes back as a `Failure`."""
         token = _performing.set(True)
         try:
             with _one:
-                return self._trained(progress)
+                try:
+                    return self._trained(progress)
+                except CannotBeKeptError:  # of a state that is gone now
+                    return self._trained(progress)
         except Exception as error:
             return failure(error)
         finally:
@@ -145,7 +158,7 @@ class Run:
         torch.set_num_threads(1)
         keep_freed_memory()
         plan, scenario, entry = self.plan, self.scenario, learner(self.scenario)
-        parameters = check_parameters(self.choice.kind, self.choice.parameters)
+        method = method_of(self.choice.kind, self.choice.parameters).of_steps(plan.steps)
         with _named("train.task"):
             split = make_split(entry, self.seed)
         team = Team(
@@ -153,20 +166,22 @@ class Run:
             split,
             Method(
                 kind=self.choice.kind,
-                compressor=compressor_class(self.choice.kind),
-                parameters=parameters,
+                compressor=method.compressor,
+                parameters=method.parameters,
             ),
             workers=plan.workers,
             batch=scenario.batch_size,
+            accumulation=scenario.training.accumulation,
             optimizer=plan.optimizer,
             limits=(scenario.buckets.first, scenario.buckets.cap),
             seed=self.seed,
             dirichlet=None if plan.partition is None else plan.partition.dirichlet,
             device=plan.device,
         )
+        method.require_names(piece.name for layout in team.layouts for piece in layout.slices)
         fresh = Trajectory(
             compressor=self.choice.kind,
-            parameters=parameters.model_dump(mode="json"),
+            parameters=method.parameters.model_dump(mode="json"),
             seed=self.seed,
             learning_rate=self.rate,
             workers=plan.workers,
@@ -177,6 +192,27 @@ class Run:
         )
         with progress.task(self.choice.label, self.until) as stage:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
+
+
+def _data(entry: ModelEntry) -> object:
+    """Facts of a user's own data; each sample is read once, as some open files only then."""
+    import numpy as np
+
+    from gcsim.traces.tasks.own import own_split
+
+    with suppress(Exception):  # training says why
+        split = own_split(entry)
+        parts = (split.train, split.test)
+        for part in parts:
+            for first in range(0, len(part), _READ):
+                part.taken(np.arange(first, min(first + _READ, len(part))))
+        return [(len(part), *(list(t.shape) for t in part.taken(np.array([0])))) for part in parts]
+    return None
+
+
+def _imported(function: str) -> None:
+    with suppress(Exception):  # training says why
+        importlib.import_module(function.partition(":")[0])
 
 
 def kept_as(run: Run) -> str:
@@ -224,6 +260,20 @@ def plan_of(scenario: Scenario) -> Plan:
             )
         )
     return scenario.train
+
+
+def unsupported(scenario: Scenario) -> list[Problem]:
+    """Settings that change the mathematics of a step, and that trajectories cannot follow."""
+    training, found = scenario.training, []
+    if training.precision != "fp32":
+        message = f"{training.precision} is not trained: trajectories are in float32"
+        hint = "give --set training.precision=fp32, or price an iteration with: gcsim run"
+        found.append(Problem(place="training.precision", message=message, hint=hint))
+    if training.faults is not None:
+        message = "with fewer workers the mean gradient is another: trajectories lose none"
+        hint = "give --set training.faults=null, or price the deaths with: gcsim run"
+        found.append(Problem(place="training.faults", message=message, hint=hint))
+    return found
 
 
 def learner(scenario: Scenario) -> ModelEntry:

@@ -1,11 +1,12 @@
 """Which learning rate suits a method, and how does training with it end? All trajectories of all.
 
-The rates are tried for each method alike, by successive halving (K. Jamieson, A. Talwalkar, AISTATS
-2016, arXiv:1502.07943): all of them for a quarter of the steps, the better half for a half, and so
-on; the best goes on to the end. It has the least loss on the samples that are held out, mean over
-all evaluations so far and over all seeds: one that learns early, as a target asks for, and with
-every seed. (With one seed, methods that are nearly dense got the highest rate or the lowest by
-luck, and their steps differed by a factor of two.)
+The rates are tried for each method alike, and up to `WIDER` beyond them where the best stands at
+the edge; not beyond those that come with gcsim. They are compared by successive halving (K.
+Jamieson, A. Talwalkar, AISTATS 2016, arXiv:1502.07943): all of them for a quarter of the steps, the
+better half for a half, and so on; the best goes on to the end. It has the least loss on the samples
+that are held out, mean over all evaluations so far and over all seeds: one that learns early, as a
+target asks for, and with every seed. (With one seed, methods that are nearly dense got the highest
+rate or the lowest by luck, and their steps differed by a factor of two.)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -39,6 +41,11 @@ from gcsim.traces.training.trajectory import Trajectory
 if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
+WIDER = 3
+"""Learning rates that are tried beyond those stated, at most."""
+COMPRESSED = 0.1
+"""Of its steps a method must compress at least so large a share to be trained."""
+
 
 @dataclass(slots=True)
 class Tried:
@@ -53,6 +60,26 @@ class Tried:
     """By rate and seed, as far as it was trained."""
     made: str = ""
     """On what it was trained, where it comes with gcsim."""
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best rate is the lowest or the highest of several."""
+        return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
+
+    @property
+    def untrained(self) -> str:
+        """Why these are not trajectories of the method: it compresses in too few of their steps;
+        "" where they are."""
+        cls = compressor_class(self.choice.kind)
+        steps = sum(window.steps for each in self.trajectories for window in each.windows)
+        own = [each.own_steps for each in self.trajectories]
+        if cls.about.family == "dense" or sum(map(len, own)) >= COMPRESSED * steps:
+            return ""
+        parameters = check_parameters(self.choice.kind, self.choice.parameters)
+        begin = min((each[0] for each in own if each), default=cls.warmup_steps(parameters))
+        if not begin:
+            return "every step sends what dense training sends"
+        return f"compression begins at step {begin}"
 
     @property
     def wire_bytes_per_worker(self) -> float:
@@ -111,6 +138,7 @@ class _Search:
 
     def __init__(self, scenario: Scenario, fresh: bool) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
+        self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []
         """By number of the task: the method's number."""
@@ -125,7 +153,7 @@ class _Search:
     def begin(self) -> None:
         """Ask for the first of all methods, and for what follows from what is known."""
         for number in range(len(self.tried)):
-            self._compare(number, list(dict.fromkeys(self._plan.learning_rate.values)))
+            self._compare(number, self._grid)
 
     def run(self, workers: Workers, progress: Progress) -> tuple[Tried, ...]:
         """Have done what is waiting, and what follows from it."""
@@ -150,7 +178,7 @@ class _Search:
 
     def _expected(self) -> int:
         """Steps of all methods, if none ends early."""
-        rates, before, steps = len(set(self._plan.learning_rate.values)), 0, self._plan.steps
+        rates, before, steps = len(self._grid), 0, self._plan.steps
         while rates > 1:
             steps += rates * (self._until(rates) - before)
             before = self._until(rates)
@@ -161,18 +189,21 @@ class _Search:
         """Steps after which so many rates are compared: a quarter of all, then a half, and so on;
         whole windows."""
         every, steps = self._plan.evaluate_every, self._plan.steps
-        share = rates / len(set(self._plan.learning_rate.values)) * 4
+        share = rates / len(self._grid) * 4
         return min(steps, -(-round(steps / share) // every) * every)
 
     def _better(self, rates: int) -> int:
         return -(-rates // 2) if rates > 2 else 1
 
-    def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
+    def _run(self, method: int, rate: float, seed: int, until: int) -> Run:
         choice = self.tried[method].choice
-        run = Run(
+        return Run(
             scenario=self._scenario, choice=choice, rate=rate, seed=seed, until=until,
             fresh=self._fresh,
         )  # fmt: skip
+
+    def _ask(self, method: int, rate: float, seed: int, until: int) -> None:
+        run = self._run(method, rate, seed, until)
         known = run.known
         if known is not None:
             found, made = known
@@ -188,10 +219,30 @@ class _Search:
         if len(rates) == 1:
             self.tried[method].rate, until = rates[0], self._plan.steps
         self._rung[method] = list(rates)
-        first = self._scenario.seed
         for rate in rates:
-            for seed in range(first, first + self._plan.seeds):
+            for seed in self._seeds:
                 self._ask(method, rate, seed, until)
+
+    @property
+    def _seeds(self) -> range:
+        first = self._scenario.seed
+        return range(first, first + self._plan.seeds)
+
+    def _widened(self, method: int, best: float) -> bool:
+        """Whether the best of all rates stands at their edge, so that one beyond is tried."""
+        tried, rates = self.tried[method], sorted(self._rung[method])
+        if len(rates) in (1, len(self._grid) + WIDER) or best not in (rates[0], rates[-1]):
+            return False
+        beyond = best**2 / (rates[1] if best == rates[0] else rates[-2])
+        beyond, until = float(f"{beyond:.6g}"), self._until(len(self._grid))
+        if tried.made and not self._run(method, beyond, self._seeds[0], until).known:
+            return False
+        self._rung[method].append(beyond)
+        for seed in self._seeds:
+            self._far[method, beyond, seed] = until  # beyond what was expected
+        for seed in self._seeds:
+            self._ask(method, beyond, seed, until)
+        return True
 
     def _note(self, method: int, run: Run, found: Trajectory) -> None:
         tried, key = self.tried[method], (method, run.rate, run.seed)
@@ -207,8 +258,10 @@ class _Search:
         through = sum(bool(one.ended) or len(one.losses) >= run.until for one in compared)
         if through < len(rung) * self._plan.seeds:
             return
-        ranked = sorted(rung, key=lambda rate: _held_out_loss(tried.rates[rate].values()))
-        left = self._better(len(rung))
+        ranked = sorted(rung, key=lambda rate: (_held_out_loss(tried.rates[rate].values()), rate))
+        if len(rung) >= len(self._grid) and self._widened(method, ranked[0]):
+            return
+        left = self._better(min(len(rung), len(self._grid)))
         for rate in ranked[left:]:
             for seed in tried.rates[rate]:
                 put_away(replace(run, rate=rate, seed=seed).path)

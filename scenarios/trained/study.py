@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.bands import band, grain
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
-from gcsim.scenarios.trained.runs import check_not_inside, plan_of
+from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
@@ -44,12 +45,15 @@ def train(
     the workers of the dask.distributed scheduler at the address `dask`.
     What was trained before is found in the cache, or comes with gcsim unless it is to be `fresh`;
     an interrupt loses some seconds of each.
-    Raises `InputError` where the scenario names no dense method, the target is not reached by
-    dense training, or a method, the model or the data cannot be trained with.
+    Raises `InputError` where the scenario names no dense method or a setting of `unsupported`, the
+    target is not reached by dense training, or a method, the model or the data cannot be trained
+    with.
     """
     watcher = progress or SilentProgress()
     check_not_inside()
     plan = plan_of(scenario)
+    if problems := unsupported(scenario):
+        raise InputError(problems)
     if scenario.dense is None:
         raise InputError(
             Problem(
@@ -81,6 +85,7 @@ def train(
         curves=tuple(
             curve_of(one, trajectory, of_sizes[-1].elapsed(trajectory))
             for one, of_sizes in zip(tried, timed, strict=True)
+            if not one.untrained
             for trajectory in one.trajectories
         ),
         wall={
@@ -113,9 +118,9 @@ def dense_level(dense: Tried) -> float:
 
 def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
     """By seed: steps to the target; `level` is dense training's last accuracy."""
-    return [
-        steps_to(plan.target, one.evaluations, plan.patience, level) for one in tried.trajectories
-    ]
+    if tried.untrained:
+        return [None] * len(tried.trajectories)
+    return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
 
 
 def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> None:
@@ -129,7 +134,8 @@ def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> No
         best = [max(e.accuracy or 0.0 for e in one.evaluations) for one in dense.trajectories]
         loss = [min(e.loss for e in one.evaluations) for one in dense.trajectories]
         got = f"a loss of {np.median(loss):.3g}" if plan.target.loss else f"{np.median(best):.3g}"
-        message = f"dense training reached {got} in {plan.steps} steps, not {_asked(plan.target)}"
+        asked = f"{_asked(plan.target)} for good"
+        message = f"dense training reached {got} in {plan.steps} steps, not {asked}"
         hint = "lower the target, or raise train.steps"
     raise InputError(Problem(place="train.target", message=message, hint=hint))
 
@@ -139,7 +145,7 @@ def _asked(target: Target) -> str:
         return f"{target.loss:g}"
     if target.accuracy is not None:
         return f"an accuracy of {target.accuracy:g}"
-    return f"{target.of_dense:g} of its last accuracy for good"
+    return f"{target.of_dense:g} of its last accuracy"
 
 
 def _rows_at(
@@ -156,13 +162,16 @@ def _rows_at(
         [until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
         for one, steps, clock in zip(tried, ends, clocks_there, strict=True)
     ]
-    times = [_mean_time(one, clock) for one, clock in zip(tried, clocks_there, strict=True)]
+    times = [
+        None if one.untrained else _mean_time(one, clock)
+        for one, clock in zip(tried, clocks_there, strict=True)
+    ]
     rows = []
     for number, one in enumerate(tried):
         own = seconds[number]
-        gained = _gains(seconds[dense], own)
+        gains = _gains(seconds[dense], own)
         rough = 0.0 if number == dense else _grain(plan, ends[number], ends[dense])
-        low, high = band(gained, rough)
+        low, high = band(gains, rough)
         at_half = None if half is None else _median(_gains(seconds[half], own), ends[number])
         last = [found.evaluations[-1] for found in one.trajectories]
         iteration, base = times[number], times[dense]
@@ -172,18 +181,22 @@ def _rows_at(
                 label=one.choice.label,
                 nodes=nodes,
                 workers=nodes * scenario.cluster.devices_per_node,
+                untrained=one.untrained,
                 learning_rate=one.rate,
-                iteration_s=iteration,
-                speedup_per_iteration=base / iteration if base and iteration else None,
+                rate_at_edge=one.at_edge,
+                iteration_s=None if iteration is None else float(np.median(iteration)),
+                speedup_per_iteration=None
+                if iteration is None or base is None
+                else float(np.median(base / iteration)),
                 wire_bytes_per_worker=one.wire_bytes_per_worker,
                 steps_to_target=tuple(ends[number]),
                 seconds_to_target=tuple(
                     float(each[0]) if math.isfinite(each[0]) else None for each in own
                 ),
                 steps_against_dense=steps_ratio(ends[number], ends[dense]),
-                speedup_to_target=_median(gained, ends[number]),
-                speedup_to_target_low=low,
-                speedup_to_target_high=high,
+                speedup_to_target=_median(gains, ends[number]),
+                speedup_to_target_low=_finite(low),
+                speedup_to_target_high=_finite(high),
                 speedup_to_target_vs_half=at_half,
                 final_accuracy=tuple(each.accuracy for each in last),
                 final_loss=tuple(each.loss for each in last),
@@ -192,6 +205,13 @@ def _rows_at(
                 made=one.made,
             )
         )
+    first = max(range(len(rows)), key=lambda number: rows[number].speedup_to_target or 0.0)
+    beaten = any((row.speedup_to_target_low or 0.0) > 1 for row in rows)
+    for number, row in enumerate(rows):
+        if row.speedup_to_target is not None and not (number == dense and beaten):
+            rough = 0.0 if number == first else _grain(plan, ends[number], ends[first])
+            _, high = band(_gains(seconds[first], seconds[number]), rough)
+            rows[number] = replace(row, leads=high >= 1)
     return rows
 
 
@@ -202,8 +222,9 @@ def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By seed: speedup as stated and in each world."""
-    return [_ratio(one, other) for one, other in zip(before, after, strict=True)]
+    """By seed: speedup, median over the drawn worlds and in each."""
+    worlds = [gained(one[1:], other[1:]) for one, other in zip(before, after, strict=True)]
+    return [np.concatenate([[np.median(each)], each]) for each in worlds]
 
 
 def mostly(ends: Sequence[int | None]) -> bool:
@@ -211,20 +232,25 @@ def mostly(ends: Sequence[int | None]) -> bool:
     return sum(steps is not None for steps in ends) * 2 > len(ends)
 
 
-def _median(gained: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
-    """Of the speedups as stated; None where half of the seeds or more do not reach the target."""
-    return float(np.median([each[0] for each in gained])) if mostly(ends) else None
+def _median(gains: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
+    """Median over seeds; None where half of the seeds or more do not reach the target."""
+    return _finite(float(np.median([each[0] for each in gains]))) if mostly(ends) else None
+
+
+def _finite(speedup: float) -> float | None:
+    """None: over what does not reach the target."""
+    return speedup if math.isfinite(speedup) else None
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
-    """Seconds until a number of steps: `[1 + worlds]`, as stated first."""
+    """Seconds until a number of steps: `[1 + worlds]`, their median first."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
     drawn = clock.elapsed(found, drawn=True)[place]
     both = np.concatenate([[clock.elapsed(found)[place]], drawn])
     return both if steps is not None else np.full_like(both, math.inf)
 
 
-def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def gained(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Speedup, world by world; 0 where the target is never reached, 1 where at once by both."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(np.isinf(after), 0.0, before / after)
@@ -240,9 +266,10 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
     return float(np.median(ratios)) if mostly(own) else None
 
 
-def _mean_time(one: Tried, clock: Clock) -> float | None:
+def _mean_time(one: Tried, clock: Clock) -> np.ndarray | None:
+    """Seconds a step, by drawn world."""
     times = [clock.mean(found) for found in one.trajectories if found.windows]
-    return sum(times) / len(times) if times else None
+    return np.mean(times, axis=0) if times else None
 
 
 def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:

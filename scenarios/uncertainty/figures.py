@@ -91,7 +91,7 @@ class Input:
     name: str
     unit: str
     measure: str
-    """What narrows it: a command or a key."""
+    """A command of gcsim, or the keys that state what was measured, with " and " between them."""
     figures: tuple[Figure, ...]
     """The first one stands for all; those of the passes and of overlap are no fields."""
 
@@ -183,7 +183,7 @@ def _passes(compute: Mapping[str, ComputeTimes]) -> Iterator[Input]:
         yield Input(
             name="the time of forward and backward",
             unit="s",
-            measure="compute: {forward, backward}, measured on the device",
+            measure="compute.forward and compute.backward",
             figures=(figure,),
         )
 
@@ -227,7 +227,8 @@ def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
     place = _PLACES.get(key_path)
     if place is None and key_path[:2] == ("cluster", "nics"):
         place = f"the NIC's of node {key_path[2]}"
-    key = ".".join(map(str, (*key_path, figure.field)))
+    within = ("framework",) if key_path[-1] in ("reducer", "hook") else ()
+    key = ".".join(map(str, (*key_path[:-1], *within, key_path[-1], figure.field)))
     if figure.field == "ring_over_tree":
         return "NCCL's choice between ring and tree", "", "cluster.collectives.all_reduce"
     if figure.field == "grouped":
@@ -235,6 +236,5 @@ def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
     if key_path[:2] == ("cluster", "sums"):
         return f"{place} rate of {figure.field} sums", "B/s", "gcsim calibrate link"
     words, unit = _FIGURES.get(figure.field, (figure.field.replace("_", " "), ""))
-    by_measuring = isinstance(owner, Link | Uplink) or key_path[:2] == ("cluster", "host")
-    measure = "gcsim calibrate link" if by_measuring else key
+    measure = "gcsim calibrate link" if isinstance(owner, Link | Uplink) else key
     return f"{place} {words}" if place else key, unit, measure

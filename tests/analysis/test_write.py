@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from gcsim.analysis.write import (
     FIGURES,
     REPORT,
     RESULTS,
+    draw_again,
     draw_figures,
     to_csv,
     to_yaml,
@@ -23,6 +25,7 @@ from gcsim.analysis.write import (
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.stored import read_results
 
 
 def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) -> None:
@@ -181,3 +184,51 @@ def test_a_folder_that_is_a_file_is_the_users_mistake(result: Result, tmp_path: 
     with pytest.raises(InputError, match="cannot write"):
         write_results(result, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("killed_after", range(len(RESULTS)))
+def test_a_folder_with_files_of_two_runs_is_refused_until_a_run_is_whole(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+) -> None:
+    """As SIGKILL between two renames leaves it: some files of one run, some of the other."""
+    write_results(result, tmp_path)
+    other = replace(result, scenario={**result.scenario, "name": "other"})
+    renamed: list[Path] = []
+    rename = os.replace
+
+    def dying(source: Path, path: Path) -> None:
+        if path.parent == tmp_path and len(renamed) > killed_after:
+            raise SystemExit
+        renamed.append(path)
+        rename(source, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gcsim.files.os.replace", dying)
+        with pytest.raises(SystemExit):
+            write_results(other, tmp_path)
+    if killed_after:  # a file of the other run is there
+        with pytest.raises(InputError, match="they are of two runs"):
+            read_results(tmp_path)
+    write_results(result, tmp_path)
+    assert read_results(tmp_path).rows == result.rows
+
+
+def test_figures_of_a_run_do_not_stand_beside_another_runs_results(
+    result: Result, tmp_path: Path
+) -> None:
+    """Two runs with one folder: the second has written its results when the first one draws."""
+    write_results(result, tmp_path)
+    other = replace(result, scenario={**result.scenario, "name": "other"})
+    write_results(other, tmp_path)
+    with pytest.raises(InputError, match="another run has replaced"):
+        draw_figures(result, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(RESULTS)
+
+
+def test_figures_of_an_earlier_run_go_in_every_form(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path)
+    draw_figures(result, tmp_path)
+    draw_again(result, tmp_path, "svg")
+    (tmp_path / "notes.txt").write_text("mine")
+    write_results(result, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*RESULTS, "notes.txt"}

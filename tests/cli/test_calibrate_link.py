@@ -158,7 +158,7 @@ def test_several_files_and_what_the_user_states(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing.csv"], "nothing.csv: error: No such file or directory"),
+        (["nothing.csv"], "nothing.csv: error: cannot be read: No such file or directory"),
         (
             ["a.csv", "--algorithm", "rings"],
             "--algorithm: error: 'rings' carries out no all_reduce",

@@ -52,7 +52,10 @@ def test_a_fit_is_written_and_a_run_draws_from_it(folder: Path) -> None:
     assert len(fit.tensors) == 10
     changes = ["--set", "gradients.fit=fit.json", "--set", "model.name=lenet"]
     shown = gcsim("run", "a.yaml", *changes, "-v", "-o", "out", folder=folder)
-    assert "a: 2 nodes, 2 workers, synthetic gradients, fastest first" in shown.stdout
+    assert (
+        "a: 2 nodes, 2 workers, NCCL over TCP, fp32, synthetic gradients, fastest first"
+        in shown.stdout
+    )
     assert "SYNTHETIC" in shown.stderr
     facts = json.loads((folder / "out/results.json").read_text())["provenance"]["gradients"]
     assert facts["source"] == "synthetic"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from gcsim.cli.progress import BarProgress, LineProgress, note_column, watching
+from gcsim.cli.progress import BarProgress, LineProgress, _Left, _Rate, note_column, watching
 from gcsim.scenarios.progress import Progress, SilentProgress
 
 
@@ -42,8 +43,8 @@ def test_parts_of_a_step_add_up_to_it_and_are_not_counted(
         for _ in range(6):
             task.advance(Fraction(1, 3))
     assert capsys.readouterr().err.splitlines() == [
-        "cluster sizes: 0 of 2, 0.033/s, 50 s left",
-        "cluster sizes: 0 of 2, 0.033/s, 40 s left",
+        "cluster sizes: 0 of 2",  # a part of the first step says nothing about the others
+        "cluster sizes: 0 of 2",
         "cluster sizes: 1 of 2, 0.033/s, 30 s left",
         "cluster sizes: 1 of 2, 0.033/s, 20 s left",
         "cluster sizes: 1 of 2, 0.033/s, 10 s left",
@@ -56,6 +57,19 @@ def test_parts_of_a_step_add_up_to_it_and_are_not_counted(
                 task.advance(Fraction(1, 3))
         assert bars.finished
     assert "10/10" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_bar_estimates_nothing_before_the_first_whole_step() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    columns = (_Rate(), _Left(elapsed_when_finished=True))
+    bars = Bars(*columns, get_time=map(float, itertools.count()).__next__, console=console)
+    shown = []
+    with BarProgress(bars).task("methods", 10) as task:
+        for _ in range(4):
+            task.advance(Fraction(1, 2))
+            shown.append([column.render(bars.tasks[0]).plain for column in columns])
+    assert shown[0] == ["", "-:--:--"]
+    assert all(rate.endswith("/s") and left != "-:--:--" for rate, left in shown[1:])
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

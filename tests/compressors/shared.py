@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.one_bit.signs import fold_signs, nesterov
+from gcsim.compressors.segments import ZERO, Segments
 
 MASK = (1 << 64) - 1
 Draw = Callable[..., Tensor]
@@ -72,3 +74,13 @@ def random16(key: int, n: int) -> NDArray[np.uint64]:
 def uniform(key: int, i: int) -> float:
     """u of element i: (its 16 random bits + 1/2) / 65536."""
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+
+
+def fold_nesterov(
+    values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
+) -> tuple[Tensor, Tensor]:
+    """(bits, scales) of `fold_signs` of Nesterov's direction of a tensor alone."""
+    n = values.numel()
+    bits, cells = torch.zeros(-(-n // 8), dtype=torch.uint8), Segments.alone(n).cells(length)
+    memory: dict[str, Any] = {"coded": coded, "scales": scales, "mixed": momentum, "keep": True}
+    return bits, fold_signs(values, cells, bits, ZERO, factors=nesterov(decay), **memory)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.scenarios import catalog
 from gcsim.scenarios.explained import Explained, _fused, chosen, explain
 from gcsim.scenarios.load import load_scenario
@@ -24,7 +25,8 @@ batch_size: 2
 gradients: {source: synthetic, workers: 2, iterations: 2}
 compute: {forward: 1 ms, backward: 2 ms}
 ddp: {bucket: 64 KiB}
-cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 10gbe}
+cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 10gbe,
+  collectives: {transport: textbook}}
 compressors: [none, {kind: topk, ratio: 0.01, label: mine}, qsgd, {kind: cser}, ef_block_sgdm]
 """
 
@@ -60,6 +62,33 @@ def test_kernels_and_collectives_add_up_to_the_runs(scenario: Scenario) -> None:
         assert found.fused_s <= found.seconds
         assert (found.nodes, found.workers) == (4, 4)
     assert {one.bucket for one in explained(scenario, "mine").collectives} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("transport", ["gloo", "nccl"])
+def test_the_explained_parts_are_the_runs_encoding_and_decoding(
+    scenario: Scenario, transport: str
+) -> None:
+    """Of every method that ships: kernels but for those of servers, and the framework's code."""
+    Path("net.csv").write_text("name,shape,forward_flops\nfc.weight,64x32,4096\nfc.bias,64,0\n")
+    kinds = [kind for kind in REGISTRY if "second_moments" not in compressor_class(kind).requires]
+    settings = [
+        f"compressors=[{', '.join(kinds)}]",
+        f"cluster.collectives={{transport: {transport}}}",
+        "cluster.nodes=[4]",
+        "uncertainty.draws=0",
+    ]
+    small = load_scenario(scenario.name + ".yaml", settings)
+    rows = {row.label: row for row in run(small).rows}
+    assert len(kinds) > 40
+    for choice in small.compressors:
+        found, row = explained(small, choice.label), rows[choice.label]
+        assert found.encode_s == pytest.approx(row.encode_s, rel=1e-9, abs=1e-15), choice.label
+        assert found.decode_s == pytest.approx(row.decode_s, rel=1e-9, abs=1e-15), choice.label
+        together = found.seconds + found.framework_s
+        servers = sum(one.seconds for one in found.kernels if one.stage == "server")
+        both = found.encode_s + found.decode_s
+        rounded = 1e-9  # picoseconds, once a computation
+        assert together - servers - rounded <= both <= together + rounded, choice.label
 
 
 def test_fused_is_one_launch_and_one_pass() -> None:

@@ -532,8 +532,8 @@ CUT = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messag
     ("collectives", "expected"),
     [
         (
-            "pipeline_block: 64 KiB",
-            "a.yaml:14:33: warning: cluster.collectives.pipeline_block has no effect with "
+            "transport: textbook, pipeline_block: 64 KiB",
+            "a.yaml:14:54: warning: cluster.collectives.pipeline_block has no effect with "
             "transport 'textbook', all_reduce 'auto' and all_gather 'auto'; " + CUT,
         ),
         (

@@ -61,16 +61,17 @@ BASES = {
     "one_bucket": f"cluster: {{nodes: 3, {CPUS}}}\n",
     "one_node": f"cluster: {{nodes: 1, devices_per_node: 4, {GPUS}, "
     f"collectives: {{transport: nccl}}}}\n{SMALL}",
-    "textbook": f"cluster: {{nodes: 3, {CPUS}}}\n{SMALL}",
+    "textbook": f"cluster: {{nodes: 3, {CPUS}, collectives: {{transport: textbook}}}}\n{SMALL}",
     "gloo": f"cluster: {{nodes: 4, {CPUS}, collectives: {{transport: gloo}}}}\n{SMALL}",
     "gloo_gpus": f"cluster: {{nodes: 2, devices_per_node: 2, {GPUS}, shared_bus: true, "
     f"collectives: {{transport: gloo}}}}\n{SMALL}",
     "nccl": f"cluster: {{nodes: 2, devices_per_node: 4, {GPUS}, "
     f"collectives: {{transport: nccl}}}}\n{SMALL}",
     "mpich": f"cluster: {{nodes: 4, {CPUS}, collectives: {{transport: mpich}}}}\n{SMALL}",
-    "servers": f"cluster: {{nodes: 3, {CPUS}, collectives: {{servers: per_node}}}}\n{SMALL}",
+    "servers": f"cluster: {{nodes: 3, {CPUS}, "
+    f"collectives: {{transport: textbook, servers: per_node}}}}\n{SMALL}",
     "random": f"cluster: {{nodes: 3, device: cpu_2core, network: {{like: 1gbe, jitter: "
-    f"[{{distribution: uniform, mean: 1 ms}}]}}}}\n{SMALL}"
+    f"[{{distribution: uniform, mean: 1 ms}}]}}, collectives: {{transport: textbook}}}}\n{SMALL}"
     "training: {noise: {variation: 0.1, slow_probability: 0.5, slow_factor: 2}, iterations: 3}\n",
 }
 COMMON = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from gcsim.errors import InputError
-from gcsim.scenarios.result import Result
-from gcsim.scenarios.stored import read_results
+from gcsim.scenarios.result import LISTS, Result
+from gcsim.scenarios.stored import NUMBERS, read_results
 from tests.analysis.drawn import plain_row
 
 ROWS = tuple(
@@ -30,11 +31,22 @@ def test_a_folder_and_its_file_are_the_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda body: body.update(schema=1), "is no result of a run of schema 2"),
-        (lambda body: body.pop("rows"), "is no result of a run of schema 2"),
+        (lambda body: body.update(schema=1), "is no result of a run of schema 3"),
+        (lambda body: body.pop("rows"), "is no result of a run of schema 3"),
         (lambda body: body.update(rows=[]), "has no rows"),
         (lambda body: body["rows"][1].update(nodes="many"), "rows.1.nodes = 'many': must be"),
         (lambda body: body["rows"][0].pop("label"), "rows.0.label"),
+        (lambda body: body["rows"].append(body["rows"][0]), "two rows of one label and size"),
+        (lambda body: body["rows"][1].update(workers=9), "not as many workers"),
+        (lambda body: body["rows"][1].update(label="none", nodes=9, workers=9), "two compressors"),
+        (lambda body: body["rows"][1].update(iteration_s=0), "without nodes, workers, period"),
+        (lambda body: body["rows"][1].update(nodes=0, workers=0), "without nodes, workers, period"),
+        (lambda body: body["rows"][1].update(iteration_draws_s=[0.1]), "several numbers of worlds"),
+        *(
+            (lambda body, name=name: body["rows"][1].update({name: math.inf}), f"has {name} = inf")
+            for name in NUMBERS
+            if name not in LISTS
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(

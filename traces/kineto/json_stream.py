@@ -1,25 +1,18 @@
-"""How is a profiler's trace read, whose hundreds of megabytes would fill the memory as objects?
+"""Events of a profiler's trace, of whose hundreds of megabytes only what is wanted stays.
 
-One event at a time, through a window on the file: what nobody keeps is gone before the next one.
 Two formats are told by the list that an object holds, among other keys in any order: `traceEvents`
 of Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler export it (there a bare
-list, too), and `nodes` of an execution trace (`execution_trace.py`). Plain or gzip, told by content
-and not by name. Plain JSON: nothing in the file is run.
+list, too), and `nodes` of an execution trace (`execution_trace.py`).
 """
 
 from __future__ import annotations
 
-import codecs
-import gzip
-import json
-import re
-import zlib
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from gcsim.errors import InputError
+from gcsim.json_stream import Fault, JsonStream, Where, opened
 from gcsim.traces.kineto.execution_trace import as_events
 from gcsim.traces.kineto.refused import (
     FLIGHT_RECORDER_JSON,
@@ -34,18 +27,11 @@ from gcsim.traces.kineto.refused import (
 )
 
 Event = dict[str, Any]
-_Bytes = gzip.GzipFile | BufferedReader
 
 EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace, after the last step"
 
 _KINETO, _CHAKRA, _RECORDER = "traceEvents", "nodes", "entries"
 """Keys of the list that tells a format."""
-_HEAD = 256
-_CHUNK = 1 << 22
-"""Characters read at a time."""
-_LONGEST = 1 << 24
-"""A single value longer than this is no value of a profile but an error in the JSON."""
-_BLANK = re.compile(r"[ \t\r\n]*")
 
 
 def events(path: Path) -> Iterator[Event]:
@@ -55,21 +41,12 @@ def events(path: Path) -> Iterator[Event]:
     stops, when it cannot be read, is cut short, is no JSON, or holds no `traceEvents` and no nodes
     with times.
     """
-    try:
-        with path.open("rb") as raw:
-            head = raw.read(_HEAD)
-            zipped = head[:2] == b"\x1f\x8b"
-            if is_pickle(head):
-                raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
-            if is_chakra_protobuf(head):
-                raise InputError(PROTOBUF, place=str(path), hint=NAME_THE_JSON)
-            raw.seek(0)
-            file: _Bytes = gzip.GzipFile(fileobj=raw) if zipped else raw
-            yield from _Reader(path, file).events()
-    except (EOFError, zlib.error) as error:
-        raise unreadable(path, "its gzip data are cut short or damaged") from error
-    except OSError as error:
-        raise unreadable(path, f"cannot be read: {error.strerror or error}") from error
+    with opened(path, lambda what: unreadable(path, what)) as (file, head):
+        if is_pickle(head):
+            raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
+        if is_chakra_protobuf(head):
+            raise InputError(PROTOBUF, place=str(path), hint=NAME_THE_JSON)
+        yield from _events(path, JsonStream(file, lambda what, at: _stops(path, what, at)))
 
 
 def unreadable(path: Path, what: str, hint: str = EXPORT_AGAIN) -> InputError:
@@ -77,120 +54,43 @@ def unreadable(path: Path, what: str, hint: str = EXPORT_AGAIN) -> InputError:
     return InputError(f"profiler's trace {what}", place=str(path), hint=hint)
 
 
-class _Reader:
-    """A window on the file's text, and the position in it."""
+def _stops(path: Path, what: Fault, at: Where) -> InputError:
+    return unreadable(path, f"{what} at event {at.item:,}, character {at.character:,}")
 
-    def __init__(self, path: Path, file: _Bytes) -> None:
-        self._path = path
-        self._file = file
-        self._decoder = json.JSONDecoder()
-        self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._text = ""
-        self._at = 0
-        self._behind = 0
-        """Characters that have left the window."""
-        self._count = 0
-        """Events that were read."""
 
-    def events(self) -> Iterator[Event]:
-        first = self._next()
-        if first == "[":
-            yield from self._list()
-            return
-        if first != "{":
-            raise unreadable(self._path, "is empty" if not first else "is no JSON object")
-        self._at += 1
-        found = False
-        while self._next() != "}":
-            key = self._value()
-            self._expect(":")
-            listed = self._next() == "["
-            if key == _KINETO and listed:
-                found = True
-                yield from self._list()
-            elif key == _CHAKRA and listed:
-                timed = False
-                for event in as_events(self._list()):
-                    timed = True
-                    yield event
-                if not timed:
-                    raise InputError(NO_TIMES, place=str(self._path), hint=LINK_IT)
-                found = True
-            elif key in {_RECORDER, "pg_config"}:
-                raise InputError(NO_PASSES, place=str(self._path), hint=TAKE_IT_TO_LINK)
-            else:
-                self._value()
-            if self._next() != "}":
-                self._expect(",")
-        if not found:
-            raise unreadable(
-                self._path,
-                "holds no traceEvents",
-                "name the JSON that torch.profiler's export_chrome_trace wrote, or that of "
-                "chakra_trace_link",
-            )
+def _events(path: Path, stream: JsonStream) -> Iterator[Event]:
+    first = stream.next()
+    if first == "[":
+        yield from _objects(stream)
+        return
+    if first != "{":
+        raise unreadable(path, "is empty" if not first else "is no JSON object")
+    found = False
+    for key in stream.keys():  # noqa: SIM118 (a stream's)
+        listed = stream.next() == "["
+        if key == _KINETO and listed:
+            found = True
+            yield from _objects(stream)
+        elif key == _CHAKRA and listed:
+            timed = False
+            for event in as_events(_objects(stream)):
+                timed = True
+                yield event
+            if not timed:
+                raise InputError(NO_TIMES, place=str(path), hint=LINK_IT)
+            found = True
+        elif key in {_RECORDER, "pg_config"}:
+            raise InputError(NO_PASSES, place=str(path), hint=TAKE_IT_TO_LINK)
+        else:
+            stream.value()
+    if not found:
+        raise unreadable(
+            path,
+            "holds no traceEvents",
+            "name the JSON that torch.profiler's export_chrome_trace wrote, or that of "
+            "chakra_trace_link",
+        )
 
-    def _list(self) -> Iterator[Event]:
-        self._at += 1
-        while self._next() != "]":
-            value = self._value()
-            self._count += 1
-            if isinstance(value, dict):
-                yield value
-            if self._next() != "]":
-                self._expect(",")
-        self._at += 1
 
-    def _next(self) -> str:
-        """The next character that is not blank, which is not consumed; "" at the end."""
-        blanks = 0
-        while True:
-            blank = _BLANK.match(self._text, self._at)
-            assert blank is not None
-            blanks += blank.end() - self._at
-            self._at = blank.end()
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if blanks > _LONGEST:  # a small gzip file may hold billions
-                raise self._stops("is no JSON")
-            if not self._more():
-                return ""
-
-    def _expect(self, character: str) -> None:
-        found = self._next()
-        if found != character:
-            raise self._stops("is cut short" if not found else "is no JSON")
-        self._at += 1
-
-    def _value(self) -> Any:
-        """The JSON value that begins at the next character."""
-        if not self._next():
-            raise self._stops("is cut short")
-        while True:
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
-            except (ValueError, RecursionError) as error:
-                if isinstance(error, RecursionError) or len(self._text) - self._at > _LONGEST:
-                    raise self._stops("is no JSON") from error
-                if not self._more():
-                    raise self._stops("is cut short") from error
-                continue
-            # A number at the window's end may go on behind it.
-            if end == len(self._text) and isinstance(value, int | float) and self._more():
-                continue
-            self._at = end
-            return value
-
-    def _more(self) -> bool:
-        """Move the window on; False at the end of the file."""
-        raw = self._file.read(_CHUNK)
-        if not raw:
-            return False
-        self._behind += self._at
-        self._text = self._text[self._at :] + self._characters.decode(raw)
-        self._at = 0
-        return True
-
-    def _stops(self, what: str) -> InputError:
-        where = f"{what} at event {self._count:,}, character {self._behind + self._at:,}"
-        return unreadable(self._path, where)
+def _objects(stream: JsonStream) -> Iterator[Event]:
+    return (value for value in stream.items() if isinstance(value, dict))

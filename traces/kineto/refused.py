@@ -27,6 +27,11 @@ LINK_IT = (
     "link it to the Kineto trace of the same steps (chakra_trace_link) and name what comes out, or "
     "name the Kineto trace itself"
 )
+OPERATORS = "is an execution trace, which says which operators ran and times no collective"
+NAME_THE_KINETO = (
+    "for a link name the Kineto trace of the same steps, with NCCL's kernels; for passes "
+    "`compute: {profile: FILE}` in a scenario reads the JSON of chakra_trace_link"
+)
 PROTOBUF = (
     "is a Chakra trace as protobuf (.et), whose nodes have durations and no times at which they "
     "start"

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,9 +30,13 @@ version = cache(metadata.version)
 
 
 def key(
-    facts: Mapping[str, object], code: Iterable[str] = (), *, compressor: str | None = None
+    facts: Mapping[str, object],
+    own: Mapping[str, object] | None = None,
+    *,
+    compressor: str | None = None,
 ) -> str:
-    """A content hash of plain facts, gcsim's own code, and the user's modules in `code`.
+    """A content hash of plain facts, gcsim's own code, and the user's (`own_code.own_code`) by the
+    name of the function.
 
     `compressor` is its module and class, as in the registry, where its code alone counts; None:
     that of all.
@@ -42,7 +44,7 @@ def key(
     document = {
         "facts": facts,
         "code": code_hash(compressor),
-        "user": {name: _code_hash(Path(origin)) for name in code if (origin := _origin(name))},
+        "user": own or {},
         **{name: version(name) for name in ("torch", "numpy", "numba")},
     }
     text = json.dumps(document, sort_keys=True, default=str)
@@ -64,6 +66,12 @@ def load(name: str) -> TrafficProfile | None:
         return None
 
 
+def load_all(names: Iterable[str]) -> dict[str, TrafficProfile]:
+    """The profiles that are stored under some names, by name."""
+    found = ((name, load(name)) for name in dict.fromkeys(names))
+    return {name: profile for name, profile in found if profile is not None}
+
+
 def save(name: str, profile: TrafficProfile) -> None:
     """Store a profile. Where that fails (a full disk) the run goes on, and a warning says why."""
     try:
@@ -75,27 +83,3 @@ def save(name: str, profile: TrafficProfile) -> None:
             "set GCSIM_CACHE_DIR to a folder with space",
             stacklevel=2,
         )
-
-
-def _code_hash(origin: Path) -> str:
-    """Over the module's file and what it may import from its own package or folder."""
-    folder = origin.parent
-    if not (folder / "__init__.py").is_file():
-        files = sorted(folder.glob("*.py"))
-    else:
-        while (folder.parent / "__init__.py").is_file():
-            folder = folder.parent
-        files = sorted(folder.rglob("*.py"))
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(str(path.relative_to(folder)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _origin(module: str) -> str | None:
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    return spec.origin if spec else None

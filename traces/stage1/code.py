@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -26,8 +26,9 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
-_NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance")
-"""What deploys a method and what checks it: in no profile, unless something reaches it."""
+_NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
+"""What deploys a method, what checks it, and options: in no profile, unless something reaches
+them."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
@@ -44,7 +45,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
     if compressor is not None:
         module, _, _ = compressor.partition(":")
         traces = users or [name for name in files if name.startswith(TRACES)]
-        found = reach({f"{COMPRESSORS}.{module}", *traces}, files, known)
+        found = reach({f"{COMPRESSORS}.{module}", *traces}, files.get, known)
         if _REGISTRY not in found:
             reached = found | {_REGISTRY}  # makes the compressor, but reaches no other
         else:
@@ -71,10 +72,13 @@ def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
     return found
 
 
-def reach(start: Iterable[str], files: Mapping[str, Path], known: Mapping[Path, Known]) -> set[str]:
+def reach(
+    start: Iterable[str], file_of: Callable[[str], Path | None], known: Mapping[Path, Known]
+) -> set[str]:
     """The modules that some modules import, directly or not, and the packages that they are in.
 
-    What a package's own file imports counts where something is imported from the package itself.
+    `file_of` gives a module's file, None where its code does not count. What a package's own file
+    imports counts where something is imported from the package itself.
     """
     waiting, found = list(start), set[str]()
     while waiting:
@@ -82,18 +86,31 @@ def reach(start: Iterable[str], files: Mapping[str, Path], known: Mapping[Path, 
         if name in found:
             continue
         found.add(name)
-        for imported in known[files[name]][1]:
-            module = imported
-            while module and module not in files:
+        file = file_of(name)
+        assert file is not None
+        for imported in known[file][1]:
+            module = _absolute(imported, name, file)
+            while module and file_of(module) is None:
                 module = module.rpartition(".")[0]  # a name in a module
             if module:
                 waiting.append(module)
     packages = {name[:place] for name in found for place, at in enumerate(name) if at == "."}
-    return found | (packages & files.keys())
+    return found | {name for name in packages if file_of(name) is not None}
+
+
+def _absolute(imported: str, module: str, file: Path) -> str:
+    """The full name of an import, whose leading dots count packages from the module's own."""
+    name = imported.lstrip(".")
+    up = len(imported) - len(name)
+    if not up:
+        return name
+    parts = module.split(".")
+    package = parts[: len(parts) - up + (file.name == "__init__.py")]
+    return ".".join([*package, name])
 
 
 def parsed(source: str) -> Known:
-    """What is known of a module's source, which has no relative imports."""
+    """What is known of a module's source."""
     names: dict[str, None] = {}
     told = _told(ast.parse(source), names)
     return hashlib.sha256(repr(told).encode()).hexdigest(), list(names)
@@ -110,7 +127,8 @@ def _told(node: Any, names: dict[str, None]) -> Any:
     if kind is ast.Import:
         names.update((name.name, None) for name in node.names)
     elif kind is ast.ImportFrom:
-        names.update((f"{node.module}.{name.name}", None) for name in node.names)
+        module = "." * node.level + (f"{node.module}." if node.module else "")
+        names.update((f"{module}{name.name}", None) for name in node.names)
     told = []
     for field in fields:
         value = getattr(node, field, None)

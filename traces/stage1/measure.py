@@ -1,7 +1,8 @@
 """What did the compressors send? Stage 1: real compressors on real gradients, metered.
 
-Buckets are independent of one another, so they are the outer loop: a bucket's gradients are read
-once for all compressors, and the state of one bucket of one compressor is alive at a time.
+One compressor is measured after the other, so that each profile is there as soon as it can be.
+Buckets are independent of one another: the state of one bucket of one compressor is alive at a
+time. Gradients are read once for all compressors as far as they fit in memory (`_Shelf`).
 
 Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
 memories. The n-th of them takes the gradients of recorded iteration (n mod iterations): a method
@@ -11,6 +12,7 @@ dense training (open loop): what a compressor delivers does not move the weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -38,6 +40,8 @@ from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
+KEPT_BYTES = 2 << 30
+"""Of gradients in memory; others are read, or drawn, again for each compressor."""
 MAX_STEPS = 256
 """A method whose phases do not all occur within so many steps cannot be measured."""
 
@@ -91,10 +95,12 @@ def measure(
     seed: int,
     provenance: Mapping[str, object],
     advance: Callable[[str], None] = lambda kind: None,
+    made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
     """Run each compressor on the gradients; one profile each, in the order given.
 
-    `advance` is told the compressor's kind after each bucket. Raises `InputError` when the
+    `advance` is told the compressor's kind after each bucket, `made` each profile with the number
+    of its subject as soon as it is made. Raises `InputError` when the
     trace has fewer workers than asked for, or a gradient holds NaN or infinity.
     """
     if workers > gradients.workers:
@@ -106,16 +112,17 @@ def measure(
         if is_users(subject.compressor):
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
-    for layout in layouts:
-        shelf = _Shelf(gradients, layout, workers)
-        for subject, note in zip(subjects, notes, strict=True):
+    shelf = _Shelf(gradients, layouts[0], workers)
+    profiles = []
+    for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
+        for layout in layouts:
             give_back_freed_memory()  # blocks of the sizes that the last one needed
+            shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)
-    return [
-        _profile(subject, note, gradients, layouts, workers, provenance)
-        for subject, note in zip(subjects, notes, strict=True)
-    ]
+        profiles.append(_profile(subject, note, gradients, layouts, workers, provenance))
+        made(number, profiles[-1])
+    return profiles
 
 
 def steps_to_run(subject: Subject, iterations: int) -> int:
@@ -147,17 +154,33 @@ def _phases_of(subject: Subject, steps: int) -> list[str]:
 
 
 class _Shelf:
-    """One bucket's gradients of all iterations and workers, read when first asked for."""
+    """Gradients of all iterations and workers, bucket by bucket, read when first asked for.
+
+    Those of a bucket are kept for the next compressor while there is room.
+    """
 
     def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
         self.layout = layout
         self.workers = workers
         self._gradients = gradients
-        self._buckets: dict[tuple[int, int], Bucket] = {}
+        self._kept: dict[int, dict[tuple[int, int], Bucket]] = {}
+        """By bucket, then by iteration and worker."""
+        self.open(layout)
+
+    def open(self, layout: BucketLayout) -> None:
+        """Go on with a bucket; that of before is dropped where all kept ones take too much."""
+        if layout != self.layout and self._kept_bytes() > KEPT_BYTES:
+            del self._kept[self.layout.index]
+        self.layout = layout
+        self._buckets = self._kept.setdefault(layout.index, {})
         indices = [piece.index for piece in layout.slices]
         self.moment_costs = [
-            cost for index in indices for cost in gradients.moment_costs.get(index, ())
+            cost for index in indices for cost in self._gradients.moment_costs.get(index, ())
         ]
+
+    def _kept_bytes(self) -> int:
+        buckets = (bucket for kept in self._kept.values() for bucket in kept.values())
+        return sum(bucket.gradient.nbytes for bucket in buckets)
 
     def buckets(self, number: int, second_moments: bool) -> list[Bucket]:
         iteration = number % self._gradients.iterations
@@ -207,6 +230,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
             while len(note.scores) <= index:
                 note.scores.append(ErrorMetrics())
             errors.settle(note.scores[index])
+            _require_finite(cls, note.scores[index], first + number)
     note.exchanges.append(exchanges)
 
 
@@ -236,6 +260,16 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
 def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
     if any(not torch.equal(updates[0], other) for other in updates[1:]):
         raise _apart(cls, f"updates differ at step {step}")
+
+
+def _require_finite(cls: type[Compressor], score: ErrorMetrics, step: int) -> None:
+    if math.isfinite(score.update) and math.isfinite(score.difference):
+        return
+    found = f"the mean of its workers' updates at step {step} is beyond float32"
+    if not is_users(cls):
+        raise InternalError(f"{cls.about.title}: {found}")
+    place = f"{cls.about.title}, {location_of_class(cls)}"
+    raise InputError(found, place=place, hint="an update has about the size of the gradients")
 
 
 def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:

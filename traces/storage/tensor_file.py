@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.files import open_file
 from gcsim.traces.storage.manifest import StoredFile
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
@@ -59,7 +60,7 @@ def write_tensors(path: Path, shapes: Shapes, dtype: str, tensors: Sequence[Tens
 
 def measure_file(path: Path) -> StoredFile:
     """Length and SHA-256 of an existing file; raises `OSError`."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return StoredFile(nbytes=path.stat().st_size, sha256=digest)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
+from gcsim.files import open_file
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.tasks.split import Indices, Split
 
@@ -81,7 +82,8 @@ def fingerprint(folder: Path) -> str:
         for name, paths in classes.items():
             for path in paths:
                 digest.update(f"{part}/{name}/{path.name}\n".encode())
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+                with open_file(path) as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcsim.compressors.state import plain, restored
+from gcsim.compressors.state import CannotBeKeptError, plain, restored
 from gcsim.files import replacing, sealed, unsealed
 
 _LENGTH = 8
@@ -31,7 +31,8 @@ def write(path: Path, about: Mapping[str, object], state: object) -> None:
 
 
 def read(path: Path) -> tuple[Any, Any] | None:
-    """What was written: the plain data, and what `restore` takes; None where it is not whole."""
+    """What was written: the plain data, and what `restore` takes; None where it is not whole, or
+    was not written by `write`."""
     try:
         body = unsealed(path.read_bytes())
     except OSError:
@@ -39,13 +40,24 @@ def read(path: Path) -> tuple[Any, Any] | None:
     if body is None:
         return None
     length = int.from_bytes(body[:_LENGTH], "little")
-    found = json.loads(body[_LENGTH : _LENGTH + length])
-    return found["about"], (found["state"], body[_LENGTH + length :])
+    try:
+        found = json.loads(body[_LENGTH : _LENGTH + length])
+        return found["about"], (found["state"], body[_LENGTH + length :])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def restore(state: object, kept: Any) -> None:
-    """Bring a fresh `state` to what was written; tensors and objects that it has stay the same."""
+    """Bring a fresh `state` to what was written; tensors and objects that it has stay the same.
+
+    Raises `CannotBeKeptError` for what `write` did not write; the state is of no use then.
+    """
     import safetensors.torch
 
     saved, body = kept
-    restored(saved, safetensors.torch.load(body), state)
+    try:
+        restored(saved, safetensors.torch.load(body), state)
+    except CannotBeKeptError:
+        raise
+    except Exception as error:  # all that a text can bring about that is no state
+        raise CannotBeKeptError(f"{type(error).__name__}: {error}") from error

@@ -7,6 +7,7 @@ ended is a JSON file, without the state.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -59,7 +60,8 @@ def advance(
 
     `fresh` is the trajectory before its first step, `path` names what is kept: `.json` of one that
     has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
-    `InputError` as `Team.step` does.
+    `InputError` as `Team.step` does, and `CannotBeKeptError` where a state does not fit the team,
+    which is of no use then; the state is removed.
     """
     known, state = _kept(path)
     done = asked_for(known, rules, until)
@@ -70,13 +72,17 @@ def advance(
     if state is not None:
         about, tensors = state
         now = _TRAJECTORY.validate_python(about, strict=False)
-        team.restore(tensors)
+        try:
+            team.restore(tensors)
+        except CannotBeKeptError:
+            path.with_suffix(".state").unlink(missing_ok=True)
+            raise
         told(len(now.losses))
     kept = time.monotonic()
     last = min(until or now.steps, now.steps)
     if not now.evaluations:
-        now = _judged(now, team)
-        _check_target(rules.target, now)
+        now = replace(now, evaluations=(_judged(now, team),))
+        _check_first(rules.target, now.evaluations[0])
     while len(now.losses) < last and not now.ended:
         now = _window(team, now, rules, last, told)
         whole = len(now.losses) == last or now.ended
@@ -125,12 +131,15 @@ def _cut(known: Trajectory, step: int) -> Trajectory:
 def _kept(path: Path) -> tuple[Trajectory | None, Any]:
     """The further of both files (one that was put away may have been trained further since), and
     what it goes on from: None where that is not there."""
-    found = []
+    found: list[Trajectory] = []
     with suppress(OSError, ValidationError):
         body = unsealed(path.with_suffix(".json").read_bytes())
         found += [] if body is None else [_TRAJECTORY.validate_json(body)]
     state = checkpoint.read(path.with_suffix(".state"))
-    found += [] if state is None else [_TRAJECTORY.validate_python(state[0], strict=False)]
+    try:
+        found += [] if state is None else [_TRAJECTORY.validate_python(state[0], strict=False)]
+    except ValidationError:
+        state = None
     return max(found, key=lambda one: (len(one.losses), one.ended), default=None), state
 
 
@@ -151,20 +160,38 @@ def put_away(path: Path) -> None:
         _write(path, known)
 
 
+def write(path: Path, now: Trajectory) -> bool:
+    """Put a trajectory where `load` reads it; False where there is no room, or where it could not
+    be read."""
+    body = _TRAJECTORY.dump_json(now)
+    with suppress(InputError, ValidationError):
+        _TRAJECTORY.validate_json(body)
+        write_text(path.with_suffix(".json"), sealed(body).decode())
+        return True
+    return False
+
+
 def _write(path: Path, now: Trajectory) -> None:
-    with suppress(InputError):  # a full disk: it is trained again
-        write_text(path.with_suffix(".json"), sealed(_TRAJECTORY.dump_json(now)).decode())
+    if write(path, now):
         path.with_suffix(".state").unlink(missing_ok=True)
 
 
 def _keep(path: Path, now: Trajectory, team: Team) -> None:
     about: Any = _TRAJECTORY.dump_python(now, mode="json")
-    with suppress(InputError, CannotBeKeptError):  # then it begins again
+    # without room for it, training begins again
+    with suppress(InputError, ValidationError, CannotBeKeptError):
+        _TRAJECTORY.validate_python(about, strict=False)
         checkpoint.write(path.with_suffix(".state"), about, team.state())
 
 
-def _check_target(target: Target, now: Trajectory) -> None:
-    if target.loss is None and now.evaluations[0].accuracy is None:
+def _check_first(target: Target, untrained: Evaluation) -> None:
+    if not math.isfinite(untrained.loss):
+        raise InputError(
+            f"the loss of untrained weights is {untrained.loss:g} on the samples held out",
+            place="train.task",
+            hint="look for numbers that are none in the data, the model and the loss",
+        )
+    if target.loss is None and untrained.accuracy is None:
         raise InputError(
             "is an accuracy, but the labels are no classes",
             place="train.target",
@@ -172,10 +199,9 @@ def _check_target(target: Target, now: Trajectory) -> None:
         )
 
 
-def _judged(now: Trajectory, team: Team) -> Trajectory:
+def _judged(now: Trajectory, team: Team) -> Evaluation:
     loss, accuracy = team.evaluate()
-    one = Evaluation(step=len(now.losses), loss=loss, accuracy=accuracy)
-    return replace(now, evaluations=(*now.evaluations, one))
+    return Evaluation(step=len(now.losses), loss=loss, accuracy=accuracy)
 
 
 # --- one window ----------------------------------------------------------------------------------
@@ -225,8 +251,14 @@ def _window(
             nmse=sum(error.nmse for error in errors) / len(errors),
             cosine_similarity=sum(error.cosine for error in errors) / len(errors),
         )
-    now = replace(now, windows=(*now.windows, _closed(kinds, order, first, quality)))
-    now = _judged(now, team)
+        if not math.isfinite(quality.nmse + quality.cosine_similarity):
+            return _ended(now, losses, "diverged", f"step {end}: an update is no number")
+    one = _judged(now, team)
+    if not math.isfinite(one.loss):
+        why = f"step {end}: the loss is {one.loss:g} on the samples held out"
+        return _ended(now, losses, "diverged", why)
+    window = _closed(kinds, order, first, quality)
+    now = replace(now, windows=(*now.windows, window), evaluations=(*now.evaluations, one))
     if rules.stop.hopeless and (why := _hopeless(now, rules.target)):
         return _ended(now, losses, "hopeless", why)
     return now

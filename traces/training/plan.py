@@ -66,7 +66,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRates:
-    """Tried for each method alike; the best is trained to the end."""
+    """Tried for each method alike, and rates beyond them where the best is the lowest or highest;
+    the best is trained to the end."""
 
     values: Annotated[tuple[Annotated[float, POSITIVE], ...], Limits(least=1, most=64)]
 
@@ -76,7 +77,8 @@ class Stop:
     """Which trajectories end early; their rows say why."""
 
     diverged: bool = True
-    """The loss is no number, or stays above one and a half times that of untrained weights."""
+    """The loss stays above one and a half times that of untrained weights; a loss or an update that
+    is no number ends a trajectory anyway."""
     hopeless: bool = True
     """More than half of the way to the target is left after half of the steps, and nothing has
     improved for a quarter of them."""
@@ -99,7 +101,7 @@ class Plan:
     evaluate_every: Count = 50
     target: Target = Target(of_dense=0.995)
     patience: Count = 2
-    """Evaluations in a row that must hold the target for it to be reached."""
+    """Evaluations that must hold the target, the last one among them, for it to be reached."""
     optimizer: Optimizer = Optimizer()
     learning_rate: LearningRates = LearningRates(values=(0.05,))
     schedule: Schedule = Schedule()

@@ -99,6 +99,7 @@ def write(path: Path, found: Shipped) -> None:
         for one in sorted(found.trajectories, key=lambda one: (one.learning_rate, one.seed))
     ]
     body = _SHIPPED.dump_json(replace(found, trajectories=tuple(short)))
+    _SHIPPED.validate_json(body)
     with replacing(path) as temporary:
         temporary.write_bytes(lzma.compress(body, preset=9 | lzma.PRESET_EXTREME))
     read.cache_clear()

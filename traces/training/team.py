@@ -14,8 +14,11 @@ worker 0's, as with DDP's `broadcast_buffers`.
 Weights and passes are on the device, gradients are copied to the CPU and compressed there, as a
 method's payloads are made there.
 
-Assumes float32 and one accumulation. A step is a function of (seed, step), weights and state; on a
-GPU as far as torch's kernels repeat themselves.
+A step may accumulate several micro-batches per worker: the loss is the mean over all of their
+samples, and one exchange follows.
+
+Assumes float32. A step is a function of (seed, step), weights and state; on a GPU as far as torch's
+kernels repeat themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.reductions import Reduction, in_rank_order
+from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.live import deterministic, pick_device
@@ -102,16 +106,18 @@ class Team:
         optimizer: Optimizer,
         limits: tuple[int, int],
         seed: int,
+        accumulation: int = 1,
         dirichlet: float | None = None,
         reduction: Reduction = in_rank_order,
         device: str = "cpu",
     ) -> None:
-        """`limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
+        """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
+        `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
         `Shares`, `device` as in `pick_device`. Raises `InputError` for a model or data that cannot
         be trained on."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
-        self._batch = batch
+        self._micro_batches, self._samples = accumulation, batch * accumulation
         self._shares = Shares(
             split.train, workers=workers, batch=batch, seed=seed, dirichlet=dirichlet
         )
@@ -158,7 +164,7 @@ class Team:
         inputs, labels = self._taken(0, 0)
         noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
         with noted as arrived, unmoved, torch.enable_grad():
-            losses = self._loss(inputs, labels, rank=0, step=0)
+            losses = self._loss(inputs, labels, rank=0, number=0)
             losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
         for parameter in self._parameters:
             parameter.grad = None
@@ -196,20 +202,29 @@ class Team:
         return done
 
     def _pass(self, rank: int, step: int) -> tuple[float, Tensor | None]:
-        """Forward and backward of a worker's batch into its row of gradients."""
+        """Loss and second moments of a worker's step; the gradient is added up in its row."""
         if len(self._replicas) > 1:
             self._live.copy_(self._replicas[rank])
         statistics = [(b, b.clone()) for b in self._model.buffers()] if rank else []
-        inputs, labels = self._taken(rank, step)
-        views = self._views[rank]
         self._rows[rank].zero_()
+        first = step * self._micro_batches
+        parts = [self._micro_batch(rank, first + part) for part in range(self._micro_batches)]
+        for buffer, saved in statistics:
+            buffer.copy_(saved)
+        moments = [found for _, found in parts if found is not None]
+        return sum(loss for loss, _ in parts), sum(moments[1:], moments[0]) if moments else None
+
+    def _micro_batch(self, rank: int, number: int) -> tuple[float, Tensor | None]:
+        """Forward and backward of a worker's micro-batch, counted from 0 over the training."""
+        inputs, labels = self._taken(rank, number)
+        views = self._views[rank]
         watching: AbstractContextManager[Any] = (
             second_moments(self._model) if self._needs_moments else nullcontext()
         )
         for parameter, view in zip(self._parameters, views, strict=True):
             parameter.grad = view
         with watching as watched, deterministic(self._device):
-            losses = self._loss(inputs, labels, rank=rank, step=step)
+            losses = self._loss(inputs, labels, rank=rank, number=number)
             if watched is None:
                 losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
                 found = None
@@ -218,9 +233,7 @@ class Team:
                 found = watched.accumulate(None if self._moment_costs else meter.segment)
                 for parameter, view in zip(self._parameters, views, strict=True):
                     assert parameter.grad is not None
-                    view.copy_(parameter.grad)
-        for buffer, saved in statistics:
-            buffer.copy_(saved)
+                    view.add_(parameter.grad)
         return float(losses.detach().sum()), self._flat(found)
 
     def _flat(self, moments: Moments | None) -> Tensor | None:
@@ -229,14 +242,14 @@ class Team:
         self._moment_costs = self._moment_costs or moments.costs
         return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces]).cpu()
 
-    def _taken(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
-        inputs, labels = self._split.train.taken(self._shares.indices(rank, step))
+    def _taken(self, rank: int, number: int) -> tuple[Tensor, Tensor]:
+        inputs, labels = self._split.train.taken(self._shares.indices(rank, number))
         return inputs.to(self._device), labels.to(self._device)
 
-    def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int, step: int) -> Tensor:
-        """Each sample's loss over the number of samples, `[batch]`."""
+    def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int, number: int) -> Tensor:
+        """Each sample's loss over the number of samples of a step, `[batch]`."""
         with (
-            keyed_generator(self._seed, "dropout", step=step, rank=rank, device=self._device),
+            keyed_generator(self._seed, "dropout", step=number, rank=rank, device=self._device),
             own_mistakes(self._entry, self._model, "training"),
         ):
             losses = sample_losses(self._entry, self._model(inputs), labels)
@@ -246,7 +259,7 @@ class Team:
                     place="train.loss",
                     hint="return [batch], as torch's losses do with reduction='none'",
                 )
-            return losses / self._batch
+            return losses / self._samples
 
     def _exchange(
         self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool
@@ -352,7 +365,12 @@ class Team:
         }
 
     def restore(self, kept: Any) -> None:
-        """Bring a fresh team to what `checkpoint.read` found."""
-        checkpoint.restore(self.state(), kept)
+        """Bring a fresh team to what `checkpoint.read` found. Raises `CannotBeKeptError` where
+        that is of another model."""
+        own, state = [*self._replicas, *self._model.buffers()], self.state()
+        checkpoint.restore(state, kept)
+        read = [*state.get("replicas", ()), *state.get("buffers", ())]
+        if [id(tensor) for tensor in read] != [id(tensor) for tensor in own]:
+            raise CannotBeKeptError("tensors of other shapes")
         for optimizer in self._optimizers:
             optimizer.restore_on(self._device)

@@ -78,6 +78,25 @@ class Trajectory:
     why: str = ""
     """Of an early end, for people."""
 
+    @property
+    def own_steps(self) -> tuple[int, ...]:
+        """Numbers of the steps that sent otherwise than dense training: not one float32 all-reduce
+        of the gradient per bucket."""
+        found: list[int] = []
+        for window in self.windows:
+            own = [not self._dense(phase) for phase in window.phases]
+            found += [window.first + n for n, phase in enumerate(window.order) if own[phase]]
+        return tuple(found)
+
+    def _dense(self, phase: Phase) -> bool:
+        (step,) = phase.steps
+        return all(
+            [(each.kind, each.dtype) for each in exchange.collectives]
+            == [("all_reduce", "float32")]
+            and {*exchange.collectives[0].sent} == {4 * bucket.numel}
+            for exchange, bucket in zip(step.exchanges, self.buckets, strict=True)
+        )
+
     def profile(self, window: Window) -> TrafficProfile:
         """What a cluster is simulated with: the window as a period that repeats."""
         counts = Counter(window.order)
@@ -112,16 +131,12 @@ def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) 
 
 
 def steps_to(
-    target: Target,
-    evaluations: tuple[Evaluation, ...],
-    patience: int,
-    dense_accuracy: float | None = None,
+    target: Target, found: Trajectory, patience: int, dense_accuracy: float | None = None
 ) -> int | None:
-    """Steps until the first of `patience` evaluations in a row that hold the target (fewer where
-    training ends with them); None where it is not reached."""
-    run: list[Evaluation] = []
-    for one in evaluations:
-        run = [*run, one] if holds(target, one, dense_accuracy) else []
-        if len(run) >= patience:
-            return run[0].step
-    return run[0].step if run else None
+    """Steps until the target stays reached: until the first of the evaluations that hold it to the
+    end, at least `patience` of them. None where there are fewer, or training ended early."""
+    held: list[Evaluation] = []
+    for one in found.evaluations:
+        held = [*held, one] if holds(target, one, dense_accuracy) else []
+    early = found.ended in ("diverged", "hopeless")
+    return None if early or len(held) < patience else held[0].step

@@ -27,7 +27,7 @@ from gcsim.simulator.network.links import Link, Range
 _ETHERNET = ("100mbit_ethernet", "1gbe", "10gbe", "25gbe", "40gbe", "100gbe")
 """Of the catalogue: what a link is taken to be like where nothing was measured."""
 _DIGITS = 5
-_SLOWEST, _FASTEST = 125.0, 1.25e12
+_SLOWEST, FASTEST = 125.0, 1.25e12
 """Bytes per second, 1 kbit/s and 10 Tbit/s: beyond is no link between two hosts."""
 
 
@@ -55,14 +55,11 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
             place=files,
             hint="add what iperf3 printed, or --line-rate RATE",
         )
-    if goodput and not _SLOWEST <= goodput.low <= goodput.high <= _FASTEST:
+    if goodput and not _SLOWEST <= goodput.low <= goodput.high <= FASTEST:
         ends = f"{rate(goodput.low)} to {rate(goodput.high)}"
         raise InputError(f"{ends} is no rate between two hosts", place=files)
     line = max(line_rate or 0.0, goodput.value if goodput else 0.0)
-    like = min(
-        (catalog.link(known) for known in _ETHERNET),
-        key=lambda known: abs(math.log(float(known.bandwidth) / line)),
-    )
+    like = ethernet_like(line)
     found = Link(
         name=name,
         bandwidth=_bits(line),
@@ -92,6 +89,14 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
             "catalogue (torchrun -m gcsim.calibrate_link measures it)"
         )
     return DirectLink(link=found, figures=tuple(_figures(found, how, line_rate)))
+
+
+def ethernet_like(line_rate: float) -> Link:
+    """The catalogue's Ethernet that is nearest to a rate in bytes per second."""
+    return min(
+        (catalog.link(known) for known in _ETHERNET),
+        key=lambda known: abs(math.log(float(known.bandwidth) / line_rate)),
+    )
 
 
 def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[str]:

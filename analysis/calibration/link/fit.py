@@ -9,7 +9,8 @@ n ln(loss / n) + k ln n, by more than 10 (very strong evidence: Kass and Raftery
 Assoc. 90, sec. 3.2; much is asked because many sizes are tried); the size of a step counts as a
 figure. Intervals hold 95 % by the covariance of the fit at its minimum, s^2 (J^T W J)^-1 with the
 loss's weights W, and Student's t; they take the errors for independent and the sizes of steps for
-known. A figure at its limit (a latency of 0) has none.
+known. A time reaches from 0 at least, and at most to where it alone explains the shortest message;
+one at its limit (a latency of 0) has the upper bound that it would have beside the other figures.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _INSEPARABLE = 0.9999
 _FINALISTS = 2
 _UNKNOWN = 3.0
 """Of a goodput's logarithm: an interval beyond a factor of 20 either way says nothing."""
+_FLAT = 1e-9
+"""Relative change of all times, for a figure that changes by its scale, below which it is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Estimate:
     """Seconds, or bytes per second."""
     low: float | None
     high: float | None
-    """None: no interval; the figure is at its limit (0), or the sizes do not determine it."""
+    """None: a goodput that the sizes do not determine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,11 @@ class LinkFit:
     """What is known of the overhead a message: why it is, or is not, among the figures."""
     steps: str
     """The same of other figures by size."""
+
+    @property
+    def goodput_told(self) -> bool:
+        """Whether the sizes determine it."""
+        return all(estimate.low is not None for estimate in self.estimates)
 
     @property
     def median_error(self) -> float:
@@ -186,7 +194,8 @@ def _with_overhead(problem: Problem, plain: Solution) -> tuple[Solution, str]:
     slopes = problem.slopes(shape, np.maximum(x, 0.05))
     latency, overhead = slopes[:, 0], slopes[:, 2]
     size = float(np.linalg.norm(latency) * np.linalg.norm(overhead))
-    if size == 0 or float(latency @ overhead) / size > _INSEPARABLE:
+    few = len(problem.measured) <= shape.figures
+    if few or size == 0 or float(latency @ overhead) / size > _INSEPARABLE:
         return plain, "not told apart from the latency by these collectives"
     found = min(
         (problem.solve(shape, np.append(plain.x, guess)) for guess in (0.01, 0.3, 1.0, 4.0)),
@@ -266,37 +275,46 @@ def _extended(solution: Solution, shape: Shape) -> Vector:
 
 
 def _estimates(solution: Solution) -> Iterator[Estimate]:
-    from scipy.stats import t as student
-
-    shape, x, count = solution.shape, solution.x, len(solution.misses)
+    shape, x = solution.shape, solution.x
+    names = shape.names
     free = [
         number
-        for number, (figure, _) in enumerate(shape.names)
+        for number, (figure, _) in enumerate(names)
         if figure == "goodput" or shape.value(number, float(x[number])) > SHORTEST
     ]
-    left = count - shape.figures
-    spread: dict[int, float] = {}
-    if left > 0 and free:
-        columns = solution.slopes[:, free]
-        inverse = np.linalg.pinv(columns.T @ columns)
-        squares = float(solution.misses @ solution.misses)
-        variance = max(squares, count * (EXACT / 10) ** 2) / left
-        reach = float(student.ppf((1 + CONFIDENCE) / 2, left))
-        deviations = np.sqrt(np.maximum(np.diag(inverse), 0) * variance)
-        spread = {
-            number: reach * float(deviation)
-            for number, deviation in zip(free, deviations, strict=True)
-        }
-    for number, (figure, from_bytes) in enumerate(shape.names):
-        at, around = float(x[number]), spread.get(number)
-        low = high = None
-        if around is not None and around < _UNKNOWN * (1 if figure == "goodput" else 1e9):
-            lower = at - around
-            low = shape.value(number, lower if figure == "goodput" else max(lower, 0.0))
-            high = shape.value(number, at + around)
+    spread = {**_spread(solution, range(len(names))), **_spread(solution, free)}
+    times = solution.measured - solution.measured.min()
+    for number, (figure, from_bytes) in enumerate(names):
+        at, around = float(x[number]), spread[number]
+        low: float | None = None
+        high: float | None = None
+        if figure != "goodput":
+            # `Shape.scale`: a latency of 1 explains the shortest message
+            most = 1.0 if from_bytes == 0 else float(np.exp(times.max()))
+            low = shape.value(number, max(at - around, 0.0))
+            high = shape.value(number, max(at, min(at + around, most)))
+        elif around < _UNKNOWN:
+            low, high = (shape.value(number, end) for end in (at - around, at + around))
         yield Estimate(
             figure=figure, from_bytes=from_bytes, value=shape.value(number, at), low=low, high=high
         )
+
+
+def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
+    """Half the interval of each of some figures, fitted together; infinite where nothing tells."""
+    from scipy.stats import t as student
+
+    count, left = len(solution.misses), len(solution.misses) - solution.shape.figures
+    if left <= 0:
+        return dict.fromkeys(chosen, np.inf)
+    _, sizes, directions = np.linalg.svd(solution.slopes[:, list(chosen)], full_matrices=False)
+    squares = float(solution.misses @ solution.misses)
+    variance = max(squares, count * (EXACT / 10) ** 2) / left
+    reach = float(student.ppf((1 + CONFIDENCE) / 2, left))
+    # figures along a direction in which no time changes are not determined
+    inverse = (directions / np.maximum(sizes, _FLAT)[:, None]) ** 2
+    deviations = np.sqrt(inverse.sum(axis=0) * variance)
+    return {n: reach * float(d) for n, d in zip(chosen, deviations, strict=True)}
 
 
 def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:
@@ -313,12 +331,21 @@ def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None
         known = last.get(figure)
         if known is None or known.low is None or known.high is None:
             continue
+        ends = known.low, known.high
         stated = getattr(link, field)
+        if link.factors and figure == "latency" and known.low == 0:
+            # latencies of all sizes are multiples of this one: the shortest messages tell it
+            first = next(e for e in estimates if e.figure == figure)
+            if not first.low or not first.high:
+                continue
+            times = float(stated) / first.value
+            ends = times * first.low, times * first.high
         low, high = (
             rounded_number(end / line, DIGITS)
             if field == "efficiency"
             else rounded_seconds(end, DIGITS)
-            for end in (known.low, known.high)
+            for end in ends
         )
-        found[f"{field}_range"] = (min(stated, low), max(stated, high))
+        if low < high:
+            found[f"{field}_range"] = (min(stated, low), max(stated, high))
     return found

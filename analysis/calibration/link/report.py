@@ -56,9 +56,12 @@ def warnings(fit: LinkFit) -> Iterator[str]:
             f"{plural(len(far), 'size')} of {len(fit.points)} missed by more than "
             f"{FAR_OFF:.0%}: {named}{more}; {hint}"
         )
-    for estimate in fit.estimates:
-        if estimate.figure == "goodput" and estimate.low is None:
-            yield "these sizes do not tell the goodput; measure longer messages"
+    if not fit.goodput_told:
+        yield (
+            "these sizes do not tell the goodput; measure longer messages (the efficiency is the "
+            "catalogue's, with its range)"
+        )
+        return
     line = fit.link.bandwidth * fit.link.efficiency
     if fit.line_rate is not None and float(line) > fit.line_rate * 1.001:
         yield (
@@ -76,7 +79,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
         f"worst {fit.worst.error:+.1%}; {date}; {command}"
     )
     comments = [
-        *(": ".join((row[0], " ".join(filter(None, row[1:])))) for row in _figures(fit)),
+        *(": ".join((row[0], ", ".join(filter(None, row[1:])))) for row in _figures(fit)),
         "intervals: 95 %, by the covariance of the fit",
         f"overhead a message: {fit.overhead}",
         f"other figures by size: {fit.steps}",
@@ -86,7 +89,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
         f"date: {date}",
         f"command: {command}",
     ]
-    return entry_text(fit.link, source=source, comments=comments)
+    return entry_text(fit.link, source=source, comments=comments, estimate=not fit.goodput_told)
 
 
 def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bool = False) -> str:
@@ -148,8 +151,9 @@ def _value(estimate: Estimate) -> tuple[str, str]:
 
     low, high = estimate.low, estimate.high
     if low is None or high is None:
-        unknown = "not determined by these sizes"
-        return text(estimate.value), "at its limit" if estimate.value < 1e-9 else unknown
+        return "unknown", "not determined by these sizes"
+    if estimate.value < 1e-9:
+        return text(estimate.value), f"at most {text(high)}"
     return text(estimate.value), f"{text(low)} to {text(high)}"
 
 

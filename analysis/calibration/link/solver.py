@@ -40,6 +40,8 @@ class Solution:
     misses: Vector
     """`[n]` and `slopes` `[n, k]`: weighted, so that squares of them stand for the loss."""
     slopes: Vector
+    measured: Vector
+    """`[n]`, logarithms of seconds."""
 
     def criterion(self) -> float:
         """See `criterion_of`."""
@@ -85,6 +87,7 @@ class Problem:
             loss=float(2 * found.cost),
             misses=weights * misses,
             slopes=weights[:, None] * self.slopes(shape, found.x),
+            measured=self.measured,
         )
 
     def promise(self, shape: Shape, x: Vector) -> tuple[float, Vector]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gcsim.errors import InputError, Problem
 
@@ -93,6 +93,8 @@ class Reading:
     """Seconds from one host to another, one way."""
     line_rate: float | None = None
     """Bytes per second, where the file states what the network NIC can do."""
+    device: str = ""
+    """Name of the GPU, as its driver gives it, where the file states it."""
     notes: tuple[str, ...] = ()
     """What a reader of the fit should know."""
 
@@ -109,8 +111,9 @@ class Stated:
     algorithm: str | None = None
 
 
-Parser = Callable[[str, str, Stated], Reading]
-"""From the name of a file and its text. Raises `InputError` with `file:line` of each mistake."""
+Parser = Callable[[str, Any, Stated], Reading]
+"""From the name of a file and its content: text, or what its JSON holds. Raises `InputError` with
+`file:line` of each mistake."""
 
 
 @dataclass(slots=True)
@@ -146,6 +149,10 @@ def as_collective(word: str) -> Collective | None:
         if known.replace("_", "") == plain:
             return known
     return None
+
+
+FAILED = "the test's own check failed"
+MEASURE_AGAIN = "times of wrong results are no measurement: mend the cause and measure again"
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:

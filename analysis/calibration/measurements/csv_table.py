@@ -3,6 +3,7 @@
     # backend: gloo                      '#' lines are for people; the keys below are read
     # devices_per_node: 1
     # line_rate: 10 Gbit/s
+    # device: NVIDIA H100 80GB HBM3     as the driver names it
     collective,ranks,bytes,seconds
     all_reduce,4,1048576,0.0031
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from gcsim import units
 from gcsim.analysis.calibration.measurements.collectives import (
@@ -30,6 +32,9 @@ from gcsim.errors import InputError, Problem, did_you_mean
 
 COLUMNS = ("collective", "ranks", "bytes", "seconds")
 _OPTIONAL = ("devices_per_node", "dtype")
+HEADINGS = re.compile(
+    rf"(?<![\w,])(?:(?:{'|'.join((*COLUMNS, *_OPTIONAL))})[ \t]*,[ \t]*){{2,}}", re.IGNORECASE
+)
 ELEMENTS = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
     "uint8": 1,
@@ -72,6 +77,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     return Reading(
         file=name,
         tool=facts.get("tool", "CSV"),
+        device=facts.get("device", ""),
         measurements=tuple(found),
         line_rate=None if rate is None else float(units.parse(rate, "bandwidth")),
     )

@@ -51,13 +51,16 @@ _COLLECTIVES: dict[str, Collective] = {
 _WANTED = ("Comm. Op", "Message Size", "Count", "Avg Latency(ms)", "busbw_avg (Gbps)")
 _SPLIT = ("Comm. Op", "Message Size", "Count", "Avg comm lat(ms)")
 """Headings of the part without the wait for the slowest rank."""
-_HEADING = re.compile(r"Comm\. Op\s+Message Size\b")
+HEADINGS = re.compile(r"Comm\. Op[ \t]+Message Size\b")
 _VERBOSE = re.compile(
     r"comm op: (\w+)(?: \| \[Caller Func: [^\]]*\])? \| time \(ms\): (\S+) \| "
     r"msg size: (.+?) \| algbw \(Gbps\): (\S+)\s+\| busbw \(Gbps\): (\S+)"
 )
 _ROW = re.compile(r" {20}\d")
-_OPERATION = re.compile(r"(\w+)(?: \| \[Caller Func: [^\]]*\])?")
+_OPERATION = re.compile(
+    r"(\w*(?:all_to_all|barrier|broadcast|gather|recv|reduce|scatter|send)\w*)"
+    r"(?: \| \[Caller Func: [^\]]*\])?"
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _COARSE = 0.05
@@ -78,7 +81,7 @@ class _Row:
 
 def recognised(text: str) -> bool:
     """Whether the headings of the summary or a verbose line are there."""
-    return any(_HEADING.search(line) or _VERBOSE.search(line) for line in text.splitlines())
+    return any(HEADINGS.search(line) or _VERBOSE.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
@@ -133,14 +136,11 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
 
 
 def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], list[_Row]]:
-    """The tables, in order, and the verbose lines.
-
-    A launcher may put a host before each line, and other ranks may print between them.
-    """
+    """The tables, in order, and the verbose lines; other ranks may print between them."""
     tables: list[list[_Row]] = []
     verbose: list[_Row] = []
     headings: list[str] = []
-    operation = host = ""
+    operation = ""
     for count, line in enumerate(text.splitlines(), 1):
         if found := _VERBOSE.search(line):
             numbers = [number(found[group]) for group in (2, 4, 5)]
@@ -149,19 +149,18 @@ def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], l
                 mistakes.add(count, "a size or a number is none", "the line is cut off, or changed")
             else:
                 verbose.append(_Row(count, found[1], size, *(value or 0.0 for value in numbers)))
-        elif heading := _HEADING.search(line):
-            host = line[: heading.start()]
+        elif heading := HEADINGS.search(line):
             headings = re.split(r"\s{2,}|(?<=\))\s*(?=[A-Z])", line[heading.start() :].strip())
             wanted = _SPLIT if "Avg comm lat(ms)" in headings else _WANTED
             if not set(wanted) <= set(headings):
                 raise refused_table(f"{name}:{count}", wanted, headings)
             tables.append([])
             operation = ""
-        elif headings and _ROW.match(told := line.removeprefix(host)):
-            row = _row(told, headings, count, operation, mistakes)
+        elif headings and _ROW.match(line):
+            row = _row(line, headings, count, operation, mistakes)
             if row is not None:
                 tables[-1].append(row)
-        elif headings and (begins := _OPERATION.fullmatch(told.strip())):
+        elif headings and (begins := _OPERATION.fullmatch(line.strip())):
             operation = begins[1]
     return tables, verbose
 

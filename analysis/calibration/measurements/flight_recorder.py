@@ -31,7 +31,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Reading,
     Stated,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.analysis.report.numbers import plural, size
 from gcsim.errors import InputError
 from gcsim.json_file import finite
@@ -49,14 +49,13 @@ _NAMES: dict[str, tuple[Collective, str]] = {
 _SHOWN = 6
 
 
-def recognised(text: str) -> bool:
-    """Whether the keys of a dump are there."""
-    return text.lstrip()[:1] == "{" and '"pg_config"' in text
+def recognised(body: Any) -> bool:
+    """Whether the keys of a dump are there: groups of its own, not those of a profile."""
+    return isinstance(at(body, "pg_config"), dict) and at(body, EVENTS) is None
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, body: Any, stated: Stated) -> Reading:
     """Read a dump. Raises `InputError` where nothing was timed, or the ranks are not told."""
-    body = loaded(name, text)
     listed = entries(body, "entries")
     mistakes = Mistakes(name)
     points: list[Measurement] = []
@@ -73,7 +72,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             continue
         sizes[known[0], nbytes] += 1
         lasted = finite(at(entry, "duration_ms"))
-        if lasted is None:
+        if lasted is None or at(entry, "state") not in {"completed", None}:
             untimed += 1
             continue
         place = f"{name}: entries[{number}]"

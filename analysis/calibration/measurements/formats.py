@@ -1,13 +1,15 @@
 """Which formats of measurements are read? A new format is a file and a line here.
 
-Each module has `recognised`, whether a text is of its format, and `parse`, a `Parser`. They are
-named and not imported, so that the command line can list them and stay quick.
+Each module has `recognised`, whether a content is of its format, `parse`, a `Parser`, and where its
+table may stand behind a prefix `HEADINGS`. They are named and not imported, so that the command
+line can list them and stay quick.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+Kind = Literal["text", "JSON object", "JSON list"]
 _HERE = __name__.rpartition(".")[0]
 
 
@@ -15,23 +17,27 @@ class Format(NamedTuple):
     """What reads a format, and how a person knows it."""
 
     module: str
+    takes: tuple[Kind, ...]
     told: str
 
 
+_FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
+    ("nccl-tests-json", "nccl_tests_json", ("JSON object",), "what nccl-tests writes with -J FILE"),
+    ("horovod", "horovod", ("JSON list",), "a timeline of Horovod (HOROVOD_TIMELINE)"),
+    ("flight-recorder", "flight_recorder", ("JSON object",), "PyTorch's flight recorder, as JSON"),
+    ("torch-profile", "torch_profile", ("JSON object",),
+     "PyTorch's profile (Kineto) with NCCL's kernels"),
+    ("nccl-tests", "nccl_tests", ("text",),
+     "what nccl-tests prints, from its '# nThread ...' line on"),
+    ("gloo", "gloo_log", ("text",), "what Gloo's benchmark prints"),
+    ("iperf3", "iperf3", ("text", "JSON object"), "what iperf3 -c prints, or its JSON (-J)"),
+    ("ping", "ping", ("text",), "what ping prints"),
+    ("deepspeed", "deepspeed", ("text",),
+     "DeepSpeed's communication log: log_summary() or verbose lines"),
+    ("csv", "csv_table", ("text",), "CSV with the header collective,ranks,bytes,seconds"),
+)  # fmt: skip
+
 FORMATS: dict[str, Format] = {
-    name: Format(f"{_HERE}.{module}", told)
-    for name, module, told in (
-        ("nccl-tests-json", "nccl_tests_json", "what nccl-tests writes with -J FILE"),
-        ("horovod", "horovod", "a timeline of Horovod (HOROVOD_TIMELINE)"),
-        ("flight-recorder", "flight_recorder", "PyTorch's flight recorder, as JSON"),
-        ("torch-profile", "torch_profile", "PyTorch's profile (Kineto) with NCCL's kernels"),
-        ("nccl-tests", "nccl_tests", "what nccl-tests prints, from its '# nThread ...' line on"),
-        ("gloo", "gloo_log", "what Gloo's benchmark prints"),
-        ("iperf3", "iperf3", "what iperf3 -c prints, or its JSON (-J)"),
-        ("ping", "ping", "what ping prints"),
-        ("deepspeed", "deepspeed", "DeepSpeed's communication log: log_summary() or verbose lines"),
-        ("csv", "csv_table", "CSV with the header collective,ranks,bytes,seconds"),
-    )
+    name: Format(f"{_HERE}.{module}", takes, told) for name, module, takes, told in _FORMATS
 }
-"""By the name that --format takes, in the order in which a text is tried: JSON may be long and is
-told at once, the others line by line."""
+"""By the name that --format takes. A content is of one format: the order does not matter."""

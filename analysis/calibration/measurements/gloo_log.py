@@ -27,6 +27,8 @@ import re
 from dataclasses import dataclass, field
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
+    MEASURE_AGAIN,
     Collective,
     Measurement,
     Mistakes,
@@ -37,8 +39,9 @@ from gcsim.analysis.calibration.measurements.collectives import (
 )
 from gcsim.errors import InputError
 
-_HEADINGS = re.compile(r"\s*(?:size \(B\)\s+)?elements\s+min \((?:us|ns)\)")
+HEADINGS = re.compile(r"[ \t]*(?:size \(B\)[ \t]+)?elements[ \t]+min \((?:us|ns)\)")
 _HEADING = re.compile(r"\S+(?: \([^)]*\))?")
+_MISMATCH = re.compile(r"Mismatch at index: *(\d+)")
 _OPTION = re.compile(r"(\w+)=([^,\s]*)")
 _GIB = 1 << 30
 _MEGABIT = 1e6 / 8
@@ -71,7 +74,7 @@ class _Run:
 
 def recognised(text: str) -> bool:
     """Whether the headings of its table are there."""
-    return any(_HEADINGS.match(line) for line in text.splitlines())
+    return any(HEADINGS.match(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
@@ -84,6 +87,9 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
         if not any(heading.startswith("p50 (") for heading in run.headings):
             raise refused_table(f"{name}:{run.table}", ("elements", "p50 (us)"), run.headings)
         points += _points(name, run, stated, mistakes, notes)
+    for count, line in enumerate(text.splitlines(), 1):
+        if wrong := _MISMATCH.search(line):
+            mistakes.add(count, f"{FAILED}: mismatch at index {wrong[1]}", MEASURE_AGAIN)
     mistakes.raise_any()
     if not points:
         raise InputError("has no line with elements and times", place=name)
@@ -109,7 +115,7 @@ def _runs(text: str) -> list[_Run]:
             runs[-1].algorithm = rest.strip()
         elif colon and word == "Options":
             runs[-1].options = dict(_OPTION.findall(rest))
-        elif _HEADINGS.match(line):
+        elif HEADINGS.match(line):
             if not runs:
                 runs.append(_Run(line=count))
             runs[-1].headings = _HEADING.findall(line)

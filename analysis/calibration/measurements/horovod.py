@@ -37,7 +37,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Stated,
 )
 from gcsim.analysis.calibration.measurements.csv_table import ELEMENTS
-from gcsim.analysis.calibration.measurements.json_text import at, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import Listed, at, whole
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
@@ -83,20 +83,26 @@ class _Span:
 class _Timeline:
     spans: list[_Span] = field(default_factory=list)
     ranks: int = 0
+    negotiated: bool = False
     sized: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def recognised(text: str) -> bool:
-    """Whether it is a list of events with Horovod's phases."""
-    return text.lstrip()[:1] == "[" and '"NEGOTIATE_' in text and '"ph"' in text
+def recognised(content: Any) -> bool:
+    """Whether it is a list: no other format is one."""
+    return isinstance(content, Listed)
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, content: Listed, stated: Stated) -> Reading:
     """Read a timeline. Raises `InputError` where it has no sizes, or does not tell the ranks."""
-    text = text.rstrip()
-    events = loaded(name, text if text.endswith("]") else text.rstrip(",") + "]")
-    timeline = _timeline(events if isinstance(events, list) else [])
+    timeline = _timeline(content.entries)
+    if not timeline.negotiated:
+        raise InputError(
+            "is a list without Horovod's phases: no event begins NEGOTIATE_...",
+            place=name,
+            hint="of a profile of PyTorch's profiler, `compute: {profile: FILE}` in a scenario "
+            "reads the passes",
+        )
     if not timeline.spans:
         raise _nothing(name, timeline)
     ranks = stated.ranks[0] if len(stated.ranks) == 1 else timeline.ranks
@@ -138,7 +144,7 @@ def _nothing(name: str, timeline: _Timeline) -> InputError:
     return InputError(message, place=name, hint=hint)
 
 
-def _timeline(events: list[Any]) -> _Timeline:
+def _timeline(events: Iterator[Any]) -> _Timeline:
     timeline = _Timeline()
     tensors: defaultdict[int, _Tensor] = defaultdict(_Tensor)
     for number, event in enumerate(events):
@@ -149,6 +155,7 @@ def _timeline(events: list[Any]) -> _Timeline:
         tensor = tensors[process]
         if phase == "B" and isinstance(name, str):
             tensor.open.append((name, time))
+            timeline.negotiated |= name.startswith("NEGOTIATE_")
         elif phase == "X" and isinstance(name, str) and name.isascii() and name.isdigit():
             if tensor.open and tensor.open[-1][0].startswith("NEGOTIATE_") and len(name) < 7:
                 timeline.ranks = min(max(timeline.ranks, int(name) + 1), _MOST_RANKS)

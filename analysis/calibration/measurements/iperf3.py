@@ -34,7 +34,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     number,
     refused_table,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded
+from gcsim.analysis.calibration.measurements.json_text import at, entries
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
 from gcsim.json_file import finite
@@ -47,6 +47,7 @@ _ROW = re.compile(
     r"\S+\s+[KMGT]?Bytes\s+(\S+)\s+([KMGT]?)(bits|Bytes)/sec(.*)"
 )
 _BEGIN = re.compile(r"Connecting to host (\S+), port|Accepted connection from (\S+), port")
+_FAILED = re.compile(r"\biperf3: error - (.*)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST_INTERVALS = 3
 
@@ -69,17 +70,18 @@ class _Test:
     """By direction."""
 
 
-def recognised(text: str) -> bool:
+def recognised(content: Any) -> bool:
     """Whether it is a table of iperf3, or its JSON."""
-    if text.lstrip()[:1] == "{":
-        return ('"intervals"' in text and '"test_start"' in text) or '"iperf' in text[:4096]
-    return any(_TABLE.search(line) for line in text.splitlines())
+    if isinstance(content, str):
+        return any(_TABLE.search(line) for line in content.splitlines())
+    return isinstance(at(content, "intervals"), list) and at(content, "start") is not None
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, content: Any, stated: Stated) -> Reading:
     """Read one or several tests. Raises `InputError` for one of UDP, or without a result."""
     del stated  # two hosts, no collective
-    tests = [_from_json(name, text)] if text.lstrip()[:1] == "{" else list(_from_text(name, text))
+    text = isinstance(content, str)
+    tests = list(_from_text(name, content)) if text else [_from_json(name, content)]
     for test in tests:
         if test.udp:
             raise InputError(
@@ -146,6 +148,8 @@ def _from_text(name: str, text: str) -> Iterator[_Test]:
     tests: list[_Test] = []
     rows: list[list[tuple[int, re.Match[str]]]] = []
     for count, line in enumerate(text.splitlines(), 1):
+        if failed := _FAILED.search(line):
+            raise _failed(failed[1], f"{name}:{count}")
         begin = _BEGIN.search(line)
         if begin:
             tests.append(_Test(line=count, host=begin[1] or begin[2]))
@@ -209,11 +213,10 @@ def _fill(name: str, test: _Test, rows: Sequence[tuple[int, re.Match[str]]]) -> 
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def _from_json(name: str, text: str) -> _Test:
-    body = loaded(name, text)
+def _from_json(name: str, body: Any) -> _Test:
     wrong = at(body, "error")
     if isinstance(wrong, str):
-        raise InputError(f"the test failed: {wrong!r:.200}", place=name, hint="run it again")
+        raise _failed(wrong, name)
     test = _Test(
         host=str(at(body, "start", "connecting_to", "host") or ""),
         udp=str(at(body, "start", "test_start", "protocol")).upper() == "UDP",
@@ -250,6 +253,10 @@ def _from_json(name: str, text: str) -> _Test:
             hint="name what iperf3 -J wrote, after the test has ended (--json-stream is not read)",
         )
     return test
+
+
+def _failed(wrong: str, place: str) -> InputError:
+    return InputError(f"the test failed: {wrong!r:.200}", place=place, hint="run it again")
 
 
 def _count(value: Any) -> int | None:

@@ -1,26 +1,71 @@
-"""What is in a JSON text of measurements that gcsim did not write?
+"""Content of a JSON file of measurements that gcsim did not write.
 
-What is needed is looked up; what is missing is told by who needs it.
+An object is read key by key; of its `traceEvents`, which may be millions, only those that an
+argument names are kept. A list is read entry by entry by its reader. Other values are looked up;
+what is missing is told by the reader that needs it.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gcsim.errors import InputError
+from gcsim.json_file import LARGEST
+from gcsim.json_stream import Fault, JsonStream, Source, Where
+
+EVENTS = "traceEvents"
 
 
-def loaded(name: str, text: str) -> Any:
-    """What the text holds. Raises `InputError` with line and column where it is no JSON."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"{name}:{error.lineno}:{error.colno}"
-        raise InputError(f"is cut off or no JSON: {error.msg}", place=place) from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, [[[[...
-        message = "is nested too deeply" if isinstance(error, RecursionError) else "is no JSON"
-        raise InputError(message, place=name) from error
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that is one list, to be read once."""
+
+    entries: Iterator[Any]
+
+
+def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, Any] | Listed:
+    """The object, or the list, that the file is.
+
+    Of the object's `traceEvents` those that are not `kept` are None. Raises `InputError` with line
+    and column where it is no JSON, and for other values of more than 64 MiB.
+    """
+
+    def refuse(what: Fault, at: Where) -> InputError:
+        told = "is cut off or no JSON" if what != "is nested too deeply" else what
+        return InputError(told, place=f"{name}:{at.line}:{at.column}")
+
+    stream = JsonStream(file, refuse)
+    if stream.next() == "[":
+        return Listed(stream.items(unfinished=True))
+    body: dict[str, Any] = {}
+    size = 0
+    for key in stream.keys():  # noqa: SIM118 (a stream's)
+        if key == EVENTS and stream.next() == "[":
+            body[key] = [event if kept(event) else None for event in stream.items()]
+            continue
+        before = stream.position
+        values: list[Any] = []
+        if stream.next() == "[":
+            body[key] = values
+            for value in stream.items():
+                values.append(value)
+                _check_size(name, size + stream.position - before)
+        else:
+            body[key] = stream.value()
+        size += stream.position - before
+        _check_size(name, size)
+    if stream.next():
+        refused = stream.next()
+        raise InputError(f"goes on behind its end with {refused!r}", place=name)
+    return body
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > LARGEST:
+        message = f"is larger than {LARGEST >> 20} MiB beside its {EVENTS}"
+        raise InputError(message, place=name)
 
 
 def at(value: Any, *keys: str | int) -> Any:

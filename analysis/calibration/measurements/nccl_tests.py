@@ -19,6 +19,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
+    MEASURE_AGAIN,
     Collective,
     Measurement,
     Mistakes,
@@ -34,8 +36,9 @@ from gcsim.errors import InputError
 _OPTIONS = re.compile(r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes")
 _RANK = re.compile(
     r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+"
+    r"(?:\s+\[[^\]]*\]\s+(.*))?"
 )
-_HEADINGS = re.compile(r"#?\s*size\s+count\s+type\s+.*\balgbw\b")
+HEADINGS = re.compile(r"#?[ \t]*size[ \t]+count[ \t]+type[ \t]+.*\balgbw\b")
 _UNITS = re.compile(r"#?\s*\(B\)\s+\(elements\)\s")
 _PROGRAM = re.compile(
     r"\b(all_?reduce|all_?gather|all_?to_?allv?|reduce_?scatter|broadcast|reduce|gather|scatter|"
@@ -44,8 +47,8 @@ _PROGRAM = re.compile(
 _VERSION = re.compile(r"#\s*nccl-tests version (\S+)")
 _LIBRARY = re.compile(r"NCCL version (\d[\w.+]*)")
 _ROW = re.compile(r"\d+(\s|$)")
-_TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
 _WANTED = ("size", "count", "type", "time")
+_CHECKED = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
 _CONCLUDED = re.compile(r"#\s*Avg bus bandwidth")
 
 ELEMENTS = {
@@ -74,15 +77,18 @@ class _Run:
     ranks: list[tuple[int, str]] = field(default_factory=list)
     """Number and machine of each rank, as listed."""
     groups: set[str] = field(default_factory=set)
+    device: str = ""
     headings: list[str] = field(default_factory=list)
     table: int = 0
     """Line of the headings."""
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    failed: tuple[int, str] | None = None
+    """Line and number of values that are out of bounds."""
 
 
 def recognised(text: str) -> bool:
     """Whether the tool's options or the headings of its tables are there."""
-    return any(_OPTIONS.match(line) or _HEADINGS.match(line) for line in _lines(text))
+    return any(_OPTIONS.search(line) or HEADINGS.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
@@ -109,9 +115,13 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
                 points.append(_point(row, run, places, stated, f"{name}:{line}"))
             except _WrongLine as wrong:
                 mistakes.add(line, wrong.message, wrong.hint)
+        if run.failed is not None:
+            line, values = run.failed
+            mistakes.add(line, f"{FAILED}: {values} values are out of bounds", MEASURE_AGAIN)
     mistakes.raise_any()
     notes = (f"{name}: {skipped} lines of size 0 are left out",) if skipped else ()
-    return Reading(file=name, tool=tool, measurements=tuple(points), notes=notes)
+    device = next((run.device for run in runs if run.device), "")
+    return Reading(file=name, tool=tool, measurements=tuple(points), device=device, notes=notes)
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -148,13 +158,9 @@ class _Log:
         return tool + (f", NCCL {self.library}" if self.library else "")
 
 
-def _lines(text: str) -> list[str]:
-    return [_TAG.sub("", line).strip() for line in text.splitlines()]
-
-
 def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
     log = _Log()
-    for count, line in enumerate(_lines(text), 1):
+    for count, line in enumerate(map(str.strip, text.splitlines()), 1):
         log.told(line)
         if options := _OPTIONS.match(line):
             # processes that do not know of each other print the options once each
@@ -162,16 +168,19 @@ def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
                 log.runs.append(_Run(line=count))
             log.runs[-1].per_process = int(options[1]) * int(options[2])
             log.runs[-1].program = log.program
-        elif _HEADINGS.match(line):
+        elif HEADINGS.match(line):
             log.run_at(count).headings = line.lstrip("# ").split()
             log.runs[-1].table = count
         elif rank := _RANK.match(line):
             log.run_at(count).ranks.append((int(rank[1]), rank[3]))
             log.runs[-1].groups.add(rank[2] or "0")
+            log.runs[-1].device = rank[4] or ""
         elif _UNITS.match(line) and "(us)" not in line:
             mistakes.add(count, "times are not in microseconds", "this version is not known")
         elif log.runs and log.runs[-1].headings and _ROW.match(line):
             log.runs[-1].rows.append((count, line.split()))
+        elif log.runs and (failed := _CHECKED.match(line)):
+            log.runs[-1].failed = count, failed[1]
         elif _CONCLUDED.match(line):
             log.program = ""
     return log.runs, log.tool
@@ -242,6 +251,8 @@ def _point(
         raise _WrongLine(f"{row['time']!r:.30} is not a time in microseconds", clean)
     if time <= 0:
         raise _WrongLine(f"a time of {row['time']} us", "times are positive")
+    if row["wrong"]:
+        raise _WrongLine(f"{FAILED}: #wrong is {row['wrong']}", MEASURE_AGAIN)
     element = ELEMENTS.get(row["type"])
     if element is None:
         raise _WrongLine(f"{row['type']!r:.30} is no type of nccl-tests", clean)
@@ -276,6 +287,8 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
     if not times:
         return None
     found["time"] = next((value for value in times if value != "N/A"), "N/A")
+    checks = (value for key, value in zip(keys, tokens, strict=False) if key == "#wrong")
+    found["wrong"] = next((value for value in checks if value != "N/A" and number(value) != 0), "")
     return found
 
 

@@ -20,6 +20,8 @@ from collections import Counter
 from typing import Any
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
+    MEASURE_AGAIN,
     Measurement,
     Mistakes,
     Reading,
@@ -28,7 +30,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     refused_table,
     unknown_collective,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import at, entries, whole
 from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
 from gcsim.errors import InputError
 from gcsim.json_file import finite
@@ -36,14 +38,13 @@ from gcsim.json_file import finite
 _WANTED = ("size", "type", "out_of_place or in_place with a time")
 
 
-def recognised(text: str) -> bool:
+def recognised(body: Any) -> bool:
     """Whether its keys are there."""
-    return text.lstrip()[:1] == "{" and '"nccl_version"' in text and '"results"' in text
+    return isinstance(at(body, "results"), list) and at(body, "nccl_version") is not None
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, body: Any, stated: Stated) -> Reading:
     """Read the file. Raises `InputError` with every wrong entry (the first few)."""
-    body = loaded(name, text)
     results = entries(body, "results")
     if not results:
         keys = body if isinstance(body, dict) else ()
@@ -59,12 +60,17 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
         point = _point(entry, f"{name}: results[{number}]", mistakes, stated, _program(body, entry))
         if point is not None:
             points.append(Measurement(**point, ranks=ranks, devices_per_node=devices))
+    outside = finite(at(body, "out_of_bounds", "count"))
+    if outside:
+        message = f"{FAILED}: {outside:,.0f} values are out of bounds"
+        mistakes.at(f"{name}: out_of_bounds", message, MEASURE_AGAIN)
     mistakes.raise_any()
     version = whole(at(body, "nccl_version"))
     return Reading(
         file=name,
         tool="nccl-tests" + (f", NCCL {_dotted(version)}" if version else ""),
         measurements=tuple(points),
+        device=str(at(body, "config", "devices", 0, "device_info") or ""),
         notes=(f"{name}: {skipped} results of size 0 are left out",) if skipped else (),
     )
 
@@ -86,6 +92,11 @@ def _point(
     if times[0] <= 0:
         mistakes.at(place, f"a time of {times[0]} us", "times are positive")
         return None
+    for where in ("out_of_place", "in_place"):
+        if finite(at(entry, where, "nwrong")):
+            wrong = at(entry, where, "nwrong")
+            mistakes.at(place, f"{FAILED}: nwrong is {wrong:g} {where}", MEASURE_AGAIN)
+            return None
     if kind not in ELEMENTS:
         mistakes.at(place, f"{kind!r:.30} is no type of nccl-tests")
         return None

@@ -23,6 +23,7 @@ import statistics
 from collections.abc import Iterator
 
 from gcsim.analysis.calibration.measurements.collectives import (
+    FAILED,
     THIS_MACHINE,
     Mistakes,
     Reading,
@@ -37,6 +38,7 @@ _BEGIN = re.compile(r"PING (\S+)")
 _REPLY = re.compile(r"bytes from .*?\b(?:icmp_)?seq=\d+ .*?time[=<](\S+) ?ms(.*)")
 _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d./]+) ms")
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
+_DAMAGED = re.compile(r"wrong data byte #\d+|\(BAD CHECKSUM\)")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
 _LEAST = 3
 """Round trips of a run from which on the first one is left out."""
@@ -58,6 +60,8 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     sent = received = 0
     hosts: list[str] = []
     for count, line in enumerate(text.splitlines(), 1):
+        if damaged := _DAMAGED.search(line):
+            mistakes.add(count, f"{FAILED}: {damaged[0]}", "packets arrive damaged: mend the link")
         if begin := _BEGIN.search(line):
             hosts.append(begin[1])
             runs.append([])

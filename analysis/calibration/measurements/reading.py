@@ -1,13 +1,22 @@
-"""What do files of measurements say, and which of their lines count?"""
+"""Readings of files of measurements, each by the one format that claims it.
+
+A file is plain or gzip. What begins as JSON is read as a stream (`json_text.py`), everything else
+as text, without what a terminal or a launcher has put into its lines (`lines.py`).
+"""
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import importlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from gcsim.analysis.calibration.measurements import torch_profile
 from gcsim.analysis.calibration.measurements.collectives import (
     LARGEST,
     LEAST_SIZES,
@@ -18,14 +27,26 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Reading,
     Stated,
 )
-from gcsim.analysis.calibration.measurements.formats import FORMATS
+from gcsim.analysis.calibration.measurements.formats import FORMATS, Kind
+from gcsim.analysis.calibration.measurements.json_text import Listed, at, loaded
+from gcsim.analysis.calibration.measurements.lines import plain, without_prefix
 from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
 from gcsim.json_file import LARGEST as LARGEST_FILE
-from gcsim.scenarios.reading.document import read_text
-from gcsim.traces.kineto.refused import FLIGHT_RECORDER_JSON, is_pickle
+from gcsim.json_stream import opened
+from gcsim.traces.kineto.refused import (
+    FLIGHT_RECORDER_JSON,
+    NAME_THE_KINETO,
+    OPERATORS,
+    PROTOBUF,
+    is_chakra_protobuf,
+    is_pickle,
+)
 
-_SHOWN, _HEAD = 60, 4096
-"""Characters of a text that nobody knows: of its first line, and those that are looked at."""
+Content = str | dict[str, Any] | Listed
+_SHOWN = 60
+"""Characters of a content that no format claims."""
+_JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[]{[\"]|$))")
+"""An object, or a list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
 
 
 def read(
@@ -77,16 +98,16 @@ def _shared(point: Measurement) -> Measurement:
 
 
 def _read(path: Path, file_format: str, stated: Stated) -> Reading:
-    _refuse_pickle(path)
-    text = read_text(path, str(path), LARGEST_FILE)
-    names = [file_format] if file_format != "auto" else list(FORMATS)
-    for name in names:
-        module = importlib.import_module(FORMATS[name].module)
-        if file_format != "auto" or module.recognised(text):
-            break
-    else:
-        raise _unknown(path, text)
-    reading: Reading = module.parse(str(path), text, stated)
+    with contents(path) as content:
+        claims = claimed(content) if file_format == "auto" else _forced(path, content, file_format)
+        if not claims:
+            raise _unknown(path, content)
+        if len(claims) > 1:
+            names = " and ".join(claims)
+            hint = f"name one with --format, {' or '.join(claims)}, or make two files of it"
+            raise InputError(f"holds several formats: {names}", place=str(path), hint=hint)
+        ((name, own),) = claims.items()
+        reading: Reading = _module(name).parse(str(path), own, stated)
     mistakes = Mistakes(str(path))
     for point in reading.measurements:
         if point.nbytes > LARGEST:
@@ -99,22 +120,74 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
     return reading
 
 
-def _refuse_pickle(path: Path) -> None:
-    """What cannot be opened is told by who reads it."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        if is_pickle(file.read(2)):
-            raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
+def claimed(content: Content) -> dict[str, Content]:
+    """The formats that a content is of, and for each the content without its prefixes."""
+    kind = _kind(content)
+    found: dict[str, Content] = {}
+    for name, one in FORMATS.items():
+        if kind in one.takes:
+            own = _without_prefix(content, name)
+            if _module(name).recognised(own):
+                found[name] = own
+    return found
 
 
-def _unknown(path: Path, text: str) -> InputError:
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    told = f" (it begins with {UNPRINTABLE.sub('?', first)[:_SHOWN]!r})" if first else ""
+def _forced(path: Path, content: Content, name: str) -> dict[str, Content]:
+    kind, takes = _kind(content), FORMATS[name].takes
+    if kind not in takes:
+        message = f"is {kind}, and {name} is {' or '.join(takes)}"
+        raise InputError(message, place=str(path), hint="leave --format out")
+    return {name: _without_prefix(content, name)}
+
+
+def _kind(content: Content) -> Kind:
+    if isinstance(content, str):
+        return "text"
+    return "JSON list" if isinstance(content, Listed) else "JSON object"
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(FORMATS[name].module)
+
+
+def _without_prefix(content: Content, name: str) -> Content:
+    headings = getattr(_module(name), "HEADINGS", None)
+    return without_prefix(content, headings) if headings and isinstance(content, str) else content
+
+
+@contextmanager
+def contents(path: Path) -> Iterator[Content]:
+    """The content of a file; of a JSON list, entries are read as they are asked for.
+
+    Raises `InputError` where it cannot be read, is too large, or is known to hold no measurement.
+    """
+    name = str(path)
+    with opened(path, lambda what: InputError(what, place=name)) as (file, head):
+        if is_pickle(head):
+            raise InputError("is a pickle", place=name, hint=FLIGHT_RECORDER_JSON)
+        if is_chakra_protobuf(head):
+            raise InputError(PROTOBUF, place=name, hint=NAME_THE_KINETO)
+        if _JSON.match(head):
+            content = loaded(name, file, torch_profile.kept)
+            if isinstance(at(content, "nodes"), list):
+                raise InputError(OPERATORS, place=name, hint=NAME_THE_KINETO)
+            yield content
+            return
+        data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InputError(f"is larger than {LARGEST_FILE >> 20} MiB", place=name)
+        wide = data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}  # a redirect in PowerShell
+        yield plain(data.decode("utf-16" if wide else "utf-8-sig", errors="replace"))
+
+
+def _unknown(path: Path, content: Content) -> InputError:
+    told = ""
+    if isinstance(content, str):
+        first = next((line.strip() for line in content.splitlines() if line.strip()), "")
+        told = f" (it begins with {UNPRINTABLE.sub('?', first)[:_SHOWN]!r})" if first else ""
+    elif isinstance(content, dict) and content:
+        told = f" (its keys: {', '.join(content)!r:.{_SHOWN}})"
     hint = "known: " + "; ".join(f"{one.told} ({name})" for name, one in FORMATS.items())
-    if '"traceEvents"' in text[:_HEAD] or '"schemaVersion"' in text[:_HEAD]:
-        hint = (
-            "this is a profile of PyTorch's profiler: it says what passes take, "
-            "`compute: {profile: FILE}` in a scenario"
-        )
     return InputError(f"is of no known format{told}", place=str(path), hint=hint)
 
 

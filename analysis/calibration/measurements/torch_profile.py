@@ -20,6 +20,7 @@ torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (names, `inNelems`, `outNelems`
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from gcsim.analysis.calibration.measurements.collectives import (
     C10_TYPES,
@@ -29,7 +30,7 @@ from gcsim.analysis.calibration.measurements.collectives import (
     Reading,
     Stated,
 )
-from gcsim.analysis.calibration.measurements.json_text import at, entries, loaded, whole
+from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
@@ -44,22 +45,26 @@ _NAMES: dict[str, tuple[Collective, str]] = {
 """By `Collective name`: the collective, and which elements are its bytes."""
 
 
-def recognised(text: str) -> bool:
-    """Whether a trace says the size of a collective."""
-    return '"traceEvents"' in text and '"In msg nelems"' in text
+def recognised(body: Any) -> bool:
+    """Whether it is an object that holds events."""
+    return isinstance(at(body, EVENTS), list)
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def kept(event: Any) -> bool:
+    """Whether an event is a kernel of NCCL."""
+    return at(event, "cat") == "kernel" and str(at(event, "name")).startswith("nccl")
+
+
+def parse(name: str, body: Any, stated: Stated) -> Reading:
     """Read a trace. Raises `InputError` where no kernel of NCCL says its size."""
-    body = loaded(name, text)
     mistakes = Mistakes(name)
     points: list[Measurement] = []
     left_out: Counter[str] = Counter()
     devices = stated.devices_per_node or 1
-    for number, event in enumerate(entries(body, "traceEvents")):
-        kernel = str(at(event, "name"))
-        if at(event, "cat") != "kernel" or not kernel.startswith("nccl"):
+    for number, event in enumerate(entries(body, EVENTS)):
+        if not kept(event):
             continue
+        kernel = at(event, "name")
         called, dtype = (str(at(event, "args", key)) for key in ("Collective name", "dtype"))
         known = _NAMES.get(called)
         elements = whole(at(event, "args", known[1])) if known else None
@@ -95,7 +100,8 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             "has no kernel of NCCL with its collective's name, size, type and group",
             place=name,
             hint="profile with ProfilerActivity.CUDA, and a newer PyTorch; Gloo has no kernels: "
-            "measure with torchrun -m gcsim.calibrate_link",
+            "measure with torchrun -m gcsim.calibrate_link; for passes name the profile in a "
+            "scenario, `compute: {profile: FILE}`",
         )
     notes = [
         f"{name}: a kernel's time holds the wait for ranks that come later, and what it loses to "
@@ -108,5 +114,9 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
     return Reading(
-        file=name, tool="PyTorch profiler", measurements=tuple(points), notes=tuple(notes)
+        file=name,
+        tool="PyTorch profiler",
+        measurements=tuple(points),
+        device=str(at(body, "deviceProperties", 0, "name") or ""),
+        notes=tuple(notes),
     )

@@ -141,32 +141,35 @@ def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
 
     Raises `InternalError` when they are not (raw and packed do not look).
     """
-    positions = np.ascontiguousarray(indices.cpu().numpy())
+    body = position_bytes(np.ascontiguousarray(indices.cpu().numpy()), n, coder)
+    return torch.from_numpy(body).to(indices.device)
+
+
+def position_bytes(positions: NDArray[np.int64], n: int, coder: Coder) -> NDArray[np.uint8]:
+    """`encode_indices` of an array."""
     k = positions.size
     if coder is Coder.RAW:
-        body = positions.astype("<u4").view(np.uint8)
-    elif coder is Coder.PACKED:
-        body = pack_fixed(positions, index_width(n))
+        return positions.astype("<u4").view(np.uint8)
+    if coder is Coder.PACKED:
+        return pack_fixed(positions, index_width(n))
+    if not ascends_below(positions, n):
+        raise InternalError(f"positions to be coded do not ascend below {n}")
+    if coder is Coder.BITMAP:
+        body = np.zeros(packed_bytes(n, 1), dtype=np.uint8)
+        set_bits(positions, body)
+    elif coder is Coder.RICE:
+        b = rice_parameter(n, k)
+        low = np.zeros(packed_bytes(k, b), dtype=np.uint8)
+        high = np.zeros(packed_bytes(_unary_bits(positions, b), 1), dtype=np.uint8)
+        _write_rice(positions, b, low, high)
+        body = np.concatenate((low, high))
+    elif coder is Coder.VARINT:
+        body = np.empty(_varint_bytes(positions), dtype=np.uint8)
+        _write_varint(positions, body)
     else:
-        if not ascends_below(positions, n):
-            raise InternalError(f"positions to be coded do not ascend below {n}")
-        if coder is Coder.BITMAP:
-            body = np.zeros(packed_bytes(n, 1), dtype=np.uint8)
-            set_bits(positions, body)
-        elif coder is Coder.RICE:
-            b = rice_parameter(n, k)
-            low = np.zeros(packed_bytes(k, b), dtype=np.uint8)
-            high = np.zeros(packed_bytes(_unary_bits(positions, b), 1), dtype=np.uint8)
-            _write_rice(positions, b, low, high)
-            body = np.concatenate((low, high))
-        elif coder is Coder.VARINT:
-            body = np.empty(_varint_bytes(positions), dtype=np.uint8)
-            _write_varint(positions, body)
-        else:
-            gaps = torch.from_numpy(np.diff(positions, prepend=-1))
-            coded = encode_omega(gaps) if coder is Coder.OMEGA else encode_gamma(gaps)
-            return coded.to(indices.device)
-    return torch.from_numpy(body).to(indices.device)
+        gaps = torch.from_numpy(np.diff(positions, prepend=-1))
+        body = (encode_omega if coder is Coder.OMEGA else encode_gamma)(gaps).numpy()
+    return body
 
 
 @kernel("streaming", variants=("coder",))
@@ -177,7 +180,12 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     Raises `InputError` when the body has not the length that n and k demand, has stray bits, or
     does not describe k ascending positions below n.
     """
-    packed = np.ascontiguousarray(body.cpu().numpy())
+    positions = positions_in(np.ascontiguousarray(body.cpu().numpy()), n, k, coder)
+    return torch.from_numpy(positions).to(body.device)
+
+
+def positions_in(packed: NDArray[np.uint8], n: int, k: int, coder: int) -> NDArray[np.int64]:
+    """`decode_indices` of an array."""
     if not 0 <= k <= n:
         raise damaged(f"{k} positions below {n}")
     if coder == Coder.RAW:
@@ -197,13 +205,13 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
         demand(used == packed.size, f"{packed.size} bytes are not {k} gaps that end below {n}")
     elif coder in (Coder.OMEGA, Coder.GAMMA):
         decode = decode_omega if coder == Coder.OMEGA else decode_gamma
-        positions = np.cumsum(decode(body, k).numpy(force=True)) - 1
+        positions = np.cumsum(decode(torch.from_numpy(packed), k).numpy()) - 1
     else:
         raise damaged(f"unknown index coder {coder}")
     if not ascends_below(positions, n):
         demand(bool((np.diff(positions) > 0).all()), "positions do not ascend")
         raise damaged(f"position {positions[-1]} out of {n}")
-    return torch.from_numpy(positions).to(body.device)
+    return positions
 
 
 def set_places(bits: NDArray[np.uint8], count: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from gcsim.compressors.on_device import on_device
 
 
 @kernel("streaming")
-@on_device("selecting.sparse")
+@on_device("sparse")
 def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
 ) -> tuple[Tensor, Tensor]:

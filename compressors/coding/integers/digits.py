@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.coding.integers.packing import (
+    Count,
     damaged,
     pack_bits,
     packed_bytes,
@@ -55,8 +56,8 @@ def group_and_bits(base: int) -> tuple[int, int]:
     return (3, 7) if base == 5 else (5, 8 if base == 3 else 16)
 
 
-def digit_bytes(count: int, base: int) -> int:
-    """Bytes that `count` digits take: whole groups, rounded up to whole bytes at the end."""
+def digit_bytes(count: Count, base: int) -> Count:
+    """Bytes that `count` digits take: whole groups, rounded up to whole bytes; or those of each."""
     size, bits = group_of(base)
     return packed_bytes(-(-count // size), bits)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from gcsim.compressors.meter import kernel
 from gcsim.compressors.on_device import handled, on_device
 from gcsim.errors import InputError, InternalError, Problem
 
+Count = TypeVar("Count", int, NDArray[np.int64])
+"""A number, or a column of a bucket's table."""
 MAX_BITS = 16
 MAX_FIXED = 32
 """Bits of the widest values of `pack_fixed`."""
@@ -35,8 +37,8 @@ _CHUNK = 4096
 """Elements whose signs are gathered before they are folded; a multiple of 8."""
 
 
-def packed_bytes(count: int, bits: int) -> int:
-    """Bytes that `count` codes of `bits` bits take: whole bytes, rounded up."""
+def packed_bytes(count: Count, bits: int) -> Count:
+    """Bytes that `count` codes of `bits` bits take: whole bytes, rounded up; or those of each."""
     return -(-count * bits // 8)
 
 

@@ -12,141 +12,181 @@ it is read next. A loop that writes e would wait for the scale and pass over p a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import (
-    check_packed,
+    damaged,
     packed_bytes,
     put_signs,
     unfold_bits,
 )
 from gcsim.compressors.coding.scans import sum_of_squares
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     FLOAT32_MAX,
     SUM_BLOCK,
     array,
-    in_parallel,
+    in_tiles,
     loop,
     summing_loop,
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
-from gcsim.errors import InputError
+from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
 
 _NONE = np.zeros(0, dtype=np.float32)
-_ONLY_START = np.zeros(1, dtype=np.int64)
 
 
 # --- from numbers to bits --------------------------------------------------------------------
 
 
 @kernel("reduction")
-@on_device("one_bit.signs")
 def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tuple[Tensor, Tensor]:
     """Of float32 `[n]`: bits, uint8 `[ceil(n / 8)]`; scales, float32 `[ceil(n / length)]`."""
-    bits, scales = _code(array(values), length=length, norm=norm)
-    return tensor(bits, values), tensor(scales, values)
+    return _folded(values, length, norm=norm)
 
 
 @kernel("reduction", updates=("coded",))
-@on_device("one_bit.signs")
 def fold(
     values: Tensor, coded: Tensor, scales: Tensor, length: int, norm: Norm = "mean_abs"
 ) -> tuple[Tensor, Tensor]:
-    """Code `values` plus what the last call lost; bits and scales as `scaled_sign_bits`.
-
-    Parameters
-    ----------
-    values : float32 `[n]`
-    coded : float32 `[n]`, the vector that was coded last (zeros at first); replaced by
-        values + coded - scale sign(coded)
-    scales : float32 `[ceil(n / length)]`, those that `coded` was coded with (zeros at first)
-    length : elements of a block
-    norm : what the scales are
-    """
-    with written_back(coded) as p:
-        bits, found = _code(array(values), p=p, scales=array(scales), length=length, norm=norm)
-    return tensor(bits, values), tensor(found, values)
-
-
-@kernel("reduction", updates=("momentum", "coded"))
-@on_device("one_bit.signs")
-def fold_nesterov(
-    values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
-) -> tuple[Tensor, Tensor]:
-    """`fold` of Nesterov's direction: u = decay u + values in place, coded is values + decay u."""
-    with written_back(momentum) as u, written_back(coded) as p:
-        factors = decay, 1.0, 1.0, decay  # u = decay u + v; v + decay u is coded
-        bits, found = _code(
-            array(values), p=p, scales=array(scales), length=length, norm="mean_abs", u=u,
-            factors=factors, keep=True,
-        )  # fmt: skip
-    return tensor(bits, values), tensor(found, values)
+    """`fold_signs` of a tensor alone, in blocks of `length` elements: (bits, scales)."""
+    return _folded(values, length, coded=coded, scales=scales, norm=norm)
 
 
 @kernel("reduction", updates=("coded",))
-@on_device("one_bit.signs")
 def fold_average(
     values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float, norm: Norm
 ) -> tuple[Tensor, Tensor]:
     """`fold` of decay average + (1 - decay) values in one block; `average` is only read."""
-    with written_back(coded) as p:
-        factors = decay, 1.0 - decay, 0.0, 1.0  # decay u + (1 - decay) v is coded
-        bits, found = _code(
-            array(values), p=p, scales=array(scales), length=values.numel(), norm=norm,
-            u=array(average), factors=factors,
-        )  # fmt: skip
-    return tensor(bits, values), tensor(found, values)
+    factors = decay, 1.0 - decay, 0.0, 1.0  # decay u + (1 - decay) v is coded
+    return _folded(
+        values, values.numel(), coded=coded, scales=scales, mixed=average, factors=factors,
+        norm=norm,
+    )  # fmt: skip
+
+
+def _folded(values: Tensor, length: int, **given: Any) -> tuple[Tensor, Tensor]:
+    n = values.numel()
+    bits = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
+    return bits, fold_signs(values, Segments.alone(n).cells(max(1, length)), bits, ZERO, **given)
 
 
 def error_of(coded: Tensor, scales: Tensor, length: int) -> Tensor:
     """What the last `fold` lost: coded - scale sign(coded), float32 `[n]`."""
-    each = scales.repeat_interleave(length)[: coded.numel()] if length else scales
+    return lost_by(coded, scales, Segments.alone(coded.numel()).cells(max(1, length)))
+
+
+def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
+    """What the last `fold_signs` lost: coded - scale sign(coded), laid out as `coded`."""
+    each = scales.repeat_interleave(torch.from_numpy(cells.length).to(scales.device))
     return torch.where(coded < 0, coded + each, coded - each)
 
 
-def _code(
-    g: NDArray[Any],
-    *,
-    length: int,
-    norm: Norm,
-    p: NDArray[Any] = _NONE,
-    scales: NDArray[Any] = _NONE,
-    u: NDArray[Any] = _NONE,
-    factors: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
-    keep: bool = False,
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    n = g.size
-    bits = np.empty(packed_bytes(n, 1), dtype=np.uint8)
-    blocks = -(-n // length) if length else 0
-    tiles = -(-n // SUM_BLOCK)
-    sums = np.zeros(tiles + blocks, dtype=np.float64)
+NO_FACTORS = 0.0, 0.0, 0.0, 0.0
+
+
+def nesterov(decay: float) -> tuple[float, float, float, float]:
+    """Factors of Nesterov's direction: u = decay u + v; v + decay u is coded."""
+    return decay, 1.0, 1.0, decay
+
+
+def _fold_launches(
+    _: object, values: object, cells: Cells, bits: object, at: object, *,
+    coded: object = None, scales: object = None, mixed: object = None,
+    factors: object = NO_FACTORS, keep: bool = False, norm: object = "mean_abs",
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    names = "signs.fold_average", "signs.fold_nesterov"
+    name = names[keep] if mixed is not None else "signs.fold"
+    if coded is None:
+        name = "signs.scaled_sign_bits"
+    vectors = 1 + 2 * (coded is not None) + (1 + keep) * (mixed is not None)
+    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
+        size, read = packed_bytes(n, 1), 4 * count * (scales is not None)
+        moved = 4 * vectors * n, size, 4 * count, read
+        yield [launch("reduction", name, max(n, size, count), *moved)]
+
+
+@counted_as(_fold_launches)
+@primitive
+def fold_signs(
+    values: Tensor, cells: Cells, bits: Tensor, at: Column, *,
+    coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
+    factors: tuple[float, float, float, float] = NO_FACTORS, keep: bool = False,
+    norm: Norm = "mean_abs",
+) -> Tensor:  # fmt: skip
+    """Write the signs of values, plus what the last call lost, and return the scales; in one pass.
+
+    Parameters
+    ----------
+    values : flat float32 of the cells' table
+    cells : elements that share a scale
+    bits, at : uint8 that is written to; first byte of each tensor's ceil(n / 8)
+    coded : as `values`, the vector that was coded last (zeros at first); replaced by
+        values + coded - scale sign(coded)
+    scales : float32 `[cells]`, those that `coded` was coded with (zeros at first)
+    mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded in
+        the place of the values; with `keep`, mixed = m mixed + c values
+    norm : what the scales are
+
+    Returns
+    -------
+    float32 `[cells]`
+    """
+    table, count = cells.segments.table, cells.count
+    slots = -(-cells.segments.length // SUM_BLOCK) + count
+    sums = np.zeros(int(slots.sum()), dtype=np.float64)
     m, c, a, b = (np.float32(factor) for factor in factors)
     squares = norm == "rms"
-    in_parallel(
-        _coding, n, g, u, p, scales, length, m, c, a, b, keep, bits, sums, squares, grain=SUM_BLOCK
-    )
-    if not blocks:
-        return bits, _NONE
-    # Tile t and block b meet in sum t + b; between two blocks that end with a tile lies a zero.
-    starts, sizes = _ONLY_START, np.array([float(n)])
-    if blocks > 1:
-        numbers = np.arange(blocks)
-        starts = numbers * length // SUM_BLOCK + numbers
-        sizes = np.full(blocks, float(length))
-        sizes[-1] = n - (blocks - 1) * length
-    totals = np.add.reduceat(sums, starts)
-    means = np.sqrt(totals / sizes) if squares else totals / sizes
-    return bits, np.minimum(means, FLOAT32_MAX).astype(np.float32)
+    g = np.ascontiguousarray(array(values))
+    before = _NONE if scales is None else array(scales)
+    with written_to(bits, coded, mixed) as (out, p, u):
+        in_tiles(
+            _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
+            starts(slots), m, c, a, b, keep, out, at, sums, squares,
+        )  # fmt: skip
+    if not cells.total:
+        return values.new_empty(0)
+    # Block t and cell c meet in sum t + c; between two cells that end with a block lies a zero.
+    size = cells.size[cells.owner]
+    begins = starts(slots)[cells.owner] + cells.number * size // SUM_BLOCK + cells.number
+    totals = np.add.reduceat(sums, begins)
+    means = np.sqrt(totals / cells.length) if squares else totals / cells.length
+    return tensor(np.minimum(means, FLOAT32_MAX).astype(np.float32), values)
+
+
+@contextmanager
+def written_to(*targets: Tensor | None) -> Iterator[list[NDArray[Any]]]:
+    """`written_back` of each, an empty array for None."""
+    with ExitStack() as stack:
+        yield [_NONE if t is None else stack.enter_context(written_back(t)) for t in targets]
+
+
+@loop
+def _code_tiles(
+    start: int, stop: int, tiles: Any, g: Any, u: Any, p: Any, scales: Any, table: Any, cells: Any,
+    sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
+    sums: Any, squares: bool,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, n = table[t, 0], table[t, 1]
+        own = slice(begin, begin + n)
+        _coding(
+            first, last, g[own], u[own], p[own], scales[cells[t] :], sizes[t], m, c, a, b, keep,
+            bits[at[t] : at[t] + (n + 7) // 8], sums[slots[t] :], squares,
+        )  # fmt: skip
 
 
 @loop
@@ -209,47 +249,93 @@ def _sum_of_magnitudes(values: Any) -> float:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("one_bit.signs")
 def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """out += weight * scale * sign, in place.
+    """`add_scaled_signs` to a tensor alone, in blocks of `length` elements."""
+    _decode(out, bits, scales, length, weight, overwrite=False)
+
+
+@kernel("streaming", updates=("out",))
+def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
+    """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
+    _decode(out, bits, scales, length, weight, overwrite=True)
+
+
+def _decode(
+    out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, overwrite: bool
+) -> None:
+    n, count = out.numel(), scales.numel()
+    if bits.numel() != packed_bytes(n, 1):
+        raise damaged(f"{bits.numel()} bytes for {n} codes of 1 bits, not {packed_bytes(n, 1)}")
+    if length * count < n or (count - 1) * length >= n > 0:
+        raise damaged(f"{count} scales of {length} elements for {n}")
+    cells = Segments.alone(n).cells(max(1, length))
+    add_scaled_signs(out, cells, bits, ZERO, scales, weight, overwrite=overwrite)
+
+
+def _unfold_launches(
+    _: object, out: object, cells: Cells, bits: object, at: object, scales: object,
+    weight: object, *, overwrite: bool = False,
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    name = "signs.write_signs" if overwrite else "signs.add_signs"
+    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
+        size = packed_bytes(n, 1)
+        yield [launch("streaming", name, max(n, size, count), 8 * n, size, 4 * count)]
+
+
+@counted_as(_unfold_launches)
+@primitive
+def add_scaled_signs(
+    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
+    overwrite: bool = False,
+) -> None:  # fmt: skip
+    """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
 
     Parameters
     ----------
-    out : float32 `[n]`
-    bits : uint8 `[ceil(n / 8)]`
-    scales : float32 `[ceil(n / length)]`
-    length : elements of a block
+    out : flat float32 of the cells' table
+    cells : elements that share a scale
+    bits, at : uint8; first byte of each tensor's ceil(n / 8)
+    scales : float32 `[cells]`
     weight : a number
 
     Raises
     ------
     InputError
-        When the bits are not those of n elements, or a scale is not a finite number >= 0; what
+        When bits are set behind a tensor's last, or a scale is not a finite number >= 0; what
         kernels make of `out` is then worthless.
     """
-    _decode(out, bits, scales, length, weight, add=True)
-
-
-@kernel("streaming", updates=("out",))
-@on_device("one_bit.signs")
-def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
-    _decode(out, bits, scales, length, weight, add=False)
-
-
-def _decode(
-    out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
-) -> None:
-    n = out.numel()
-    check_packed(bits, n, 1)
-    factors = array(scales)
-    if length * factors.size < n or (factors.size - 1) * length >= n > 0:
-        raise InputError(f"damaged payload: {factors.size} scales of {length} elements for {n}")
-    if not ((factors >= 0) & (factors <= FLOAT32_MAX)).all():  # nor not-a-number
-        raise InputError("damaged payload: a scale is negative or not a finite number")
+    data, factors, n = array(bits), array(scales), cells.segments.length
+    uneven = np.flatnonzero(n % 8)
+    demand_signs(
+        stray=bool((data[(at + n // 8)[uneven]] >> (n % 8)[uneven].astype(np.uint8)).any()),
+        right=bool(((factors >= 0) & (factors <= FLOAT32_MAX)).all()),  # nor not-a-number
+    )
     factors = factors * np.float32(weight)
     with written_back(out) as target:
-        in_parallel(decoding, n, array(bits), factors, length, target, add, grain=SUM_BLOCK)
+        in_tiles(
+            _decode_tiles, cells.segments.tiles, data, at, factors, cells.segments.table,
+            cells.first, cells.size, target, not overwrite,
+        )  # fmt: skip
+
+
+def demand_signs(*, stray: bool, right: bool) -> None:
+    """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
+    if stray:
+        raise damaged("padding after the last code is not zero")
+    if not right:
+        raise damaged("a scale is negative or not a finite number")
+
+
+@loop
+def _decode_tiles(
+    start: int, stop: int, tiles: Any, bits: Any, at: Any, factors: Any, table: Any, cells: Any,
+    sizes: Any, out: Any, add: bool,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, n = table[t, 0], table[t, 1]
+        own = bits[at[t] : at[t] + (n + 7) // 8]
+        decoding(first, last, own, factors[cells[t] :], sizes[t], out[begin : begin + n], add)
 
 
 @loop

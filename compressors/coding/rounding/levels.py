@@ -22,27 +22,30 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.scans import (
     block_magnitudes,
     block_squares,
     greatest_magnitude,
     sum_of_squares,
 )
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     FLOAT32_MAX,
     SUM_BLOCK,
     array,
     in_parallel,
+    in_tiles,
     loop,
     partial_sums,
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import count_random, counted_as, drawn, kernel, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["max", "l2"]
 
@@ -53,8 +56,10 @@ CHUNK = 2048
 """Elements between the random numbers and the packed codes: a multiple of eight."""
 SHARED_OUT = 1 << 16
 """Elements of a thread's smallest part: they stay in the processor's cache."""
-_LARGE_BUCKET = 1 << 18
-"""Buckets from here on are summed up by several threads."""
+_LARGE_CELL = 1 << 18
+"""Cells from here on are summed up by several threads."""
+STRAY = 256
+"""In the place of a code: bits are set behind a tensor's last."""
 _NO_BOUND = np.float32(np.inf)
 _HALF = np.float32(2.0**-17)
 _UNIT = np.float32(2.0**-16)
@@ -80,27 +85,12 @@ def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
 
 
 @kernel("reduction")
-@on_device("rounding.levels")
 def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
-    """Maximum |v| or Euclidean norm of each bucket: float32 `[ceil(n / size)]`.
-
-    The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
-    NaN where a bucket holds one.
-    """
-    data = np.ascontiguousarray(array(values))
-    maximum = norm == "max"
-    norms = np.empty(bucket_count(data.size, size), dtype=np.float32)
-    if size >= _LARGE_BUCKET:
-        for bucket in range(norms.size):
-            norms[bucket] = _norm_of(data[bucket * size : (bucket + 1) * size], maximum)
-    else:
-        grain = bucket_grain(size)
-        in_parallel(_bucket_norms, data.size, data, size, maximum, norms, grain=grain)
-    return tensor(norms, values)
+    """`cell_norms` of a tensor alone, float32 `[n]`: float32 `[ceil(n / size)]`."""
+    return cell_norms(values, Segments.alone(values.numel()).cells(size), norm)
 
 
 @kernel("streaming")
-@on_device("rounding.levels")
 def encode_levels(
     values: Tensor,
     norms: Tensor,
@@ -111,34 +101,17 @@ def encode_levels(
     bits: int,
     bound: float = float(_NO_BOUND),
 ) -> Tensor:
-    """Codes q + s of randomly rounded elements, packed; in one pass.
-
-    Parameters
-    ----------
-    values : float32 `[n]`
-    norms : float32 `[ceil(n / size)]`; larger elements saturate at their bucket's norm
-    key : of the random bits (`random_key`)
-    size : bucket length
-    steps : s, 1 to 127
-    bits : of a code, 1 to 8; 8 leaves the codes as bytes
-    bound : elements are clipped to [-bound, bound] first
-
-    Returns
-    -------
-    uint8 `[ceil(n bits / 8)]`, laid out as `packing.pack_bits` does
-    """
-    data = np.ascontiguousarray(array(values))
-    out = np.empty(packed_bytes(data.size, bits), dtype=np.uint8)
-    count_random(data.size, 16)
-    in_parallel(
-        _encode, data.size, data, array(norms), key, size, np.float32(steps), np.float32(bound),
-        bits, out,
-    )  # fmt: skip
-    return tensor(out, values)
+    """`round_levels` of a tensor alone, float32 `[n]`: uint8 `[ceil(n bits / 8)]`."""
+    n = values.numel()
+    out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
+    count_random(n, 16)
+    cells, keys = Segments.alone(n).cells(size), np.array([key], dtype=np.uint64)
+    bounds = np.array([bound], dtype=np.float32)
+    round_levels(values, cells, norms, keys, out, ZERO, steps=steps, bits=bits, bounds=bounds)
+    return out
 
 
 @kernel("streaming", updates=("out",))
-@on_device("rounding.levels")
 def add_packed_levels(
     out: Tensor,
     packed: Tensor,
@@ -149,22 +122,12 @@ def add_packed_levels(
     bits: int,
     weight: float,
 ) -> None:
-    """out += weight * norm * q / s, in place: undoes `encode_levels` in one pass.
-
-    `out` is float32 `[n]`. Raises `InputError` when `packed` has another length, stray bits, or a
-    code above 2s; `out` is then worthless.
-    """
-    data = np.ascontiguousarray(array(packed))
-    n = out.numel()
-    check_packed(data, n, bits)
-    highest = np.zeros(-(-n // CHUNK), dtype=np.uint8)
-    with written_back(out) as target:
-        in_parallel(
-            _add, n, data, bits, array(norms), size, np.float32(steps),
-            np.float32(weight / steps), target, highest,
-        )  # fmt: skip
-    if (most := max(highest.tolist(), default=0)) > 2 * steps:
-        raise damaged(f"code {most} where levels end at {2 * steps}")
+    """`add_coded_levels` to a tensor alone; `InputError` also when `packed` has another length."""
+    n, expected = out.numel(), packed_bytes(out.numel(), bits)
+    if packed.numel() != expected:
+        raise damaged(f"{packed.numel()} bytes for {n} codes of {bits} bits, not {expected}")
+    cells = Segments.alone(n).cells(size)
+    add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
 
 
 def add_levels(
@@ -175,6 +138,118 @@ def add_levels(
     Raises `InputError` for a code above 2s.
     """
     add_packed_levels(out, codes, norms, size=size, steps=steps, bits=8, weight=weight)
+
+
+# --- primitives: all tensors of a bucket ---------------------------------------------------------
+
+
+def _norm_launches(
+    _: object, values: Tensor, cells: Cells, norm: Norm
+) -> Iterator[list[KernelCost]]:
+    for n, count in zip(cells.segments.length, cells.count, strict=True):
+        yield [launch("reduction", "levels.bucket_norms", max(n, count), 4 * n, 4 * count)]
+
+
+@counted_as(_norm_launches)
+@primitive
+def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
+    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`.
+
+    The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
+    NaN where a cell holds one.
+    """
+    data, table = np.ascontiguousarray(array(values)), cells.segments.table
+    maximum = norm == "max"
+    norms = np.empty(cells.total, dtype=np.float32)
+    long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
+    tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
+    in_tiles(_tile_norms, tiles, data, table, cells.size, cells.first, maximum, norms)
+    for t in np.flatnonzero(long):
+        (begin, n), size = table[t], cells.size[t]
+        for cell in range(cells.count[t]):
+            own = data[begin + cell * size : begin + min(n, (cell + 1) * size)]
+            norms[cells.first[t] + cell] = _norm_of(own, maximum)
+    return tensor(norms, values)
+
+
+def _rounding_launches(
+    _: object, values: Tensor, cells: Cells, norms: Tensor, keys: object, out: Tensor, at: object,
+    *, steps: int, bits: int, bounds: object = None,
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    name = "levels.encode_levels"
+    for n, count in zip(cells.segments.length, cells.count, strict=True):
+        size = packed_bytes(int(n), bits)
+        moved = launch("streaming", name, max(n, size, count), 4 * n, 4 * count, size)
+        yield [drawn(name, n, 16), moved]
+
+
+@counted_as(_rounding_launches)
+@primitive
+def round_levels(
+    values: Tensor, cells: Cells, norms: Tensor, keys: NDArray[np.uint64], out: Tensor, at: Column,
+    *, steps: int, bits: int, bounds: NDArray[np.float32] | None = None,
+) -> None:  # fmt: skip
+    """Round elements at random to levels, and write their codes q + s; in one pass.
+
+    Parameters
+    ----------
+    values : flat float32 of the cells' table
+    cells : elements that share a norm
+    norms : float32 `[cells]`; larger elements saturate at their cell's norm
+    keys : of each tensor's random bits (`random_key`)
+    out, at : uint8 that is written to; first byte of each tensor, whose ceil(n bits / 8) bytes are
+        laid out as `packing.pack_bits` does
+    steps : s, 1 to 127
+    bits : of a code, 1 to 8; 8 leaves the codes as bytes
+    bounds : elements of a tensor are clipped to [-bound, bound] first
+    """
+    data, table = np.ascontiguousarray(array(values)), cells.segments.table
+    if bounds is None:
+        bounds = np.full(len(table), _NO_BOUND)
+    with written_back(out) as codes:
+        in_tiles(
+            _tile_codes, cells.segments.tiles, data, table, array(norms), cells.first, cells.size,
+            keys, bounds, np.float32(steps), bits, codes, at,
+        )  # fmt: skip
+
+
+def _adding_launches(
+    _: object, out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: object,
+    *, steps: int, bits: int, weight: float,
+) -> Iterator[list[KernelCost]]:  # fmt: skip
+    for n, count in zip(cells.segments.length, cells.count, strict=True):
+        size = packed_bytes(int(n), bits)
+        name, most = "levels.add_packed_levels", max(n, size, count)
+        yield [launch("streaming", name, most, 8 * n, size, 4 * count)]
+
+
+@counted_as(_adding_launches)
+@primitive
+def add_coded_levels(
+    out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: Column,
+    *, steps: int, bits: int, weight: float,
+) -> None:  # fmt: skip
+    """out += weight * norm * q / s, in place: undoes `round_levels` in one pass.
+
+    `out` is a flat float32 of the cells' table, `packed` holds each tensor's codes from byte `at`
+    on. Raises `InputError` for stray bits, or a code above 2s; `out` is then worthless.
+    """
+    data, tiles = np.ascontiguousarray(array(packed)), cells.segments.tiles
+    highest = np.zeros(len(tiles), dtype=np.int64)
+    with written_back(out) as target:
+        in_tiles(
+            _add_tiles, tiles, data, at, cells.segments.table, array(norms), cells.first,
+            cells.size, np.float32(steps), np.float32(weight / steps), bits, target, highest,
+        )  # fmt: skip
+    demand_levels(int(highest.max(initial=0)), steps)
+
+
+def demand_levels(highest: int, steps: int) -> None:
+    """`InputError` for a code above 2s; `STRAY` stands for bits behind a tensor's last code."""
+    if highest >= STRAY:
+        raise damaged("padding after the last code is not zero")
+    if highest > 2 * steps:
+        raise damaged(f"code {highest} where levels end at {2 * steps}")
 
 
 # --- for loops, here and in other files ---------------------------------------------------------
@@ -316,18 +391,24 @@ def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> An
 
 
 @loop
-def _bucket_norms(start: int, stop: int, values: Any, size: int, maximum: bool, norms: Any) -> None:
+def _tile_norms(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, sizes: Any, cells: Any,
+    maximum: bool, norms: Any,
+) -> None:  # fmt: skip
     found = np.empty(1, dtype=np.uint32)
-    for first in range(start, stop, size):
-        part = values[first : min(first + size, stop)]
-        if maximum:
-            found[0] = greatest_magnitude(part)
-            norms[first // size] = found.view(np.float32)[0]
-        else:
-            total = 0.0
-            for at in range(0, part.size, SUM_BLOCK):
-                total += sum_of_squares(part[at : at + SUM_BLOCK])
-            norms[first // size] = _root(total)
+    for tile in range(start, stop):
+        t, start_of, stop_of = tiles[tile]
+        begin, size = table[t, 0], sizes[t]
+        for first in range(start_of, stop_of, size):
+            part = values[begin + first : begin + min(first + size, stop_of)]
+            if maximum:
+                found[0] = greatest_magnitude(part)
+                norms[cells[t] + first // size] = found.view(np.float32)[0]
+            else:
+                total = 0.0
+                for at in range(0, part.size, SUM_BLOCK):
+                    total += sum_of_squares(part[at : at + SUM_BLOCK])
+                norms[cells[t] + first // size] = _root(total)
 
 
 @loop
@@ -370,42 +451,58 @@ def round_bucket(
 
 
 @loop
-def _encode(
-    start: int, stop: int, values: Any, norms: Any, key: np.uint64, size: int, steps: np.float32,
-    bound: np.float32, bits: int, out: Any,
+def _tile_codes(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, norms: Any, cells: Any, sizes: Any,
+    keys: Any, bounds: Any, steps: np.float32, bits: int, out: Any, places: Any,
 ) -> None:  # fmt: skip
     words = np.empty(CHUNK // 4, dtype=np.uint64)
     fractions = words.view(np.uint16)
     codes = np.empty(CHUNK, dtype=np.uint8)
-    for first in range(start, stop, CHUNK):
-        last = min(first + CHUNK, stop)
-        length = last - first
-        random_fractions(key, first, words[: (length + 3) // 4])
-        at = first  # a chunk may hold several buckets, or lie within one
-        while at < last:
-            bucket = at // size
-            end = min((bucket + 1) * size, last)
-            here = slice(at - first, end - first)
-            round_bucket(values[at:end], norms[bucket], fractions[here], steps, bound, codes[here])
-            at = end
-        put_chunk(codes, length, bits, first, out)
+    for tile in range(start, stop):
+        t, start_of, stop_of = tiles[tile]
+        own = values[table[t, 0] : table[t, 0] + table[t, 1]]
+        size, norm, bound = sizes[t], norms[cells[t] :], bounds[t]
+        packed = out[places[t] : places[t] + (own.size * bits + 7) // 8]
+        for first in range(start_of, stop_of, CHUNK):
+            last = min(first + CHUNK, stop_of)
+            random_fractions(keys[t], first, words[: (last - first + 3) // 4])
+            at = first  # a chunk may hold several cells, or lie within one
+            while at < last:
+                cell = at // size
+                end = min((cell + 1) * size, last)
+                some = slice(at - first, end - first)
+                round_bucket(own[at:end], norm[cell], fractions[some], steps, bound, codes[some])
+                at = end
+            put_chunk(codes, last - first, bits, first, packed)
 
 
 @loop
-def _add(
-    start: int, stop: int, packed: Any, bits: int, norms: Any, size: int, steps: np.float32,
-    weight: np.float32, out: Any, highest: Any,
+def _add_tiles(
+    start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, norms: Any, cells: Any,
+    sizes: Any, steps: np.float32, weight: np.float32, bits: int, out: Any, highest: Any,
 ) -> None:  # fmt: skip
     codes = np.empty(CHUNK, dtype=np.uint8)
-    for first in range(start, stop, CHUNK):
-        last = min(first + CHUNK, stop)
-        highest[first // CHUNK] = get_chunk(packed, first, last - first, bits, codes)
-        at = first  # a chunk may hold several buckets, or lie within one
-        while at < last:
-            bucket = at // size
-            end = min((bucket + 1) * size, last)
-            _add_scaled(out[at:end], codes[at - first : end - first], steps, weight * norms[bucket])
-            at = end
+    for tile in range(start, stop):
+        t, start_of, stop_of = tiles[tile]
+        own = out[table[t, 0] : table[t, 0] + table[t, 1]]
+        packed = data[places[t] : places[t] + (own.size * bits + 7) // 8]
+        size, norm = sizes[t], norms[cells[t] :]
+        most = np.int64(0)
+        for first in range(start_of, stop_of, CHUNK):
+            last = min(first + CHUNK, stop_of)
+            most = max(most, np.int64(get_chunk(packed, first, last - first, bits, codes)))
+            at = first  # a chunk may hold several cells, or lie within one
+            while at < last:
+                cell = at // size
+                end = min((cell + 1) * size, last)
+                _add_scaled(
+                    own[at:end], codes[at - first : end - first], steps, weight * norm[cell]
+                )
+                at = end
+        used = own.size * bits % 8
+        if stop_of == own.size and used > 0 and packed[-1] >> np.uint8(used) > 0:
+            most = np.int64(STRAY)
+        highest[tile] = most
 
 
 @loop

@@ -32,7 +32,7 @@ from gcsim.errors import InputError, InternalError
 
 BLOCK = 4096
 """Elements that are marked together."""
-_NOTED = 512
+NOTED = 512
 """Places that a block has room for; a fuller block is searched again when it is taken."""
 _DENSE = 32
 """With more than one hit in so many elements, a block's places are found without branches."""
@@ -62,7 +62,7 @@ def new_marks(n: int, up: float | np.float32, down: float | np.float32 | None = 
         down=np.float32(-up if down is None else down),
         up=np.float32(up),
         counts=np.zeros(blocks, dtype=np.int64),
-        places=np.empty((blocks, _NOTED), dtype=np.uint16),
+        places=np.empty((blocks, NOTED), dtype=np.uint16),
     )
 
 
@@ -216,7 +216,7 @@ def _take(
             continue
         part = values[first : min(first + BLOCK, stop)]
         here = places[block]
-        if count >= _NOTED:  # too many to have been noted
+        if count >= NOTED:  # too many to have been noted
             mark_block(part, up, down, mask, words, found)
             here = found
         index, value = indices[at : at + count], taken[at : at + count]

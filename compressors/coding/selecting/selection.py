@@ -43,6 +43,12 @@ def count_kept(numel: int, ratio: float) -> int:
     return min(numel, max(1, round(numel * ratio)))
 
 
+def counts_kept(lengths: NDArray[np.int64], ratio: float) -> NDArray[np.int64]:
+    """`count_kept` of each tensor."""
+    counts = np.minimum(lengths, np.maximum(1, np.rint(lengths * ratio)))
+    return counts.astype(np.int64)
+
+
 def share_kept(numel: int, ratio: float) -> float:
     """k / n; 1 for an empty tensor, of which nothing is lost."""
     return count_kept(numel, ratio) / numel if numel else 1.0
@@ -95,7 +101,7 @@ def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tens
     if memory.device.type != "cpu":
         return take_largest(memory.add_(gradient), k)
     few = memory.numel() < WORTH_A_SAMPLE
-    if few or (up := _bound(k, array(memory), array(gradient))) is None:
+    if few or (up := bound(k, array(memory), array(gradient))) is None:
         return take_largest(memory.add_(gradient), k)
     return take_largest(memory, k, add_and_mark(memory, gradient, up))
 
@@ -118,11 +124,11 @@ def take_largest(
             values.index_fill_(0, indices, 0.0)
         return indices, taken
     data = array(values)
-    if marks is None and (up := _bound(k, data)) is not None:
+    if marks is None and (up := bound(k, data)) is not None:
         marks = mark(values, up)
-    found, kept = _chosen(data, k, marks)
+    found, kept = chosen_among(data, k, marks)
     if clear:
-        in_parallel(_clear, found.size, data, found)
+        in_parallel(clear_at, found.size, data, found)
     return tensor(found, values), tensor(kept, values)
 
 
@@ -138,29 +144,33 @@ def kth_magnitude(values: Tensor, k: int) -> float:
     return float(_kth(array(values), k))
 
 
-def check_k(n: int, k: int) -> None:
-    """`InternalError` unless k of n elements can be selected."""
-    if not 0 <= k <= n:
+def check_k(n: Any, k: Any) -> None:
+    """`InternalError` unless k of n elements can be selected; numbers or columns."""
+    if np.any((k < 0) | (k > n)):
         raise InternalError(f"cannot select {k} of {n} elements")
 
 
-def _bound(k: int, *terms: NDArray[np.float32]) -> np.float32 | None:
+def stride_of(n: int, k: int) -> int:
+    """Distance of the samples that bound the k-th largest of n; 0 when a sample does not pay."""
+    stride = min(SAMPLE_STRIDE, (k // 16) | 1)
+    pays = n >= WORTH_A_SAMPLE and stride >= 3 and safe_rank(k / stride) <= -(-n // stride)
+    return stride if pays else 0
+
+
+def bound(k: int, *terms: NDArray[np.float32]) -> np.float32 | None:
     """A threshold that a little more than k elements of the sum of `terms` most likely pass.
 
     Below the k-th largest with six standard deviations; None when a sample does not pay.
     """
-    n = terms[0].size
-    stride = min(SAMPLE_STRIDE, (k // 16) | 1)
-    if n < WORTH_A_SAMPLE or stride < 3:
+    stride = stride_of(terms[0].size, k)
+    if not stride:
         return None
     with np.errstate(over="ignore"):
         sample = sum((term[::stride] for term in terms[1:]), start=terms[0][::stride])
-    expected = k / stride
-    rank = safe_rank(expected)
-    return None if rank > sample.size else _kth(np.ascontiguousarray(sample), rank)
+    return _kth(np.ascontiguousarray(sample), safe_rank(k / stride))
 
 
-def _chosen(
+def chosen_among(
     values: NDArray[np.float32], k: int, marks: Marks | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """(indices, values) of the k largest, from the marked ones if those are k to 4 k."""
@@ -250,7 +260,8 @@ def _largest_on_device(values: Tensor, k: int) -> Tensor:
 
 
 @loop
-def _clear(start: int, stop: int, values: Any, indices: Any) -> None:
+def clear_at(start: int, stop: int, values: Any, indices: Any) -> None:
+    """Set elements to zero."""
     part = indices[start:stop]
     for i in range(part.size):
         values[part[i]] = np.float32(0)

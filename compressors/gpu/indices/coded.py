@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.indices import coded as loops
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     demand,
@@ -35,6 +36,8 @@ from gcsim.compressors.gpu.integers.packing import unpacked
 from gcsim.compressors.gpu.parts import put, spread, starts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InternalError
 
 
@@ -80,6 +83,29 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
 
 
 # --- many tensors: so many indices of each, within it, one tensor's behind the other's ------------
+
+
+@kernel_of(loops.coded_positions)
+def _coded_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    sizes, bodies = np.zeros_like(k), []
+    for coder in np.unique(coders):  # the tensors of each together
+        rows = np.flatnonzero(coders == coder)
+        own = indices
+        if len(rows) < len(k):
+            parts = indices.split(k.tolist())
+            own = torch.cat([parts[row] for row in rows])
+        given = k[rows].tolist(), segments.length[rows].tolist()
+        body, many = coded_positions(own, *given, Coder(coder))
+        sizes[rows] = many
+        bodies.append((body, rows))
+    if len(bodies) == 1:
+        return bodies[0][0], sizes
+    out, places = indices.new_empty(int(sizes.sum()), dtype=torch.uint8), np.cumsum(sizes) - sizes
+    for body, rows in bodies:
+        put(out, body, sizes[rows].tolist(), places[rows].tolist())
+    return out, sizes
 
 
 def coded_positions(

@@ -13,19 +13,13 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, choose_coder
-from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
-from gcsim.compressors.coding.rounding.levels import MAX_STEPS
-from gcsim.compressors.coding.selecting.selection import count_kept
-from gcsim.compressors.coding.sparse import HALF, ValueFormat, travelling
+from gcsim.compressors.coding.sparse import sparse_message
 from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
-from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
-from gcsim.compressors.gpu.integers.packing import combined, separated
 from gcsim.compressors.gpu.layouts import (
     alike,
     as_long,
@@ -43,161 +37,18 @@ from gcsim.compressors.gpu.one_bit.binary import (
     put_bits_above,
     put_random_bits,
 )
-from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts, means_of
-from gcsim.compressors.gpu.parts import put, spread, starts
-from gcsim.compressors.gpu.reductions import Buckets, magnitudes_and_spreads
-from gcsim.compressors.gpu.rounding.level_codes import coded_levels, levels_of
-from gcsim.compressors.gpu.rounding.levels import add_parts, encode_parts, norms_of
+from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts
+from gcsim.compressors.gpu.parts import put, starts
+from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.selecting.selection import (
     select,
-    take_largest_of,
 )
-from gcsim.compressors.gpu.selecting.sparse import add_at_parts
-from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.quantization.one_bit.scaled_sign import block_length
-from gcsim.compressors.quantization.rounding.qsgd import CODECS, CODINGS, code_bits
-from gcsim.compressors.quantization.rounding.terngrad import BASE3, TWO_BIT, clipping
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 """What a twin returns that leaves the call to the loop."""
-
-
-# --- levels -----------------------------------------------------------------------------------
-
-
-def qsgd(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: Any) -> Tensor:
-    """See `qsgd.encoded`. Of Elias codes the host waits for how long they are."""
-    elements, begins = tensors_of(layout)
-    steps, fixed = chosen.steps, _fixed_width(chosen.coding, chosen.steps)
-    sizes = [chosen.bucket or max(1, n) for n in elements]
-    buckets = Buckets(elements=elements, begins=begins, sizes=sizes)
-    heads = [4 * count for count in buckets.counts]
-    norms = norms_of(gradient, buckets, chosen.norm)
-
-    def encode(out: Tensor, places: list[int], bits: int) -> None:
-        encode_parts(
-            gradient, norms, out, elements, begins, starts(buckets.counts), places, sizes=sizes,
-            keys=keys, bounds=[np.inf] * len(elements), steps=steps, bits=bits,
-        )  # fmt: skip
-
-    body, sent = norms.new_empty(0), elements
-    if fixed:
-        tails = [packed_bytes(n, code_bits(steps)) for n in elements]
-    else:
-        codes = gradient.new_empty(sum(elements), dtype=torch.uint8)
-        encode(codes, starts(elements), 8)
-        body, tails, sent = coded_levels(codes, elements, steps, chosen.coding)
-    lengths = sums(heads, tails)
-    message, bodies = begun(
-        gradient, CODECS[chosen.coding], elements, lengths, flags=steps,
-        params=chosen.bucket or 0, nonzero=sent,
-    )  # fmt: skip
-    put(message, norms.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    if fixed:
-        encode(message, places, code_bits(steps))
-    else:
-        put(message, body, tails, places)
-    seal(message, lengths)
-    return message
-
-
-def add_qsgd(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `qsgd.add_decoded`."""
-    frames = alike(message, layout, CODINGS)
-    if not frames or not 1 <= frames[0].flags <= MAX_STEPS:
-        return _NOT_HERE
-    coding, steps = CODINGS[frames[0].codec], frames[0].flags
-    elements, begins = tensors_of(layout)
-    sizes = [frame.params or max(1, frame.numel) for frame in frames]
-    counts = Buckets(elements=elements, begins=begins, sizes=sizes).counts
-    heads = [4 * count for count in counts]
-    tails = [frame.body.numel() - head for frame, head in zip(frames, heads, strict=True)]
-    if min(tails) < 0:
-        return _NOT_HERE
-    codes, places, bits = message, places_in(message, frames, heads), 8
-    if _fixed_width(coding, steps):
-        bits = code_bits(steps)
-        if tails != [packed_bytes(n, bits) for n in elements]:
-            return _NOT_HERE
-    else:
-        parts = [frame.body[head:] for frame, head in zip(frames, heads, strict=True)]
-        sent = [frame.nonzero for frame in frames]
-        found = levels_of(torch.cat(parts), tails, elements, sent, steps, coding)
-        if found is None:
-            return _NOT_HERE
-        codes, places = found, starts(elements)
-    most = add_parts(
-        out, codes, floats_in(frames, heads), elements, begins, starts(counts), places, sizes=sizes,
-        steps=steps, bits=bits, weight=weight,
-    )  # fmt: skip
-    return None if most <= 2 * steps else _NOT_HERE
-
-
-def _fixed_width(coding: str, steps: int) -> bool:
-    """Whether codes are packed as they are: so are digits of most bases."""
-    return coding == "fixed" or (coding == "digits" and group_of(2 * steps + 1)[0] == 1)
-
-
-def bounds_and_scalars(
-    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Any
-) -> list[tuple[float, float]]:
-    """See `terngrad.bounds_and_scalars`."""
-    found = magnitudes_and_spreads(gradient.contiguous(), *tensors_of(layout))
-    return [clipping(largest, spread, clip, scalar) for largest, spread in found]
-
-
-def terngrad(
-    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
-    scalars: Tensor, two_bit: bool,
-) -> Tensor:  # fmt: skip
-    """See `terngrad.encoded`."""
-    elements, begins = tensors_of(layout)
-    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
-    message, bodies = begun(
-        gradient, Codec.TERNGRAD, elements, lengths, flags=TWO_BIT if two_bit else BASE3
-    )
-    heads, which = [4] * len(elements), list(range(len(elements)))
-    put(message, scalars.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    codes = message if two_bit else gradient.new_empty(gradient.numel(), dtype=torch.uint8)
-    encode_parts(
-        gradient.contiguous(), scalars, codes, elements, begins, which,
-        places if two_bit else begins, sizes=[max(1, n) for n in elements], keys=keys,
-        bounds=bounds, steps=1, bits=2 if two_bit else 8,
-    )  # fmt: skip
-    if not two_bit:
-        combined(codes, message, elements, begins, places, 3)
-    seal(message, lengths)
-    return message
-
-
-def add_terngrad(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `terngrad.add_decoded`."""
-    frames = alike(message, layout, Codec.TERNGRAD)
-    elements, begins = tensors_of(layout)
-    if not frames or frames[0].flags not in (TWO_BIT, BASE3):
-        return _NOT_HERE
-    two_bit = frames[0].flags == TWO_BIT
-    lengths = [4 + (packed_bytes(n, 2) if two_bit else digit_bytes(n, 3)) for n in elements]
-    if not as_long(frames, lengths):
-        return _NOT_HERE
-    heads, which = [4] * len(elements), list(range(len(elements)))
-    places = places_in(message, frames, heads)
-    codes = message
-    if not two_bit:
-        codes = message.new_empty(out.numel())
-        largest, stray = separated(message, codes, elements, begins, places, 3)
-        if largest >= 3**5 or stray:
-            return _NOT_HERE
-    most = add_parts(
-        out, codes, floats_in(frames, heads), elements, begins, which,
-        places if two_bit else begins, sizes=[max(1, n) for n in elements], steps=1,
-        bits=2 if two_bit else 8, weight=weight,
-    )  # fmt: skip
-    return None if most <= 2 else _NOT_HERE
 
 
 # --- powers of two ----------------------------------------------------------------------------
@@ -253,60 +104,6 @@ def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
     return _NOT_HERE if stray else None
 
 
-def scaled_signs(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
-    """See `scaled_sign.encode`."""
-    buckets = _blocks(layout, most)
-    return _scaled(vector, buckets)[0]
-
-
-def remembered_signs(
-    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
-    momentum: Tensor | None, decay: float,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-    """See `scaled_sign.remembered`."""
-    buckets = _blocks(layout, most)
-    memory: dict[str, Any] = {"coded": coded, "scales": torch.cat(scales)}
-    if momentum is not None:
-        memory |= {"mixed": momentum, "factors": (decay, 1.0, 1.0, decay), "keep": True}
-    message, now = _scaled(values, buckets, **memory)
-    return message, list(now.split(buckets.counts))
-
-
-def _scaled(values: Tensor, buckets: Buckets, **memory: Any) -> tuple[Tensor, Tensor]:
-    """(the message; the scales of all blocks)."""
-    heads = [4 * count for count in buckets.counts]
-    lengths = sums(heads, [packed_bytes(n, 1) for n in buckets.elements])
-    message, bodies = begun(values, Codec.SIGN_BLOCK, buckets.elements, lengths)
-    fold_parts(values.contiguous(), message, buckets, sums(bodies, heads), **memory)
-    scales = means_of(memory.get("coded", values), buckets, "mean_abs")
-    put(message, scales.view(torch.uint8), heads, bodies)
-    seal(message, lengths)
-    return message, scales
-
-
-def add_scaled_signs(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
-) -> Any:
-    """See `scaled_sign.add_decoded`."""
-    frames = alike(message, layout, Codec.SIGN_BLOCK)
-    elements, begins = tensors_of(layout)
-    heads = [f.body.numel() - packed_bytes(f.numel, 1) for f in frames]
-    counts = [head // 4 for head in heads]
-    fits = [
-        min(n, 1) <= count <= n and head == 4 * count
-        for n, count, head in zip(elements, counts, heads, strict=False)
-    ]
-    lengths = [-(-n // count) if count else 1 for n, count in zip(elements, counts, strict=False)]
-    whole = [(count - 1) * s < n for n, s, count in zip(elements, lengths, counts, strict=False)]
-    if not frames or not all(fits) or not all(whole):
-        return _NOT_HERE
-    stray, right = decode_parts(
-        out, message, floats_in(frames, heads), elements, begins, places_in(message, frames, heads),
-        starts(counts), lengths, weight=weight, add=not overwrite,
-    )  # fmt: skip
-    return None if right and not stray else _NOT_HERE
-
-
 def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
     """See `onebit_adam.chunk_frames`."""
     size = chunk // 8
@@ -320,12 +117,6 @@ def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Te
     put(message, bodies.view(-1), lengths, places)
     seal(message, lengths)
     return list(message.split(HEADER_BYTES + 4 + size))
-
-
-def _blocks(layout: BucketLayout, most: int | None) -> Buckets:
-    elements, begins = tensors_of(layout)
-    sizes = [max(1, block_length(n, most)) for n in elements]
-    return Buckets(elements=elements, begins=begins, sizes=sizes)
 
 
 def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
@@ -448,21 +239,6 @@ def add_symmetric(message: Tensor, layout: BucketLayout, out: Tensor, weight: fl
 # --- values and indices -----------------------------------------------------------------------
 
 
-def largest(
-    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any
-) -> tuple[Tensor, bool]:
-    """See `topk.encoded`."""
-    source, added = (gradient, None) if residual is None else (residual, gradient.contiguous())
-    elements, begins = tensors_of(layout)
-    sent = [count_kept(n, chosen.ratio) for n in elements]
-    found = take_largest_of(
-        source.contiguous(), elements, begins, sent, clear=residual is not None, added=added
-    )
-    coders = coders_of(chosen.indices, elements, sent)
-    message = sparse_message(residual, layout, sent, *found, chosen.values, coders)
-    return message, all(coder.fixed_length for coder in coders)
-
-
 def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
     """See `threshold.encoded`. The host waits for how many pass of each tensor."""
     source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
@@ -470,70 +246,7 @@ def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chose
     limits = [just_above(chosen.threshold)] * len(elements)
     clear = residual is not None
     indices, values, sent = select(source, added, elements, begins, limits, clear=clear)
-    coders = coders_of(chosen.indices, elements, sent)
-    return sparse_message(residual, layout, sent, indices, values, chosen.values, coders)
-
-
-def coders_of(coding: IndexCoding, elements: list[int], sent: list[int]) -> list[Coder]:
-    """How the indices of each tensor travel."""
-    return [choose_coder(coding, n, k) for n, k in zip(elements, sent, strict=True)]
-
-
-def sparse_message(
-    residual: Tensor | None, layout: BucketLayout, sent: list[int], indices: Tensor,
-    values: Tensor, values_as: ValueFormat, coders: list[Coder],
-) -> Tensor:  # fmt: skip
-    """The message; what float16 rounds off goes back to the residual, if there is one."""
-    elements, begins = tensors_of(layout)
-    travels = travelling(values, values_as)
-    if residual is not None and travels.dtype != values.dtype:
-        owners = spread(there(begins, indices.device), sent)
-        residual.index_copy_(0, indices + owners, values - travels.float())
-    size = travels.element_size()
-    heads, tails = [size * k for k in sent], [0] * len(sent)
-    coded = []
-    for coder in sorted(set(coders)):  # the tensors of each together
-        own = [number for number, one in enumerate(coders) if one is coder]
-        some = [sent[number] for number in own]
-        mine = indices
-        if len(own) < len(sent):
-            parts = indices.split(sent)
-            mine = torch.cat([parts[number] for number in own])
-        body, sizes = coded_positions(mine, some, [elements[number] for number in own], coder)
-        for number, length in zip(own, sizes, strict=True):
-            tails[number] = length
-        coded.append((body, sizes, own))
-    flags = [int(coder) | (HALF if size == 2 else 0) for coder in coders]
-    lengths = sums(heads, tails)
-    message, bodies = begun(values, Codec.SPARSE, elements, lengths, flags=flags, nonzero=sent)
-    put(message, travels.view(torch.uint8), heads, bodies)
-    places = sums(bodies, heads)
-    for body, sizes, own in coded:
-        put(message, body, sizes, [places[number] for number in own])
-    seal(message, lengths)
-    return message
-
-
-def add_sparse(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `sparse.add_message`."""
-    frames = [frame for _, frame in frames_of(message, layout, Codec.SPARSE)]
-    elements, begins = tensors_of(layout)
-    found = []
-    for flags in sorted({frame.flags for frame in frames}):  # the tensors of each coder together
-        own = [number for number, frame in enumerate(frames) if frame.flags == flags]
-        size = 2 if flags & HALF else 4
-        some = [frames[number] for number in own]
-        sent = [frame.nonzero for frame in some]
-        if any(frame.body.numel() < size * frame.nonzero for frame in some):
-            return _NOT_HERE
-        values = torch.cat([frame.body[: size * frame.nonzero] for frame in some])
-        body = torch.cat([frame.body[size * frame.nonzero :] for frame in some])
-        sizes = [frame.body.numel() - size * frame.nonzero for frame in some]
-        lengths = [elements[number] for number in own]
-        positions = positions_of(body, sizes, sent, lengths, flags & 0xF)
-        if positions is None or flags & ~(0xF | HALF):
-            return _NOT_HERE
-        numbers = values.view(torch.float16 if size == 2 else torch.float32).float()
-        found.append((positions, numbers, sent, [begins[number] for number in own], lengths))
-    right = [add_at_parts(out, *each, weight=weight) for each in found]
-    return None if all(right) else _NOT_HERE
+    return sparse_message(
+        Segments.of(layout), np.array(sent), indices, values, values_as=chosen.values,
+        coding=chosen.indices, memory=residual,
+    )[0]  # fmt: skip

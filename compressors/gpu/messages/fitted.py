@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.sparse import sparse_message
 from gcsim.compressors.gpu.layouts import tensors_of
-from gcsim.compressors.gpu.messages.buckets import coders_of, sparse_message
 from gcsim.compressors.gpu.reductions import magnitudes_of
 from gcsim.compressors.gpu.selecting.selection import select, take_largest_of
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.magnitude_fits import of_sums
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
@@ -61,5 +64,7 @@ def encoded(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, met
         sent = [int(number in missing) or k for number, k in enumerate(sent)]
     for piece, k in zip(layout.slices, sent, strict=True):
         method.adapt(piece, k)
-    coders = coders_of(chosen.indices, elements, sent)
-    return sparse_message(residual, layout, sent, indices, values, chosen.values, coders)
+    return sparse_message(
+        Segments.of(layout), np.array(sent), indices, values, values_as=chosen.values,
+        coding=chosen.indices, memory=residual,
+    )[0]  # fmt: skip

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.selecting.selection import count_kept
-from gcsim.compressors.coding.sparse import travelling
+from gcsim.compressors.coding.sparse import sparse_message, travelling
 from gcsim.compressors.gpu.layouts import tensors_of
-from gcsim.compressors.gpu.messages.buckets import coders_of, sparse_message
 from gcsim.compressors.gpu.methods.momentum import _next_velocity, add_momentum_to
 from gcsim.compressors.gpu.parts import by_part, spread, starts
 from gcsim.compressors.gpu.selecting.selection import (
@@ -25,6 +26,7 @@ from gcsim.compressors.gpu.selecting.selection import (
 )
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_size.dgc import ROUNDS, UPPER
 
 
@@ -74,8 +76,10 @@ def encoded(gradients: list[Tensor], layout: BucketLayout, step: int, method: An
         u[places] = 0.0
     for state, whole in zip(states, (u, v), strict=True):
         torch._foreach_copy_(list(state), list(whole.split(elements)))
-    coders = coders_of(chosen.indices, elements, sent)
-    return sparse_message(None, layout, sent, indices, values, chosen.values, coders)
+    return sparse_message(
+        Segments.behind(elements), np.array(sent), indices, values, values_as=chosen.values,
+        coding=chosen.indices,
+    )[0]  # fmt: skip
 
 
 def _sampled(

@@ -21,7 +21,7 @@ from gcsim.compressors.gpu.methods.variance import find_parts, send, words_of_po
 from gcsim.compressors.gpu.parts import put, spread
 from gcsim.compressors.gpu.reductions import MAGNITUDE, Buckets, bucket_totals
 from gcsim.compressors.gpu.selecting.selection import select
-from gcsim.compressors.gpu.selecting.sparse import add_at_parts
+from gcsim.compressors.gpu.sparse import add_at_parts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above

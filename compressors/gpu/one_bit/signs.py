@@ -12,7 +12,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, Buckets, bucket_totals
@@ -29,61 +29,38 @@ from gcsim.compressors.gpu.words import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
-from gcsim.errors import InputError
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Cells, Column
 
 
-def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tuple[Tensor, Tensor]:
-    """See `signs.scaled_sign_bits`."""
-    return _code(values, length, norm)
-
-
-def fold(
-    values: Tensor, coded: Tensor, scales: Tensor, length: int, norm: Norm = "mean_abs"
-) -> tuple[Tensor, Tensor]:
-    """See `signs.fold`."""
-    return _code(values, length, norm, coded=coded, scales=scales)
-
-
-def fold_nesterov(
-    values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
-) -> tuple[Tensor, Tensor]:
-    """See `signs.fold_nesterov`."""
-    factors = decay, 1.0, 1.0, decay
-    return _code(
-        values, length, "mean_abs", coded=coded, scales=scales, mixed=momentum, factors=factors,
-        keep=True,
-    )  # fmt: skip
-
-
-def fold_average(
-    values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float, norm: Norm
-) -> tuple[Tensor, Tensor]:
-    """See `signs.fold_average`."""
-    factors = decay, 1.0 - decay, 0.0, 1.0
-    return _code(
-        values, values.numel(), norm, coded=coded, scales=scales, mixed=average, factors=factors
-    )
-
-
-def _code(
-    values: Tensor,
-    length: int,
-    norm: Norm,
-    *,
-    coded: Tensor | None = None,
-    scales: Tensor | None = None,
-    mixed: Tensor | None = None,
-    factors: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
-    keep: bool = False,
-) -> tuple[Tensor, Tensor]:
-    n, data = values.numel(), values.contiguous()
-    bits = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    buckets = Buckets.of_one(values, length)
+@kernel_of(loops.fold_signs)
+def fold_signs(
+    values: Tensor, cells: Cells, bits: Tensor, at: Column, *,
+    coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
+    factors: tuple[float, float, float, float] = loops.NO_FACTORS, keep: bool = False,
+    norm: Norm = "mean_abs",
+) -> Tensor:  # fmt: skip
+    """Sums for the scales may differ as `reductions.py` says."""
+    data, buckets = values.contiguous(), Buckets.of(cells)
     fold_parts(
-        data, bits, buckets, [0], coded=coded, scales=scales, mixed=mixed, factors=factors,
+        data, bits, buckets, at.tolist(), coded=coded, scales=scales, mixed=mixed, factors=factors,
         keep=keep,
     )  # fmt: skip
-    return bits, means_of(data if coded is None else coded, buckets, norm)
+    return means_of(data if coded is None else coded, buckets, norm)
+
+
+@kernel_of(loops.add_scaled_signs)
+def add_scaled_signs(
+    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
+    overwrite: bool = False,
+) -> None:  # fmt: skip
+    """The host waits once."""
+    rows = cells.segments.length.tolist(), cells.segments.begin.tolist(), at.tolist()
+    stray, right = decode_parts(
+        out, bits.contiguous(), scales, *rows, cells.first.tolist(), cells.size.tolist(),
+        weight=weight, add=not overwrite,
+    )  # fmt: skip
+    loops.demand_signs(stray=stray, right=right)
 
 
 def fold_parts(
@@ -120,39 +97,12 @@ def means_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
     return means.clamp(max=FLOAT32_MAX).float()
 
 
-def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """See `signs.add_signs`."""
-    _decode(out, bits, scales, length, weight, add=True)
-
-
-def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """See `signs.write_signs`."""
-    _decode(out, bits, scales, length, weight, add=False)
-
-
-def _decode(
-    out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, add: bool
-) -> None:
-    n, expected = out.numel(), packed_bytes(out.numel(), 1)
-    if bits.numel() != expected:
-        raise damaged(f"{bits.numel()} bytes for {n} codes of 1 bits, not {expected}")
-    if length * scales.numel() < n or (scales.numel() - 1) * length >= n > 0:
-        raise InputError(f"damaged payload: {scales.numel()} scales of {length} elements for {n}")
-    stray, right = decode_parts(
-        out, bits.contiguous(), scales, [n], [0], [0], [0], [length], weight=weight, add=add
-    )
-    if stray:
-        raise damaged("padding after the last code is not zero")
-    if not right:
-        raise InputError("damaged payload: a scale is negative or not a finite number")
-
-
 def decode_parts(
     out: Tensor, packed: Tensor, scales: Tensor, elements: Sequence[int], begins: Sequence[int],
     places: Sequence[int], scale_begins: Sequence[int], lengths: Sequence[int], *, weight: float,
     add: bool,
 ) -> tuple[bool, bool]:  # fmt: skip
-    """`add_signs` (or `write_signs`) of many tensors: where each, its bits and scales begin.
+    """`add_scaled_signs` of many tensors: where each, its bits and scales begin.
 
     (whether bits are set behind a tensor's last, whether all scales are finite and not negative):
     one wait.

@@ -1,16 +1,18 @@
 """How do levels of many tensors become digits or Elias codes on a GPU, and back?
 
-What `qsgd.py` makes of the codes of a tensor, here of those of many, one tensor's behind the
-other's. Who reads is not told what is wrong: that is left to reading one by one.
+The kernels of `coding/rounding/level_codes.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gcsim.compressors.coding.frame import from_bytes
 from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.rounding import level_codes as loops
 from gcsim.compressors.gpu.indices.coded import fields, fixed_codes
 from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
@@ -27,18 +29,19 @@ from gcsim.compressors.gpu.integers.packing import combined, separated
 from gcsim.compressors.gpu.parts import spread, starts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments
 
 
+@kernel_of(loops.coded_levels)
 def coded_levels(
-    codes: Tensor, elements: Sequence[int], steps: int, coding: str
-) -> tuple[Tensor, list[int], list[int]]:
-    """(bodies, one behind the other, uint8; bytes of each; elements of each that travel).
-
-    `codes`: q + s, uint8. `coding`: "digits" of a base of which some make a group, "elias_dense"
-    or "elias_sparse". For Elias codes the host waits twice at most.
-    """
+    codes: Tensor, segments: Segments, steps: int, coding: loops.LevelCoding
+) -> loops.Coded:
+    """For Elias codes the host waits twice at most."""
+    elements = segments.length.tolist()
     if coding == "digits":
-        return *coded_digits(codes, elements, 2 * steps + 1), list(elements)
+        body, many = coded_digits(codes, elements, 2 * steps + 1)
+        return body, np.array(many), segments.length
     tensors = torch.arange(len(elements), device=codes.device)
     owner = spread(tensors, elements)
     travels = torch.ones_like(owner)
@@ -56,8 +59,21 @@ def coded_levels(
         travels = torch.ones_like(owner)
     begins, sizes = sections(lengths, owner, len(elements))
     sent = torch.zeros_like(sizes).index_add_(0, owner, travels)
-    found, counts = torch.stack((sizes, sent)).tolist()
-    return gathered(words, begins, sum(found)), found, counts
+    found, counts = np.array(torch.stack((sizes, sent)).tolist(), dtype=np.int64)
+    return gathered(words, begins, int(found.sum())), found, counts
+
+
+@kernel_of(loops.decoded_levels)
+def decoded_levels(
+    body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int,
+    coding: loops.LevelCoding,
+) -> Tensor:  # fmt: skip
+    """What cannot be read is read tensor by tensor, which says what is wrong."""
+    given = sizes.tolist(), segments.length.tolist(), sent.tolist()
+    found = levels_of(body, *given, steps, coding)
+    return (
+        loops.each_decoded(body, sizes, segments, sent, steps, coding) if found is None else found
+    )
 
 
 def levels_of(
@@ -91,6 +107,8 @@ def coded_digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Ten
     """(bodies of `digits.pack_digits`, one behind the other; bytes of each)."""
     size, bits = group_of(base)
     planes = [-(-n // size) for n in elements]
+    if size == 1:
+        return fixed_codes(codes.long(), planes, [bits] * len(planes))
     sizes = [packed_bytes(plane, bits) for plane in planes]
     dtype = torch.int16 if bits == 16 else torch.uint8
     groups = codes.new_empty(sum(planes), dtype=dtype)
@@ -116,6 +134,8 @@ def digits_in(
         if not bool(intact):
             return None
         groups = found.to(torch.uint8)
+    if size == 1:
+        return groups
     codes = body.new_empty(sum(elements))
     largest, stray = separated(groups, codes, elements, starts(elements), starts(planes), base)
     return codes if largest < base**size and not stray else None

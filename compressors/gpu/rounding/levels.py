@@ -1,19 +1,20 @@
-"""How is a vector rounded at random to levels on a GPU? Twins of `coding/rounding/levels.py`.
+"""Random rounding to levels on a GPU: the kernels of `coding/rounding/levels.py`.
 
 Values, norms and random bits become packed codes in one kernel, as in the loop's one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import Norm
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, Buckets, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
@@ -25,106 +26,56 @@ from gcsim.compressors.gpu.words import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
-from gcsim.compressors.meter import count_random
-
-_STRAY = 256
-"""In the place of a code: bits are set behind the last."""
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Cells, Column
 
 
-def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
-    """See `levels.bucket_norms`; Euclidean norms may differ as `reductions.py` says."""
-    return norms_of(values, Buckets.of_one(values, size), norm)
-
-
-def norms_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
-    """`bucket_norms` of many tensors, one behind the other: float32 `[buckets of all]`."""
+@kernel_of(loops.cell_norms)
+def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
+    """Euclidean norms may differ as `reductions.py` says."""
+    buckets = Buckets.of(cells)
     if norm == "max":
         return bucket_totals(values, buckets, MAGNITUDE).view(torch.float32)
     root = bucket_totals(values, buckets, SQUARES).sqrt()
     return torch.where(root.isfinite(), root.clamp(max=FLOAT32_MAX), root).float()
 
 
-def encode_levels(
-    values: Tensor,
-    norms: Tensor,
-    key: np.uint64,
-    *,
-    size: int,
-    steps: int,
-    bits: int,
-    bound: float = float("inf"),
-) -> Tensor:
-    """See `levels.encode_levels`."""
-    n = values.numel()
-    out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
-    encode_parts(
-        values.contiguous(), norms, out, [n], [0], [0], [0],
-        sizes=[size], keys=[key], bounds=[bound], steps=steps, bits=bits,
-    )  # fmt: skip
-    return out
-
-
-def encode_parts(
-    values: Tensor, norms: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
-    norm_begins: Sequence[int], places: Sequence[int], *, sizes: Sequence[int],
-    keys: Sequence[np.uint64], bounds: Sequence[float], steps: int, bits: int,
+@kernel_of(loops.round_levels)
+def round_levels(
+    values: Tensor, cells: Cells, norms: Tensor, keys: NDArray[np.uint64], out: Tensor, at: Column,
+    *, steps: int, bits: int, bounds: NDArray[np.float32] | None = None,
 ) -> None:  # fmt: skip
-    """`encode_levels` of many tensors: where each and its norms begin, where its bytes go."""
-    count_random(sum(elements), 16)
-    words = np.array(bounds, dtype=np.float32).view(np.uint32).tolist()
-    parts = parts_of(
-        values, elements, [tiles(n) for n in elements], begins, norm_begins, places, sizes,
-        [int(key) for key in keys], words,
-    )  # fmt: skip
+    """Products and sums are not fused."""
+    if bounds is None:
+        bounds = np.full(len(keys), np.inf, dtype=np.float32)
+    parts = parts_of_cells(values, cells, at, keys, bounds.view(np.uint32))
     launch_parts(
-        _encode, parts, values, norms, out, float(steps), BITS=bits, GROUPS=GROUPS,
+        _encode, parts, values.contiguous(), norms, out, float(steps), BITS=bits, GROUPS=GROUPS,
         INDEX=parts.index,
     )  # fmt: skip
 
 
-def add_packed_levels(
-    out: Tensor,
-    packed: Tensor,
-    norms: Tensor,
-    *,
-    size: int,
-    steps: int,
-    bits: int,
-    weight: float,
-) -> None:
-    """See `levels.add_packed_levels`."""
-    n = out.numel()
-    expected = packed_bytes(n, bits)
-    if packed.numel() != expected:
-        raise damaged(f"{packed.numel()} bytes for {n} codes of {bits} bits, not {expected}")
-    most = add_parts(
-        out, packed.contiguous(), norms, [n], [0], [0], [0], sizes=[size], steps=steps, bits=bits,
-        weight=weight,
-    )  # fmt: skip
-    if most >= _STRAY:
-        raise damaged("padding after the last code is not zero")
-    if most > 2 * steps:
-        raise damaged(f"code {most} where levels end at {2 * steps}")
-
-
-def add_parts(
-    out: Tensor, packed: Tensor, norms: Tensor, elements: Sequence[int], begins: Sequence[int],
-    norm_begins: Sequence[int], places: Sequence[int], *, sizes: Sequence[int], steps: int,
-    bits: int, weight: float,
-) -> int:  # fmt: skip
-    """`add_packed_levels` of many tensors: where each, its norms and its bytes begin.
-
-    Returns the largest code, 256 or more where bits are set behind a tensor's last: one wait.
-    """
-    parts = parts_of(
-        out, elements, [tiles(n) for n in elements], begins, norm_begins, places, sizes
-    )
+@kernel_of(loops.add_coded_levels)
+def add_coded_levels(
+    out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: Column,
+    *, steps: int, bits: int, weight: float,
+) -> None:  # fmt: skip
+    """The host waits for the largest code."""
+    parts = parts_of_cells(out, cells, at)
     highest = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
-        _add, parts, out, packed, norms, highest, float(steps), float(np.float32(weight / steps)),
-        STRAY=_STRAY, BITS=bits, GROUPS=GROUPS, INDEX=parts.index,
+        _add, parts, out, packed.contiguous(), norms, highest, float(steps),
+        float(np.float32(weight / steps)), STRAY=loops.STRAY, BITS=bits, GROUPS=GROUPS,
+        INDEX=parts.index,
     )  # fmt: skip
-    return int(highest.max())
+    loops.demand_levels(int(highest.max()), steps)
+
+
+def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Parts:
+    """Parts in tiles of groups, with begins, first norms, places, cells' sizes, and more."""
+    elements = cells.segments.length.tolist()
+    known = [each.tolist() for each in (cells.segments.begin, cells.first, at, cells.size)]
+    return parts_of(like, elements, [tiles(n) for n in elements], *known, *columns)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -25,29 +25,28 @@ with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, of_bucket, pack_frame
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import (
-    add_signs,
-    error_of,
-    fold,
-    fold_nesterov,
-    scaled_sign_bits,
-    write_signs,
+    add_scaled_signs,
+    fold_signs,
+    lost_by,
+    nesterov,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.meter import counted_as, launch, merging
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
+from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
-from gcsim.errors import InputError
 
 
 class ScaledSignParameters(CompressorParameters):
@@ -143,58 +142,43 @@ class SignMemory:
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._coded: dict[int, Tensor] = {}
-        self._scales: dict[int, list[Tensor]] = {}
+        self._scales: dict[int, Tensor] = {}
 
     def encode(self, bucket: Bucket, momentum: Tensor | None = None, decay: float = 0.0) -> Tensor:
         """The message of the bucket's gradient plus what the last one lost.
 
         With `momentum`, float32 `[n]`, that is updated in place and Nesterov's direction is
-        coded in the place of the gradient; see `fold_nesterov`.
+        coded in the place of the gradient; see `nesterov`.
         """
-        layout = bucket.layout
+        index, cells = bucket.layout.index, self._cells(bucket)
         coded = bucket_state(self._coded, bucket)
-        before = self._scales.get(layout.index) or [
-            coded.new_zeros(-(-piece.numel // (block_length(piece.numel, self._most) or 1)))
-            for piece in batched(layout.slices)
-        ]
-        message, self._scales[layout.index] = remembered(
-            bucket.gradient, layout, coded, before, self._most, momentum, decay
-        )
+        if index not in self._scales:
+            self._scales[index] = _no_scales(coded, cells)
+        with merging():
+            message, self._scales[index] = _message(
+                bucket.gradient, cells, coded=coded, scales=self._scales[index], mixed=momentum,
+                factors=nesterov(decay), keep=momentum is not None,
+            )  # fmt: skip
         return message
 
     def error(self, bucket: Bucket) -> Tensor:
         """What has been lost and not made up for: float32 `[n]`, a fresh tensor."""
-        lost = torch.zeros_like(bucket.gradient)
-        scales = self._scales.get(bucket.layout.index, [])
-        for (piece, coded), each in zip(
-            bucket.layout.views(self._coded.get(bucket.layout.index, lost)), scales, strict=False
-        ):
-            length = block_length(piece.numel, self._most)
-            piece.of(lost).copy_(error_of(coded, each, length))
-        return lost
+        index = bucket.layout.index
+        if index not in self._scales:
+            return torch.zeros_like(bucket.gradient)
+        return lost_by(self._coded[index], self._scales[index], self._cells(bucket))
+
+    def _cells(self, bucket: Bucket) -> Cells:
+        return Segments.of(bucket.layout).even_cells(self._most)
 
 
-@of_bucket("remembered_signs")
-def remembered(
-    values: Tensor, layout: BucketLayout, coded: Tensor, scales: list[Tensor], most: int | None,
-    momentum: Tensor | None, decay: float,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-    """(the message, each tensor's scales) of `SignMemory.encode`; `scales` are the last one's.
-
-    `values`, `coded` and `momentum` are float32 `[layout.numel]`, the latter two changed in place.
-    """
-    now, frames = [], []
-    for number, (piece, part) in enumerate(layout.views(values)):
-        length = block_length(piece.numel, most)
-        if momentum is None:
-            bits, found = fold(part, piece.of(coded), scales[number], length)
-        else:
-            bits, found = fold_nesterov(
-                part, piece.of(momentum), piece.of(coded), scales[number], length, decay=decay
-            )
-        now.append(found)
-        frames.append(sign_frame(bits, found, piece.numel))
-    return torch.cat(frames), now
+@counted_as(
+    lambda _, like, cells: [
+        [launch("streaming", "aten.new_zeros", n, 4 * n)] if n else [] for n in cells.count.tolist()
+    ]
+)
+def _no_scales(like: Tensor, cells: Cells) -> Tensor:
+    return like.new_zeros(cells.total)
 
 
 # --- messages: one frame a tensor, float32 scales and then bits ------------------------------
@@ -209,19 +193,19 @@ def block_length(n: int, most: int | None) -> int:
     return -(-n // blocks)
 
 
-@of_bucket("scaled_signs")
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
     """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
-    frames = []
-    for piece, values in batched(layout.views(vector)):
-        bits, scales = scaled_sign_bits(values, block_length(piece.numel, most))
-        frames.append(sign_frame(bits, scales, piece.numel))
-    return torch.cat(frames)
+    return _message(vector, Segments.of(layout).even_cells(most))[0]
 
 
-def sign_frame(bits: Tensor, scales: Tensor, n: int) -> Tensor:
-    """The frame of one tensor of n elements."""
-    return pack_frame(Codec.SIGN_BLOCK, torch.cat((as_bytes(scales), bits)), numel=n)
+def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tensor]:
+    """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
+    segments, head = cells.segments, 4 * cells.count
+    sizes = head + packed_bytes(segments.length, 1)
+    message, at = frames(values, Codec.SIGN_BLOCK, segments, sizes)
+    scales = fold_signs(values, cells, message, at + head, **memory)
+    put(message, at, scales, head)
+    return seal(message, at, sizes), scales
 
 
 def mean_of(received: Iterable[Tensor], bucket: Bucket, count: int) -> Tensor:
@@ -235,7 +219,6 @@ def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, c
         add_decoded(payload, layout, out, 1.0 / count, overwrite=number == 0)
 
 
-@of_bucket("add_scaled_signs")
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
@@ -244,17 +227,19 @@ def add_decoded(
     With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is damaged
     or of another layout.
     """
-    put = write_signs if overwrite else add_signs
-    for piece, frame in frames_of(message, layout, Codec.SIGN_BLOCK):
-        n = piece.numel
-        sign_bytes = packed_bytes(n, 1)
-        blocks = (frame.body.numel() - sign_bytes) // 4
-        if not min(n, 1) <= blocks <= n:
-            raise InputError(f"damaged payload: {blocks} blocks for {n} elements")
-        head, bits = split_body(frame, 4 * blocks, sign_bytes)
-        length = -(-n // blocks) if n else 0
-        scales = from_bytes(head, torch.float32, blocks)
-        put(piece.of(out), bits, scales, length, weight)
+    segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
+    n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
+    blocks = (found.size - sign_bytes) // 4
+    size = -(-n // np.maximum(1, blocks))
+    if (
+        (blocks < np.minimum(n, 1)) | (blocks > n) | ((blocks - 1) * size >= np.maximum(1, n))
+    ).any():
+        raise damaged(f"{blocks.tolist()} blocks for {n.tolist()} elements")
+    found.demand_sizes(4 * blocks + sign_bytes)
+    scales = taken(message, found.at, 4 * blocks, torch.float32)
+    cells = Cells(segments, np.maximum(1, size), blocks)
+    at = found.at + 4 * blocks
+    add_scaled_signs(out, cells, message, at, scales, weight, overwrite=overwrite)
 
 
 def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:

@@ -34,35 +34,28 @@ import math
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, of_bucket, pack_frame
-from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.coding.rounding.level_words import (
-    decode_dense,
-    decode_sparse,
-    encode_dense,
-    encode_sparse,
-)
+from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import (
     MAX_STEPS,
     Norm,
-    add_levels,
-    add_packed_levels,
-    bucket_count,
+    add_coded_levels,
     bucket_norms,
     bucket_parts,
-    encode_levels,
+    cell_norms,
+    round_levels,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.segments import Segments, keys_of, starts
 from gcsim.errors import InputError
 
 Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
@@ -135,33 +128,37 @@ class Qsgd(Compressor[QsgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me = self.worker
-        keys = [
-            random_key(me.seed, step, piece.index, "qsgd rounding", me.rank)
-            for piece in bucket.layout.slices
-        ]
-        return encoded(bucket.gradient, bucket.layout, keys, self.parameters)
+        me, layout = self.worker, bucket.layout
+        keys = keys_of(layout, me.seed, step, "qsgd rounding", me.rank)
+        return encoded(bucket.gradient, Segments.of(layout), keys, self.parameters)
 
 
-@of_bucket("qsgd")
 def encoded(
-    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], chosen: QsgdParameters
+    gradient: Tensor, segments: Segments, keys: NDArray[np.uint64], chosen: QsgdParameters
 ) -> Tensor:
-    """The message of a gradient, float32 `[layout.numel]`, with a key for each tensor."""
-    frames = []
-    bits = code_bits(chosen.steps) if chosen.coding == "fixed" else 8
-    for (piece, values), key in zip(batched(layout.views(gradient)), keys, strict=True):
-        size = chosen.bucket or max(1, piece.numel)
-        norms = bucket_norms(values, size, chosen.norm)  # [buckets]
-        # codes q + s: packed bits [bytes] for a fixed width, else one byte an element
-        codes = encode_levels(values, norms, key, size=size, steps=chosen.steps, bits=bits)
-        coded, nonzero = _coded(codes, piece.numel, chosen.steps, chosen.coding)
-        frame = pack_frame(
-            CODECS[chosen.coding], torch.cat((as_bytes(norms), coded)),
-            numel=piece.numel, nonzero=nonzero, flags=chosen.steps, params=chosen.bucket or 0,
-        )  # fmt: skip
-        frames.append(frame)
-    return torch.cat(frames)
+    """The message of a flat gradient, with a key for each tensor."""
+    steps, coding = chosen.steps, chosen.coding
+    cells = segments.cells(chosen.bucket)
+    norms = cell_norms(gradient, cells, chosen.norm)  # [cells]
+    head, sent, bits = 4 * cells.count, segments.length, code_bits(steps)
+    if coding == "fixed":
+        tail = packed_bytes(segments.length, bits)
+    else:
+        codes = gradient.new_empty(int(segments.length.sum()), dtype=torch.uint8)
+        round_levels(
+            gradient, cells, norms, keys, codes, starts(segments.length), steps=steps, bits=8
+        )
+        coded, tail, sent = coded_levels(codes, segments, steps, coding)
+    message, at = frames(
+        gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
+        params=chosen.bucket or 0,
+    )  # fmt: skip
+    put(message, at, norms, head)
+    if coding == "fixed":
+        round_levels(gradient, cells, norms, keys, message, at + head, steps=steps, bits=bits)
+    else:
+        put(message, at + head, coded, tail)
+    return seal(message, at, head + tail)
 
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
@@ -178,45 +175,22 @@ def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> flo
     return total
 
 
-@of_bucket("add_qsgd")
-@decoder(CODINGS)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the levels of a frame times its buckets' norms."""
-    n, steps, coding = frame.numel, frame.flags, CODINGS[frame.codec]
-    size = frame.params or max(1, n)
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * level * norm, in place; `InputError` for a damaged or another message."""
+    segments, found = Segments.of(layout), read(message, layout, CODINGS)
+    steps, coding = found.alike("flags"), CODINGS[found.alike("codec")]
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"damaged payload: {steps} steps")
-    head_bytes, bits = 4 * bucket_count(n, size), code_bits(steps)
+    cells, bits = segments.cells(found.alike("params") or None), code_bits(steps)
+    head = 4 * cells.count
+    tail = np.maximum(0, found.size - head)
     if coding == "fixed":
-        tail_bytes = packed_bytes(n, bits)
-    elif coding == "digits":
-        tail_bytes = digit_bytes(n, 2 * steps + 1)
-    else:
-        tail_bytes = max(0, frame.body.numel() - head_bytes)
-    head, tail = split_body(frame, head_bytes, tail_bytes)
-    norms = from_bytes(head, torch.float32, bucket_count(n, size))
-    if coding == "fixed":
-        add_packed_levels(part, tail, norms, size=size, steps=steps, bits=bits, weight=weight)
-    else:
-        codes = _decoded(tail, frame, steps, coding)
-        add_levels(part, codes, norms, size=size, steps=steps, weight=weight)
-
-
-def _coded(codes: Tensor, n: int, steps: int, coding: Coding) -> tuple[Tensor, int]:
-    """(body, number of elements that travel): the codes of `encode_levels` as they travel."""
-    if coding == "fixed":
-        return codes, n
-    if coding == "digits":
-        return pack_digits(codes, 2 * steps + 1), n
-    if coding == "elias_dense":
-        return encode_dense(codes, steps), n
-    return encode_sparse(codes, steps)
-
-
-def _decoded(body: Tensor, frame: Frame, steps: int, coding: Coding) -> Tensor:
-    """Undo `_coded` but for the fixed width: codes, uint8 `[n]`."""
-    if coding == "digits":
-        return unpack_digits(body, frame.numel, 2 * steps + 1)
-    if coding == "elias_dense":
-        return decode_dense(body, frame.numel, steps)
-    return decode_sparse(body, frame.numel, frame.nonzero, steps)
+        tail = packed_bytes(segments.length, bits)
+    found.demand_sizes(head + tail)
+    norms = taken(message, found.at, head, torch.float32)  # [cells]
+    codes, at = message, found.at + head
+    if coding != "fixed":
+        body = taken(message, at, tail)
+        codes = decoded_levels(body, tail, segments, found.nonzero, steps, coding)
+        at, bits = starts(segments.length), 8
+    add_coded_levels(out, cells, norms, codes, at, steps=steps, bits=bits, weight=weight)

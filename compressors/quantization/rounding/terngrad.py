@@ -22,35 +22,27 @@ clipping, c = 2.5); code: wenwei202/terngrad.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, of_bucket, pack_frame
-from gcsim.compressors.coding.integers.digits import digit_bytes, pack_digits, unpack_digits
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.coding.rounding.levels import add_packed_levels, encode_levels
-from gcsim.compressors.coding.scans import greatest_magnitude, moments
+from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
+from gcsim.compressors.coding.rounding.levels import add_coded_levels, round_levels
+from gcsim.compressors.coding.rounding.spreads import magnitudes_and_spreads
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    loop,
-    partial_sums,
-    total_of,
-)
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import FLOAT32_MAX
+from gcsim.compressors.meter import kernel, merging
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
+from gcsim.compressors.segments import Column, Segments, keys_of, starts
 from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
@@ -119,19 +111,25 @@ class TernGrad(Compressor[TernGradParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen = self.parameters
-        found = bounds_and_scalars(bucket.gradient, bucket.layout, chosen.clip, chosen.scalar)
-        bounds = [bound for bound, _ in found]
-        scalars = bucket.gradient.new_tensor([scalar for _, scalar in found])
+        found = magnitudes_and_spreads(bucket.gradient, Segments.of(bucket.layout))
+        pairs = [
+            clipping(largest, spread, chosen.clip, chosen.scalar)
+            for largest, spread in found.tolist()
+        ]
+        bounds = np.array([bound for bound, _ in pairs], dtype=np.float32)
+        scalars = bucket.gradient.new_tensor([scalar for _, scalar in pairs])
         if chosen.shared:
             scalars = yield AllReduce(tensor=scalars, op="max")
         update = torch.zeros_like(bucket.gradient)
         weight = 1.0 / self.worker.count
         if chosen.packing == "all_reduce":
-            digits = torch.empty_like(bucket.gradient, dtype=torch.int8)
-            keys = self._keys(bucket.layout, step)
-            parts = digits_of(bucket.gradient, bucket.layout, keys, bounds, scalars, 8)
-            for (_, part), codes in zip(bucket.layout.views(digits), parts, strict=True):
-                torch.sub(codes.view(torch.int8), 1, out=part)
+            codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
+            begin = Segments.of(bucket.layout).begin
+            with merging():
+                self._round(bucket, step, bounds, scalars, codes, begin, 8)
+            digits = torch.empty_like(codes, dtype=torch.int8)
+            for piece, part in bucket.layout.views(digits):
+                torch.sub(piece.of(codes).view(torch.int8), 1, out=part)
             sums = yield AllReduce(tensor=digits)
             for scalar, (piece, part) in zip(scalars, bucket.layout.views(update), strict=True):
                 torch.mul(piece.of(sums), scalar * weight, out=part)
@@ -139,56 +137,42 @@ class TernGrad(Compressor[TernGradParameters]):
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
         return fill_once(add_all, payloads, update, add_decoded, bucket.layout, weight, {})
 
-    def encode(self, bucket: Bucket, step: int, bounds: list[float], scalars: Tensor) -> Tensor:
+    @merging()
+    def encode(
+        self, bucket: Bucket, step: int, bounds: NDArray[np.float32], scalars: Tensor
+    ) -> Tensor:
         """The message: uint8, one frame a tensor.
 
         `bounds` are this worker's clipping bounds, `scalars` float32 `[tensors]` the scalars, which
         are at least as large as what is left by clipping.
         """
-        two_bit = self.parameters.packing == "two_bit"
-        keys = self._keys(bucket.layout, step)
-        return encoded(bucket.gradient, bucket.layout, keys, bounds, scalars, two_bit)
-
-    def _keys(self, layout: BucketLayout, step: int) -> list[np.uint64]:
-        me, purpose = self.worker, "terngrad rounding"
-        return [random_key(me.seed, step, p.index, purpose, me.rank) for p in layout.slices]
-
-
-@of_bucket("terngrad")
-def encoded(
-    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
-    scalars: Tensor, two_bit: bool,
-) -> Tensor:  # fmt: skip
-    """See `TernGrad.encode`."""
-    frames = []
-    parts = digits_of(gradient, layout, keys, bounds, scalars, 2 if two_bit else 8)
-    for position, (piece, codes) in enumerate(zip(layout.slices, parts, strict=True)):
-        packed = codes if two_bit else pack_digits(codes, 3)
-        body = torch.cat((as_bytes(scalars[position : position + 1]), packed))
+        segments, two_bit = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
+        length, head = segments.length, segments.column(4)
+        if two_bit:
+            tail = packed_bytes(length, 2)
+        else:
+            codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
+            self._round(bucket, step, bounds, scalars, codes, starts(length), 8)
+            coded, tail, _ = coded_levels(codes, segments, 1, "digits")
         flags = TWO_BIT if two_bit else BASE3
-        frames.append(pack_frame(Codec.TERNGRAD, body, numel=piece.numel, flags=flags))
-    return torch.cat(frames)
+        message, at = frames(scalars, Codec.TERNGRAD, segments, head + tail, flags=flags)
+        put(message, at, scalars, head)
+        if two_bit:
+            self._round(bucket, step, bounds, scalars, message, at + head, 2)
+        else:
+            put(message, at + head, coded, tail)
+        return seal(message, at, head + tail)
 
-
-def digits_of(
-    gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bounds: list[float],
-    scalars: Tensor, bits: int,
-) -> Iterable[Tensor]:  # fmt: skip
-    """Each tensor's digits plus one, packed in `bits` bits."""
-    for position, (piece, values) in enumerate(layout.views(gradient)):
-        scalar, size = scalars[position : position + 1], max(1, piece.numel)
-        yield encode_levels(
-            values, scalar, keys[position], size=size, steps=1, bits=bits, bound=bounds[position]
+    def _round(
+        self, bucket: Bucket, step: int, bounds: NDArray[np.float32], scalars: Tensor,
+        out: Tensor, at: Column, bits: int,
+    ) -> None:  # fmt: skip
+        """Write the digits plus one, in `bits` bits each."""
+        me, cells = self.worker, Segments.of(bucket.layout).whole
+        keys = keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
+        round_levels(
+            bucket.gradient, cells, scalars, keys, out, at, steps=1, bits=bits, bounds=bounds
         )
-
-
-@of_bucket()
-def bounds_and_scalars(
-    gradient: Tensor, layout: BucketLayout, clip: float | None, scalar: Scalar
-) -> list[tuple[float, float]]:
-    """`bound_and_scalar` of each tensor of a gradient, float32 `[layout.numel]`."""
-    views = batched(layout.views(gradient))
-    return [bound_and_scalar(values, clip, scalar) for _, values in views]
 
 
 def bound_and_scalar(
@@ -215,43 +199,24 @@ def clipping(
 
 
 @kernel("reduction")
-@on_device("reductions")
 def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
-    """Largest |v| and population standard deviation of float32 `[n]`; zeros when n is 0.
-
-    The deviation is exactly zero when all elements are equal; it is NaN when one is not finite.
-    """
-    data = np.ascontiguousarray(array(values))
-    if not data.size:
-        return 0.0, 0.0
-    largest = np.zeros(-(-data.size // SUM_BLOCK), dtype=np.uint32)
-    sums, squares = partial_sums(data.size), partial_sums(data.size)
-    # About the first element, not about zero: nothing is lost when all are nearly equal.
-    in_parallel(_moments, data.size, data, np.float64(data[0]), largest, sums, squares)
-    mean = float(total_of(sums)) / data.size
-    variance = float(total_of(squares)) / data.size - mean**2
-    return float(largest.max().view(np.float32)), math.sqrt(max(variance, 0.0))
+    """`magnitudes_and_spreads` of a tensor alone, float32 `[n]`."""
+    ((largest, spread),) = magnitudes_and_spreads(values, Segments.alone(values.numel())).tolist()
+    return largest, spread
 
 
-@of_bucket("add_terngrad")
-@decoder(Codec.TERNGRAD)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add a frame's scalar times its digits."""
-    n = frame.numel
-    if frame.flags not in (BASE3, TWO_BIT):
-        raise InputError(f"damaged payload: unknown packing {frame.flags} of ternary digits")
-    two_bit = frame.flags == TWO_BIT
-    head, tail = split_body(frame, 4, packed_bytes(n, 2) if two_bit else digit_bytes(n, 3))
-    codes, bits = (tail, 2) if two_bit else (unpack_digits(tail, n, 3), 8)
-    scalar = from_bytes(head, torch.float32, 1)
-    add_packed_levels(part, codes, scalar, size=max(1, n), steps=1, bits=bits, weight=weight)
-
-
-@loop
-def _moments(
-    start: int, stop: int, values: Any, pivot: float, largest: Any, sums: Any, squares: Any
-) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = values[first : min(first + SUM_BLOCK, stop)]
-        largest[first // SUM_BLOCK] = greatest_magnitude(part)
-        sums[first // SUM_BLOCK], squares[first // SUM_BLOCK] = moments(part, pivot)
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * scalar * digit, in place; `InputError` for a damaged or another message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.TERNGRAD)
+    length, flags = segments.length, found.alike("flags")
+    if flags not in (BASE3, TWO_BIT):
+        raise InputError(f"damaged payload: unknown packing {flags} of ternary digits")
+    head = segments.column(4)
+    tail = packed_bytes(length, 2) if flags == TWO_BIT else digit_bytes(length, 3)
+    found.demand_sizes(head + tail)
+    scalars = taken(message, found.at, head, torch.float32)  # [tensors]
+    codes, at, bits = message, found.at + head, 2
+    if flags == BASE3:
+        codes = decoded_levels(taken(message, at, tail), tail, segments, length, 1, "digits")
+        at, bits = starts(length), 8
+    add_coded_levels(out, segments.whole, scalars, codes, at, steps=1, bits=bits, weight=weight)

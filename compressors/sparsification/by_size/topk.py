@@ -19,27 +19,22 @@ from __future__ import annotations
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import of_bucket
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
-from gcsim.compressors.coding.selecting.selection import (
-    add_and_take_largest,
-    count_kept,
-    take_largest,
-)
+from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import counts_kept
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
     lost_by_selection,
     lost_in_transit,
-    pack_sparse,
-    sent_of,
+    sparse_message,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.segments import Segments
 
 
 class TopKParameters(CompressorParameters):
@@ -62,9 +57,14 @@ class TopK(ErrorFeedback[TopKParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        chosen = self.parameters
-        residual = bucket_state(self.residual, bucket) if chosen.error_feedback else None
-        message, fixed_length = encoded(bucket.gradient, residual, bucket.layout, chosen)
+        chosen, segments = self.parameters, Segments.of(bucket.layout)
+        memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
+        k = counts_kept(segments.length, chosen.ratio)  # [tensors]
+        indices, values = largest(bucket.gradient, segments, k, memory=memory)  # [sum of k]
+        message, fixed_length = sparse_message(
+            segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
+            memory=memory,
+        )  # fmt: skip
         if fixed_length:
             payloads = yield AllGather(payload=message)
         else:
@@ -78,27 +78,3 @@ class TopK(ErrorFeedback[TopKParameters]):
             return lost + lost_in_transit(vector, parameters.values)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
-
-
-@of_bucket("largest")
-def encoded(
-    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: TopKParameters
-) -> tuple[Tensor, bool]:
-    """(the message of a gradient, float32 `[layout.numel]`; whether all are as long).
-
-    The gradient is added to the residual, if there is one, and what is sent is taken out of it.
-    """
-    frames = []
-    fixed_length = True
-    for piece, part in batched(layout.views(gradient)):
-        k = count_kept(piece.numel, chosen.ratio)
-        coder = choose_coder(chosen.indices, piece.numel, k)
-        fixed_length = fixed_length and coder.fixed_length
-        memory = None if residual is None else piece.of(residual)  # [piece.numel]
-        if memory is None:
-            indices, values = take_largest(part, k, clear=False)  # [k] each
-        else:
-            indices, values = add_and_take_largest(memory, part, k)
-        sent = sent_of(memory, indices, values, chosen.values)
-        frames.append(pack_sparse(sent, indices, piece.numel, coder))
-    return torch.cat(frames), fixed_length

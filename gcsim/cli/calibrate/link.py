@@ -60,8 +60,13 @@ def calibrate_link_command(
         int | None, typer.Option("--devices-per-node", min=1, help="Ranks on a machine.")
     ] = None,
     intra_node: Annotated[
-        str, typer.Option("--intra-node", help="The link between the devices of a machine.")
-    ] = "pcie3_x16",
+        str | None,
+        typer.Option(
+            "--intra-node",
+            metavar="LINK",
+            help="Between the devices of a machine. Default: by the GPU's name, else pcie3_x16.",
+        ),
+    ] = None,
     collective: Annotated[
         str | None,
         typer.Option("--collective", help="Which one was measured, where a log does not say."),
@@ -105,7 +110,7 @@ def fit_and_tell(
     *,
     output: Path | None,
     name: str | None,
-    intra_node: str,
+    intra_node: str | None,
     line_rate: str | None,
     command: str,
 ) -> None:
@@ -115,6 +120,7 @@ def fit_and_tell(
     """
     from datetime import UTC, datetime
 
+    from gcsim.analysis.calibration.link.checks import check_inside, inside_of, settled
     from gcsim.analysis.calibration.link.direct import (
         compared,
         direct,
@@ -126,7 +132,6 @@ def fit_and_tell(
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report
     from gcsim.errors import InputError
     from gcsim.files import write_text
-    from gcsim.scenarios import catalog
     from gcsim.scenarios.sections.named_files import names_a_file
 
     if output is not None and not names_a_file(str(output)):
@@ -146,26 +151,25 @@ def fit_and_tell(
             say(f"wrote {output}; in a scenario: network: {output}")
         return
     points, others = by_type(measured)
-    found = fit(
-        points,
-        inside=catalog.link(intra_node),
-        line_rate=line,
-        name=name,
-    )
+    inside = inside_of(intra_node, readings)
+    check_inside(points, inside)
+    found = fit(points, inside=inside.link, line_rate=line, name=name)
     rates = [
         rate
         for dtype in others
-        if (rate := fit_sums(measured, found.link, inside=catalog.link(intra_node), dtype=dtype))
+        if (rate := fit_sums(measured, found.link, inside=inside.link, dtype=dtype))
     ]
-    for told in (
-        *report(found, readings), *sums_report(rates, others), *compared(found.link, readings)
-    ):  # fmt: skip
+    several = any(1 < point.devices_per_node < point.ranks for point in points)
+    within = [f"inside a machine: {inside.link.name}, {inside.why}"] if several else []
+    additions = list(sums_report(rates, others))
+    for told in (*report(found, readings), *within, *additions, *compared(found.link, readings)):
         print(told)
     sys.stdout.flush()
+    found = settled(found, ", ".join(reading.file for reading in readings))
     for warning in warnings(found):
         say(f"warning: {warning}")
     if output is not None:
-        comments = "".join(f"# {line}\n" for line in sums_report(rates, others))
+        comments = "".join(f"# {line}\n" for line in (*within, *additions))
         text = entry(found, readings, date=today, command=command)
         write_text(output, comments + text)
         say(

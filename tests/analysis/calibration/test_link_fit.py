@@ -18,9 +18,16 @@ from pathlib import Path
 
 import pytest
 
+from gcsim.analysis.calibration.link.checks import MOST_ERROR, settled
 from gcsim.analysis.calibration.link.fit import LinkFit, fit
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.calibration.link.report import entry, report, warnings
+from gcsim.analysis.calibration.link.report import (
+    _figures,
+    entry,
+    report,
+    time_text,
+    warnings,
+)
 from gcsim.analysis.calibration.measurements.collectives import (
     Collective,
     Measurement,
@@ -197,17 +204,64 @@ def test_repeats_stand_as_their_median() -> None:
 
 
 def test_a_latency_of_nothing_is_at_its_limit() -> None:
-    found = fit(measured([nbytes / 1e9 for nbytes in SIZES]), inside=INSIDE)
+    times = [nbytes / 1e9 * (0.999 if nbytes < 1 << 16 else 1) for nbytes in SIZES]
+    found = fit(measured(times), inside=INSIDE)
     (latency,) = (e for e in found.estimates if e.figure == "latency")
     assert latency.value < 1e-9
-    assert latency.low is None
+    assert latency.low == 0
+    # 95 %: no more than a tenth of the shortest message, with errors of a thousandth
+    assert latency.high is not None
+    assert 1e-10 < latency.high < 0.1 * times[0] / 6
+    bounds = found.link.latency_range
+    assert bounds is not None
+    assert tuple(map(float, bounds)) == pytest.approx((0, latency.high), rel=1e-3)
+    assert ("latency", "0 us", f"at most {time_text(latency.high)}") in [
+        row[:3] for row in _figures(found)
+    ]
 
 
 def test_short_messages_alone_do_not_tell_the_goodput() -> None:
     sizes = [8, 16, 32, 64]
     draw = random.Random(1)
     found = fit(measured([1e-3 * (1 + draw.random() / 50) for _ in sizes], sizes), inside=INSIDE)
-    assert "these sizes do not tell the goodput; measure longer messages" in list(warnings(found))
+    assert not found.goodput_told
+    assert any("do not tell the goodput; measure longer messages" in w for w in warnings(found))
+    # the latency lies between nothing and what explains the shortest message alone
+    (latency,) = (e for e in found.estimates if e.figure == "latency")
+    assert latency.low is not None
+    assert latency.high is not None
+    assert latency.low <= latency.value <= latency.high <= 1.05e-3 / 6
+    with pytest.raises(InputError, match=r"do not tell the goodput.*state --line-rate RATE"):
+        settled(found, "a.csv")
+    rated = settled(replace(found, line_rate=1.25e9), "a.csv")
+    like = catalog.link("10gbe")
+    assert (rated.link.bandwidth, rated.link.efficiency) == (like.bandwidth, like.efficiency)
+    assert rated.link.efficiency_range == like.efficiency_range
+    text = entry(rated, [], date="2024-05-06", command="gcsim calibrate link a")
+    assert "# goodput: unknown, not determined by these sizes" in text
+    assert "estimate: true" in text
+
+
+def test_a_latency_that_no_size_tells_reaches_from_nothing_to_a_bound() -> None:
+    """Long messages alone: the bytes explain each time to a hundredth, the rest is noise."""
+    draw = random.Random(3)
+    sizes = [1 << power for power in range(24, 32)]
+    times = [ring(n, 4, 50 * US, 1e9) * math.exp(draw.gauss(0, 0.01)) for n in sizes]
+    found = fit(measured(times, sizes), inside=INSIDE)
+    bounds = found.link.latency_range
+    assert bounds is not None
+    assert bounds[0] == 0
+    assert 50 * US < bounds[1] < times[0] / 6  # six messages one after the other
+
+
+def test_a_fit_that_misses_is_no_link() -> None:
+    """Times from 0.1 ms to 1 s, drawn without regard to the size."""
+    draw = random.Random(5)
+    times = [10.0 ** draw.uniform(-4, 0) for _ in SIZES]
+    found = fit(measured(times), inside=INSIDE)
+    assert found.median_error > MOST_ERROR
+    with pytest.raises(InputError, match=r"a\.csv: error: the median error of the fit is .*above"):
+        settled(found, "a.csv")
 
 
 def test_a_line_rate_makes_an_efficiency() -> None:

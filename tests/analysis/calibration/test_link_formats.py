@@ -379,11 +379,9 @@ def test_of_several_ranks_dumps_the_shortest_duration_counts(tmp_path: Path) -> 
 
 
 def test_a_note_moves_no_cursor(tmp_path: Path) -> None:
-    found = reading(tmp_path, data("ping.txt").replace("PING node-1", "PING 127.\x1b[31m"))
+    found = reading(tmp_path, data("ping.txt").replace("PING node-1", "PING 127.\x02"))
     link = direct([found], line_rate=1.25e9, name="mine")
-    assert "127.\\x1b[31m is this machine" in " ".join(
-        " ".join(report_direct(link, [found])).split()
-    )
+    assert "127.\\x02 is this machine" in " ".join(" ".join(report_direct(link, [found])).split())
 
 
 def test_ranks_of_a_flight_recorder_are_those_of_the_process_group(tmp_path: Path) -> None:
@@ -448,27 +446,12 @@ def test_a_profile_with_mistakes_is_refused(
 # --- all -----------------------------------------------------------------------------------------
 
 
-def test_every_file_of_the_data_is_told_by_its_content() -> None:
-    tools = {
-        "iperf3": ("iperf3.json", "iperf3_2_streams.txt"),
-        "ping": ("ping.txt",),
-        "DeepSpeed comms_logger": ("deepspeed_8_ranks.txt",),
-        "Horovod timeline": ("horovod_4_ranks.json",),
-        "PyTorch flight recorder": ("flight_recorder_4_ranks.json",),
-        "PyTorch profiler": ("torch_profile_4_ranks.json",),
-    }
-    for tool, names in tools.items():
-        for name in names:
-            (found,) = read([DATA / name])
-            assert found.tool == tool
-
-
 def test_a_profile_is_sent_to_the_scenario(tmp_path: Path) -> None:
     said = problem(tmp_path, '{"schemaVersion": 1, "traceEvents": []}')
-    assert "is of no known format" in said
-    assert "compute: {profile: FILE}" in said
+    assert "has no kernel of NCCL" in said
+    assert "`compute: {profile: FILE}`" in said
 
 
 def test_deep_nesting_is_a_mistake_of_the_file(tmp_path: Path) -> None:
     text = "[" * 100_000 + '"NEGOTIATE_ALLREDUCE" "ph"'
-    assert problem(tmp_path, text).startswith("a.txt: error: is nested too deeply")
+    assert problem(tmp_path, text).startswith("a.txt:1:2: error: is nested too deeply")

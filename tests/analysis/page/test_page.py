@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -268,10 +270,9 @@ IN_A_BROWSER = pytest.mark.skipif(
 )
 
 
-def probed(text: str, probe: str, folder: Path) -> Any:
-    """What a script finds in a page, and leaves as JSON in an element `found`."""
-    (folder / "report.html").write_text(text.replace("</body>", f"{probe}</body>"))
-    done = subprocess.run(
+def in_a_browser(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Load `report.html`: the document afterwards, and the console on stderr."""
+    return subprocess.run(
         [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
             f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
@@ -279,10 +280,59 @@ def probed(text: str, probe: str, folder: Path) -> Any:
         ],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
+
+
+def probed(text: str, probe: str, folder: Path) -> Any:
+    """Return the JSON that a script leaves in an element `found`; the page's policy allows it."""
+    body = re.search(r"<script>(.*?)</script>", probe, re.DOTALL)
+    assert body is not None
+    digest = base64.b64encode(hashlib.sha256(body.group(1).encode()).digest()).decode()
+    allowed = text.replace("; script-src ", f"; script-src 'sha256-{digest}' ", 1)
+    (folder / "report.html").write_text(allowed.replace("</body>", f"{probe}</body>"))
+    done = in_a_browser(folder)
     assert "CONSOLE" not in done.stderr, done.stderr
     said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout)
     assert said is not None, done.stdout[-2000:]
     return json.loads(Page(f"<p>{said.group(1)}</p>").texts[0])
+
+
+def test_the_policy_allows_the_pages_own_scripts_and_nothing_from_a_network(
+    result: Result,
+) -> None:
+    text = run_page(result, COMMAND)
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert text.index("Content-Security-Policy") < text.index("<script")
+    rules = dict(rule.split(" ", 1) for rule in policy.group(1).split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules.keys() == {"default-src", "script-src", "style-src", "img-src"}
+    run = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in run]
+    assert rules["script-src"].split() == [f"'sha256-{one}'" for one in digests]
+
+
+@IN_A_BROWSER
+def test_a_script_that_is_not_the_pages_own_does_not_run(result: Result, tmp_path: Path) -> None:
+    strange = '<pre id="found">1</pre><script>document.title = "changed"</script>'
+    text = run_page(result, COMMAND).replace("</body>", f"{strange}</body>")
+    (tmp_path / "report.html").write_text(text)
+    done = in_a_browser(tmp_path)
+    assert "Content Security Policy" in done.stderr
+    assert "<title>changed</title>" not in done.stdout
+
+
+@IN_A_BROWSER
+def test_labels_that_are_numbers_are_names(result: Result, tmp_path: Path) -> None:
+    kinds = list(dict.fromkeys(row.compressor for row in result.rows))
+    labels = {kind: str(10 ** (n + 1)) for n, kind in enumerate(kinds)}
+    rows = tuple(replace(row, label=labels[row.compressor]) for row in result.rows)
+    probe = """<script>addEventListener("load", () => setTimeout(() => {
+      const out = document.createElement("pre"); out.id = "found";
+      out.textContent = JSON.stringify([...document.querySelectorAll("div.chart .ytick text")]
+        .map(one => one.textContent.trim()));
+      document.body.append(out); }, 500));</script>"""
+    found = probed(run_page(replace(result, rows=rows), COMMAND), probe, tmp_path)
+    assert set(labels.values()) <= set(found)
 
 
 @IN_A_BROWSER

@@ -193,7 +193,7 @@ def test_a_stored_sweep_is_drawn_the_same_each_time(
             "not those of its grid",
         ),
         (
-            lambda folder: (folder / JSON).write_text('{"schema": 2, "grid": 3}'),
+            lambda folder: (folder / JSON).write_text('{"schema": 3, "grid": 3}'),
             "grid = 3: must be",
         ),
     ],

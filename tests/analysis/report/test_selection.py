@@ -20,6 +20,7 @@ from gcsim.analysis.report.selection import (
 )
 from gcsim.analysis.report.sweep import _answer
 from gcsim.analysis.report.trust import fault_of, is_safe
+from gcsim.analysis.report.wording import uncompressed
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import WORLDS, between, drawn, open_result, plain_row
@@ -116,7 +117,20 @@ def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row
     elif faster >= 0.9:
         assert found.pays == "yes"
     else:
-        assert found.pays == ("likely" if faster >= 0.5 else "not known")
+        assert found.best is not None
+        chance = share_beyond(found.best, dense, 1)
+        expected = "likely" if chance >= 2 / 3 else "unlikely" if chance <= 1 / 3 else "not known"
+        assert found.pays == expected
+
+
+@given(sizes())
+def test_what_is_less_probable_than_not_to_pay_is_never_named(rows: tuple[Row, ...]) -> None:
+    found, dense = verdict(rows), next(row for row in rows if row.compressor == "none")
+    for row in (found.safe, found.to_try, found.recommended, *found.rivals, *found.foremost):
+        assert row is None or row is dense or share_beyond(row, dense, 1) >= 0.5
+    assert (found.to_try is None) == (uncompressed(found) != "")
+    if found.to_try is None:
+        assert found.foremost == (dense,)
 
 
 @given(sizes(), st.sampled_from(["safe", "risky", "useless"]))

@@ -40,8 +40,8 @@ def example(result: Result, **weights: float) -> Result:
 
 def of_topk(shown: Result) -> dict[str, float]:
     found = largest_verdict(shown)
-    assert found.to_try is not None
-    return {one.input.name: one.share for one in shares(shown, found.to_try, found.dense)}
+    assert found.best is not None
+    return {one.input.name: one.share for one in shares(shown, found.best, found.dense)}
 
 
 def test_shares_are_squared_rank_correlations(result: Result) -> None:
@@ -72,8 +72,8 @@ def test_an_input_that_acts_steeply_counts_as_one_that_acts_in_a_line(result: Re
 def test_the_fewest_that_make_half_are_named(result: Result) -> None:
     shown = example(result, latency=1.0, sums=1.0, cores=1.0, bus=1.0)
     found = largest_verdict(shown)
-    assert found.to_try is not None
-    named = main_sources(shown, found.to_try, found.dense)
+    assert found.best is not None
+    named = main_sources(shown, found.best, found.dense)
     assert 2 <= len(named) <= 3
     assert sum(one.share for one in named[:-1]) < 0.5 <= sum(one.share for one in named)
 

@@ -21,8 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.mistakes import new_member
+from gcsim.compressors.options.method import method_of
 from gcsim.compressors.participation import participate
-from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class, create
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.errors import InputError
 from tests.compressors.ddp.gloo_order import in_gloo_ring_order
 
 SCRIPT = Path(__file__).with_name("ranks.py")
@@ -83,6 +86,33 @@ def carried() -> list[tuple[str, dict[str, Any]]]:
         if cls.properties(parameters).replicas == "identical" and not cls.requires
     ]
     return [(name, PHASES.get(name, {})) for name in names] + OTHERS
+
+
+OPTIONS: dict[str, Any] = {
+    "dense_steps": 1,
+    "dense_tensors": {"below": 70, "names": ["tensors.7"]},
+    "payload": "fp16",
+}
+
+
+SOME = ("powersgd", "topk", "count_sketch", "thc")
+"""Kinds whose requests differ, for quick tests: sums, payloads, momentum, a server."""
+
+
+def carried_with_options(*kinds: str) -> list[tuple[str, dict[str, Any]]]:
+    """Every one of `carried` (of these kinds, where any are named) with each option that means
+    something for it, and some with all."""
+    found = []
+    for name, parameters in carried():
+        if name == "none" or (kinds and name not in kinds):
+            continue
+        for key, value in OPTIONS.items():
+            with suppress(InputError):
+                method_of(name, {**parameters, key: value})
+                found.append((name, {**parameters, key: value}))
+        if name in ("powersgd", "dgc"):
+            found.append((name, {**parameters, **OPTIONS}))
+    return found
 
 
 def gradients(step: int, rank: int) -> list[Tensor]:
@@ -161,7 +191,10 @@ def in_lockstep(
     for step, of_ranks in enumerate(given):
         count = len(of_ranks)
         workers = [Worker(rank=rank, count=count, seed=SEED) for rank in range(count)]
-        teams = teams or [[create(name, w, parameters) for w in workers] for _ in layouts]
+        method = method_of(name, parameters)
+        teams = teams or [
+            [new_member(method.compressor, w, method.parameters) for w in workers] for _ in layouts
+        ]
         updates = [[torch.empty(0)] * len(SHAPES) for _ in range(count)]
         for layout, team in zip(layouts, teams, strict=True):
             exchanges = []
@@ -177,7 +210,9 @@ def in_lockstep(
         yield updates
 
 
-def start_ranks(folder: Path, count: int, *jobs: str, timeout: float = 600) -> list[list[Any]]:
+def start_ranks(
+    folder: Path, count: int, *jobs: str, timeout: float = 600, script: Path = SCRIPT
+) -> list[list[Any]]:
     """What each of `count` ranks made of each job, by job and rank."""
     environment = {
         **os.environ,
@@ -185,7 +220,7 @@ def start_ranks(folder: Path, count: int, *jobs: str, timeout: float = 600) -> l
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(SCRIPT), str(count), str(folder), *jobs]
+    command = [sys.executable, str(script), str(count), str(folder), *jobs]
     with (folder / "log").open("w") as log:
         starter = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
         try:

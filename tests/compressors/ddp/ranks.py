@@ -35,7 +35,15 @@ from gcsim.compressors.requests import (
     TreeMerge,
 )
 from tests.compressors.ddp.loops import LOOPS
-from tests.compressors.ddp.plan import SEED, carried, gpus_for, planned, steps_of
+from tests.compressors.ddp.plan import (
+    SEED,
+    SOME,
+    carried,
+    carried_with_options,
+    gpus_for,
+    planned,
+    steps_of,
+)
 from tests.compressors.ddp.trials import situations, trials
 from tests.forked import ranks
 
@@ -50,9 +58,23 @@ def buckets_of(hook: Any) -> list[list[int]]:
 
 
 def registry(rank: int) -> Iterator[Any]:
-    """Every compressor, on a group that they share."""
+    """Every compressor."""
+    return methods(rank, carried())
+
+
+def with_options(rank: int) -> Iterator[Any]:
+    """Every compressor with each option that means something for it."""
+    return methods(rank, carried_with_options())
+
+
+def some_with_options(rank: int) -> Iterator[Any]:
+    return methods(rank, carried_with_options(*SOME))
+
+
+def methods(rank: int, cases: list[tuple[str, dict[str, Any]]]) -> Iterator[Any]:
+    """Compressors, one after the other, on a group that they share."""
     group = dist.new_group(backend="gloo")
-    for name, parameters in carried():
+    for name, parameters in cases:
         model = planned()
         hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **parameters).register(model)
         updates = list(steps_of(model, rank))
@@ -163,6 +185,8 @@ def left(rank: int) -> Iterator[Any]:
 
 JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "registry": registry,
+    "with_options": with_options,
+    "some_with_options": some_with_options,
     "collectives": collectives,
     "as_on_a_gpu": as_on_a_gpu,
     "loops": loops,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.ddp import model as models
 from gcsim.compressors.ddp.hook import DdpHook
 from gcsim.compressors.ddp.measured import Sums
 from gcsim.compressors.ddp.model import group_for, one_device
@@ -114,11 +117,19 @@ def test_in_host_memory_nothing_is_beside_anything() -> None:
     assert (seen, future.wait()) == (["inside"], 1)
 
 
+LIMIT = timedelta(seconds=77)
+
+
 class Group:
     """As much of a process group of one rank as `group_for` asks for."""
 
     def __init__(self, backends: str) -> None:
         self.backends = backends
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type not in self.backends:
+            raise RuntimeError(f"no backend for {device}")
+        return SimpleNamespace(options=SimpleNamespace(_timeout=LIMIT))
 
 
 @pytest.mark.parametrize(
@@ -143,9 +154,11 @@ def test_payloads_travel_over_nccl_where_the_model_s_gradients_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
+    awaited: list[Any] = []
 
-    def new_group(ranks: list[int], *, backend: str, **_: Any) -> Group:
+    def new_group(ranks: list[int], *, backend: str, timeout: timedelta, **_: Any) -> Group:
         asked.append(backend)
+        assert (awaited, timeout) == ([(ranks, LIMIT)], LIMIT)
         return Group(backend)
 
     model = type("Model", (), {"process_group": Group(of_model)})
@@ -154,8 +167,10 @@ def test_payloads_travel_over_nccl_where_the_model_s_gradients_do(
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0])
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "new_group", new_group)
+    monkeypatch.setattr(models, "await_ranks", lambda *of: awaited.append(of))
     group, found = group_for(model, mine, torch.device(device))
     assert (asked, found) == ([made] if made else [], carries)
+    assert awaited == [([0], LIMIT)]
     assert mine is None or group is mine
 
 

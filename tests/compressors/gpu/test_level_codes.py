@@ -11,7 +11,9 @@ from torch import Tensor
 
 from gcsim.compressors.coding.integers.digits import pack_digits, unpack_digits
 from gcsim.compressors.coding.rounding import level_words as words
-from gcsim.compressors.gpu.rounding.level_codes import coded_levels, levels_of
+from gcsim.compressors.coding.rounding.level_codes import LevelCoding, coded_levels, decoded_levels
+from gcsim.compressors.gpu.rounding.level_codes import levels_of
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import kernels
 from tests.compressors.gpu.examples import SEEDS, few
@@ -54,16 +56,19 @@ def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:
     seed=SEEDS,
     elements=st.lists(st.sampled_from((0, 1, 7, 130)), min_size=1, max_size=4),
 )  # fmt: skip
-def test_many_tensors_together(coding: str, steps: int, elements: list[int], seed: int) -> None:
+def test_many_tensors_together(
+    coding: LevelCoding, steps: int, elements: list[int], seed: int
+) -> None:
     each = drawn(elements, steps, seed)
     bodies, sent = zip(*(alone(codes, steps, coding) for codes in each), strict=True)
     together, codes = torch.cat(bodies), torch.cat(each)
     with kernels():
-        found = coded_levels(codes, elements, steps, coding)
-        assert torch.equal(found[0], together)
-        assert found[1:] == ([len(body) for body in bodies], list(sent))
-        back = levels_of(together, found[1], elements, sent, steps, coding)
-    assert back is not None
+        segments = Segments.behind(elements)
+        found, sizes, travelling = coded_levels(codes, segments, steps, coding)
+        back = decoded_levels(together, sizes, segments, travelling, steps, coding)
+    assert torch.equal(found, together)
+    assert sizes.tolist() == [len(body) for body in bodies]
+    assert travelling.tolist() == list(sent)
     assert torch.equal(back, codes)
 
 

@@ -23,21 +23,23 @@ from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
 from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
+from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.integers import digits, packing
 from gcsim.compressors.coding.one_bit import signs, votes
 from gcsim.compressors.coding.rounding import levels
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks, selection
-from gcsim.compressors.coding.sparse import _add_checked, _add_set
+from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.floats import dynamic_8bit, natural
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
-from tests.compressors.shared import layout_of_shapes
+from tests.compressors.shared import fold_nesterov, layout_of_shapes
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
@@ -169,7 +171,7 @@ def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
     average = values, other, memory, scales[:1]
     ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (signs.fold, (values, memory, scales, length), {}),
-        (signs.fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
+        (fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
         (signs.fold_average, average, {"decay": 0.9, "norm": "rms"}),
     ]
     for folding, given_tensors, options in ways:
@@ -297,26 +299,50 @@ def test_damaged_indices_are_refused_alike(body: bytes, n: int, k: int, coder: i
 
 
 @few
-@given(values=VECTORS, dtype=st.sampled_from((torch.int32, torch.int64)))
-def test_values_are_added_at_their_places(values: Tensor, dtype: torch.dtype) -> None:
-    n = values.numel()
-    places = torch.arange(0, n, 3).to(dtype)
-    some, out = values[::3].contiguous(), torch.linspace(-1, 1, n)
-    assert _added(_add_checked, out, places, some) is True
-    assert n < 7 or _added(_add_checked, out, places.flip(0), some) is False
-    assert n == 0 or _added(_add_checked, out, places + 2 * n, some) is False
-    flags = torch.zeros(n, dtype=torch.uint8)
-    flags[places.long()] = 1
-    assert _added(_add_set, out, packing.pack_bits(flags, 1), some) == places.numel()
+@given(
+    vectors=st.lists(VECTORS, min_size=1, max_size=3), half=st.booleans(), seed=SEEDS,
+    coders=st.lists(st.sampled_from(index_coding.Coder), min_size=3, max_size=3),
+)  # fmt: skip
+def test_values_are_added_at_their_coded_places(
+    vectors: list[Tensor], half: bool, seed: int, coders: list[index_coding.Coder]
+) -> None:
+    """In the order of tensors, whatever codes their places; and damage is refused."""
+    rng = np.random.default_rng(seed)
+    each = [torch.from_numpy(np.flatnonzero(rng.random(len(v)) < 0.3)) for v in vectors]
+    segments = Segments.behind([len(v) for v in vectors])
+    k, columns = segments.column([len(one) for one in each]), segments.column(coders[: len(each)])
+    coded, sizes = demand_same_columns(coded_positions, torch.cat(each), segments, k, columns)
+    values = torch.cat([v[one] for v, one in zip(vectors, each, strict=True)])
+    values = values.half() if half else values
+    out = torch.linspace(-1, 1, int(segments.length.sum()))
+    expected, start = out.clone(), 0
+    for one, begin in zip(each, segments.begin.tolist(), strict=True):
+        own = values[start : start + len(one)].float()
+        expected[begin + one] += own * float(np.float32(1 / 3))
+        start += len(one)
+    given_ = segments, coded, sizes, columns, values, k, 1 / 3
+    (_, (added, *_)), (_, (also, *_)) = both_outcomes(scatter_add, out, *given_)
+    assert equal(added, expected)
+    assert equal(also, expected)
+    if start:
+        wrong = segments, coded.flip(0).roll(1)[:-1], sizes - (sizes == sizes.max()), columns
+        (refused, _), (alike, _) = both_outcomes(scatter_add, out, *wrong, values, k, 1 / 3)
+        assert isinstance(refused, tuple) == isinstance(alike, tuple)
 
 
-def _added(add: Callable[..., Any], out: Tensor, places: Tensor, values: Tensor) -> Any:
-    expected, target = add(out[: values.numel()], places, values, 1 / 3, own := out.clone()), own
+def both_outcomes(call: Callable[..., Any], *given_: Any) -> tuple[Any, Any]:
+    """By the loop, by kernels."""
+    first = outcome(call, *given_)
     with kernels():
-        found = add(out[: values.numel()], places, values, 1 / 3, own := out.clone())
-    assert found == expected
-    assert expected is False or equal(own, target)  # of damaged places, `out` is worthless
-    return found
+        return first, outcome(call, *given_)
+
+
+def demand_same_columns(call: Callable[..., Any], *given_: Any) -> Any:
+    """The tensor and the column that both give."""
+    ((tensor, column), _), ((also, other), _) = both_outcomes(call, *given_)
+    assert equal(tensor, also)
+    assert column.tolist() == other.tolist()
+    return tensor, column
 
 
 # --- shorter numbers ------------------------------------------------------------------------------

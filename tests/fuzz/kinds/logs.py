@@ -1,21 +1,22 @@
-"""Logs of measured collectives and hosts, of all formats, and the links that come of them.
+"""Logs of measured collectives and hosts, of all layouts, and the links that come of them.
 
-A JSON file is changed as text or as a tree. Some tries bring two files.
+They arrive with prefixes, colours and packed (`corpus.py`). A JSON file is changed as text or as a
+tree. Some tries bring two files.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
-from functools import cache
-from pathlib import Path
 from random import Random
+from typing import Any
 
 from gcsim.analysis.calibration.measurements.formats import FORMATS
 from tests.fuzz.case import Kind, Try, choose, write
-from tests.fuzz.mutation import as_json, pick, tree
+from tests.fuzz.corpus import ARRIVALS, layouts
+from tests.fuzz.mutation import as_json, damaged, pick, tree
 from tests.fuzz.small import written
 
-_DATA = Path(__file__).parents[2] / "analysis" / "calibration" / "data"
 _SHORT = """collective,ranks,bytes,seconds
 all_reduce,4,1024,0.0004
 all_reduce,4,1048576,0.0031
@@ -42,19 +43,30 @@ def _make(rng: Random, one: Try) -> None:
             one.found.append(f"a fitted link is refused: {checked.stderr.splitlines()[0][:200]}")
 
 
-def _changed(rng: Random) -> str | bytes:
-    text = rng.choice(_texts())
-    if text[:1] in "[{" and choose(rng, 0.5):
-        body = json.loads(text)
+def _changed(rng: Random) -> bytes:
+    content = rng.choice([_SHORT, *(layout.content for layout in layouts().values())])
+    if isinstance(content, bytes):
+        return damaged(rng, content) if choose(rng, 0.9) else content
+    if content[:1] in {"[", "{"} and choose(rng, 0.5):
+        body = _loaded(content)
         for _ in range(rng.choice((1, 3, 10))):
             body = tree(rng, body, 1)
-        return as_json(body)
-    return pick(rng, _texts())
+        changed = as_json(body)
+    else:
+        if choose(rng, 0.5):
+            content = ARRIVALS[rng.choice(list(ARRIVALS))](content)
+        changed = pick(rng, [content]) if choose(rng, 0.8) else content.encode()
+    if choose(rng, 0.2):
+        packed = gzip.compress(changed, 1, mtime=0)
+        return damaged(rng, packed) if choose(rng, 0.3) else packed
+    return changed
 
 
-@cache
-def _texts() -> tuple[str, ...]:
-    return (_SHORT, *(path.read_text(encoding="utf-8") for path in sorted(_DATA.iterdir())))
+def _loaded(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:  # a layout that is cut off
+        return {"traceEvents": [content]}
 
 
 LOGS = Kind(name="logs", make=_make)

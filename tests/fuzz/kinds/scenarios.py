@@ -41,10 +41,10 @@ def _make(rng: Random, one: Try) -> None:
         for _ in range(rng.choice((1, 1, 2, 3))):
             _set(rng, scenario)
         if choose(rng, 0.3):
-            scenario["compressors"].append(_compressor(rng))
+            scenario["compressors"].append(drawn_compressor(rng))
         content = as_yaml(tree(rng, scenario) if choose(rng, 0.2) else scenario)
         if choose(rng, 0.2):
-            sets = ["--set", _option(rng, scenario)]
+            sets = ["--set", option(rng, scenario)]
     path = write(one.folder / "s.yaml", content)
     done = one.gcsim("check", path.name, *sets)
     if done is not None and done.returncode == 0 and choose(rng, _RUN):
@@ -73,7 +73,8 @@ def _set(rng: Random, scenario: dict[str, Any]) -> None:
         node = node["properties"][name]
 
 
-def _compressor(rng: Random) -> dict[str, Any]:
+def drawn_compressor(rng: Random) -> dict[str, Any]:
+    """A scenario's entry of a registered method with some of its parameters."""
     kind = rng.choice(sorted(REGISTRY))
     schema = compressor_class(kind).Parameters.model_json_schema()
     keys = schema.get("properties", {})
@@ -82,7 +83,8 @@ def _compressor(rng: Random) -> dict[str, Any]:
     return {"kind": kind, "label": "other", **values}
 
 
-def _option(rng: Random, scenario: dict[str, Any]) -> str:
+def option(rng: Random, scenario: dict[str, Any]) -> str:
+    """A setting for `--set`."""
     section = rng.choice([key for key, value in scenario.items() if isinstance(value, dict)])
     key = rng.choice(list(scenario[section]) or ["a"])
     text = [word for word in map(str, NASTY) if "\0" not in word]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.sections.transports import few_cores
 from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.host import Host
 from tests.scenarios.files import load, reread
@@ -27,14 +29,20 @@ cluster:
   host: {cores: 2, per_message: 250 us, per_byte: 0.4 ns}
 compressors: [none]
 """
+FEW_CORES = few_cores("gloo") or Host()
 
 
 def test_it_becomes_the_engines_own_value_and_reads_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario = load(tmp_path, TEXT)
-    assert scenario.cluster.host == Host(
-        cores=2, per_message=Fraction(1, 4000), per_byte=Fraction(4, 10**10)
+    assert scenario.cluster.host == replace(
+        FEW_CORES,
+        cores=2,
+        per_message=Fraction(1, 4000),
+        per_message_range=None,
+        per_byte=Fraction(4, 10**10),
+        per_byte_range=None,
     )
     full = load(
         tmp_path,
@@ -59,7 +67,9 @@ def test_without_it_nothing_is_said_of_it_and_recorded_traffic_is_shared(tmp_pat
 
 def test_messages_cost_processor_time(tmp_path: Path) -> None:
     """48 messages of four ranks on cores of their own: 12 ends a rank each way, 3 ms of work."""
-    cluster = load(tmp_path, TEXT, "cluster.host.per_byte=0 s").cluster
+    free_rest = ("per_byte", "per_call", "per_copied_byte", "per_received_byte", "dispatch")
+    settings = [f"cluster.host.{price}=0 s" for price in free_rest]
+    cluster = load(tmp_path, TEXT, *settings).cluster
     free = load(tmp_path, TEXT, "cluster.host=none").cluster
     record = CollectiveRecord(kind="all_reduce", sent=(64,) * 4, element=4)
     entry = np.zeros(4, dtype=np.int64)
@@ -73,7 +83,7 @@ def test_messages_cost_processor_time(tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ("{cores: 0, per_message: 1 us}", "cluster.host.cores = 0: must be at least 1"),
-        ("{dispatch_range: [1 us, 2 us]}", "cluster.host: dispatch lies outside of dispatch_range"),
+        ("{dispatch_range: [1 us, 2 us]}", "cluster.host: dispatch_range stands without dispatch"),
         ("{dispatch: 1 us, dispatch_range: [1 us]}", "cluster.host.dispatch_range"),
         ("{cores: 2, per_message: 5}", "cluster.host.per_message"),
         ("{cores: 2, per_message: -1 us}", "cluster.host.per_message"),
@@ -93,7 +103,7 @@ def test_mistakes_are_told(tmp_path: Path, setting: str, message: str) -> None:
     [
         (["cluster.nodes=1"], "cluster.host has no effect: one worker alone sends nothing"),
         (
-            ["cluster.host={cores: 2, per_message: 0 s}"],
+            ["cluster.collectives={transport: nccl}", "cluster.host={cores: 2, per_message: 0 s}"],
             "cluster.host has no effect: nothing costs any time",
         ),
         (

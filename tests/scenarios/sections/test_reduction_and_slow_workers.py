@@ -239,7 +239,7 @@ def test_what_has_an_effect_is_no_warning(
 
 FAST = (
     "compressors=[none]", "gradients={source: synthetic, workers: 2, iterations: 1}",
-    "cluster.collectives={all_reduce: ring}", "cluster.nodes=4",
+    "cluster.collectives={transport: textbook}", "cluster.nodes=4",
     "compute={forward: 10 ms, backward: 20 ms}",
     "training.framework=none",  # a slow worker would take three times as long for it, too
 )  # fmt: skip

@@ -30,10 +30,8 @@ from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.training import (
     Fault,
     Faults,
-    Framework,
     InputLoading,
     Interference,
-    Noise,
     SharedNode,
     Training,
 )
@@ -77,7 +75,12 @@ changed = partial(replaced, FULL)
 PLAIN = """\
 model: lenet
 batch_size: 32
-cluster: {nodes: 8, devices_per_node: 2, device: p100_pcie, network: 10gbe}
+cluster:
+  nodes: 8
+  devices_per_node: 2
+  device: p100_pcie
+  network: 10gbe
+  collectives: {transport: textbook}
 compressors: [none]
 """
 
@@ -119,7 +122,8 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
         accumulation=4,
         input=InputLoading(batch=Fraction(1, 25), prefetch=3),
         slow_nodes={3: Fraction(3, 2), 0: Fraction(3, 2)},
-        noise=Noise(
+        noise=replace(
+            loops.workers(),
             distribution="gamma",
             variation=Fraction(1, 10),
             slow_probability=Fraction(3, 100),
@@ -262,10 +266,12 @@ def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_pat
     assert own.training.interference == Interference(
         computation=Fraction(1, 10), computation_range=(Fraction(0), Fraction(1, 4))
     )
-    assert own.training.hook == Framework(
-        per_bucket=Fraction(9, 10**5), per_bucket_range=(Fraction(8, 10**5), Fraction(1, 10**4))
+    assert own.training.hook == replace(
+        loops.framework("pytorch")[1],
+        per_bucket=Fraction(9, 10**5),
+        per_bucket_range=(Fraction(8, 10**5), Fraction(1, 10**4)),
     )
-    assert own.training.reducer.free
+    assert own.training.reducer == loops.framework("pytorch")[0]
     assert load(tmp_path, write(own.resolved)).training == own.training
     [problem] = problems(tmp_path, PLAIN, "training.framework=pytorhc")
     assert "unknown framework 'pytorhc'; did you mean 'pytorch'?" in problem
@@ -602,7 +608,7 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
         "cluster.collectives.server_network.bandwidth=40 Gbit/s",
     )
     assert scenario.training.accumulation == 2
-    assert scenario.training.noise == Noise(variation=Fraction(1, 5))
+    assert scenario.training.noise == replace(loops.workers(), variation=Fraction(1, 5))
     assert scenario.training.slow_nodes == {3: Fraction(2)}
     ways = links_of(scenario.cluster)
     assert ways["cluster", "nics", "3"].latency == Fraction(1, 1000)
@@ -624,7 +630,7 @@ def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
     assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
     assert {point.scenario.cluster.nic(3).name for point in found} == {"1gbe", "10gbe"}
     noises = [point.scenario.training.noise for point in found]
-    assert noises == [loops.workers(), Noise(variation=Fraction(1))] * 4
+    assert noises == [loops.workers(), replace(loops.workers(), variation=Fraction(1))] * 4
 
 
 def test_a_grids_mistake_is_named(tmp_path: Path) -> None:

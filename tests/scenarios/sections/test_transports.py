@@ -17,7 +17,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.host import PRICES, Host
+from gcsim.simulator.host import PRICES
 from gcsim.simulator.sums import DTYPES, Sums
 from tests.scenarios.files import load, reread
 
@@ -54,7 +54,8 @@ def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> 
         tmp_path, TEXT, "cluster.sums={float16: 70 MB/s}", "cluster.host={dispatch: 1 ms}"
     ).cluster
     assert own.sums == replace(default.sums, float16=Fraction(7 * 10**7), float16_range=None)
-    assert own.host == Host(dispatch=Fraction(1, 1000))
+    assert default.host is not None
+    assert own.host == replace(default.host, dispatch=Fraction(1, 1000), dispatch_range=None)
     ranged = load(
         tmp_path,
         TEXT, "cluster.sums={float16: 70 MB/s, float16_range: [60 MB/s, 80 MB/s]}",
@@ -68,7 +69,7 @@ def test_what_a_scenario_states_is_known_and_none_is_nothing(tmp_path: Path) -> 
         assert reread(tmp_path, scenario).cluster == scenario.cluster
 
 
-def test_few_cores_have_the_transports_prices_unless_a_price_is_stated(tmp_path: Path) -> None:
+def test_few_cores_have_the_transports_prices_but_for_those_stated(tmp_path: Path) -> None:
     shared = "cluster.collectives={transport: gloo}"
     known = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, ranks: all}").cluster.host
     assert known is not None
@@ -78,7 +79,7 @@ def test_few_cores_have_the_transports_prices_unless_a_price_is_stated(tmp_path:
     assert known.per_message == shipped.per_message > 0
     assert known.per_message_range is not None
     own = load(tmp_path, TEXT, shared, "cluster.host={cores: 2, per_call: 1 ms}").cluster.host
-    assert own == Host(cores=2, per_call=Fraction(1, 1000))
+    assert own == replace(shipped, cores=2, per_call=Fraction(1, 1000), per_call_range=None)
 
 
 def test_a_generation_that_makes_no_difference_is_told(
@@ -100,6 +101,56 @@ def test_every_shipped_price_has_its_range(name: str) -> None:
         assert getattr(sums, f"{dtype}_range") is not None, dtype
     for price in PRICES:
         assert (getattr(host, f"{price}_range") is not None) == bool(getattr(host, price)), price
+
+
+SERVED = "all_reduce: parameter_server, all_gather: ring"
+
+
+@pytest.mark.parametrize(
+    ("collectives", "priced"),
+    [
+        (f"transport: nccl, {SERVED}", True),
+        (f"transport: textbook, {SERVED}", True),
+        (f"transport: custom, {SERVED}", True),
+        (f"transport: gloo, {SERVED}", True),
+        (f"transport: mpich, {SERVED}", True),
+        ("transport: nccl, servers: per_node", True),  # push-pulls, and dense training beside them
+        ("transport: nccl", False),
+        ("transport: textbook, servers: per_node", False),  # its rings add nowhere in particular
+    ],
+)
+def test_servers_add_at_a_price_with_a_range(
+    tmp_path: Path, collectives: str, priced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = f"cluster.collectives={{{collectives}}}"
+    scenario = load(tmp_path, TEXT, chosen)
+    for dtype in DTYPES:
+        assert (getattr(scenario.cluster.sums, dtype) is not None) == priced, dtype
+        assert (getattr(scenario.cluster.sums, f"{dtype}_range") is not None) == priced, dtype
+    caplog.clear()
+    again = reread(tmp_path, scenario)
+    assert again.cluster == scenario.cluster
+    assert not any("cluster.sums" in record.getMessage() for record in caplog.records)
+    assert load(tmp_path, TEXT, chosen, "cluster.sums=none").cluster.sums == Sums()
+
+
+def test_half_precision_through_servers_gains_next_to_nothing(tmp_path: Path) -> None:
+    """VGG-16 on 4 p3.16xlarge, 25 Gbit/s: no benefit (bytedance/byteps issue 293)."""
+
+    def gain(*settings: str) -> float:
+        chosen = f"cluster.collectives={{transport: nccl, {SERVED}, servers: per_node}}"
+        cluster = load(tmp_path, TEXT, "cluster.network=25gbe", chosen, *settings).cluster
+        start = np.zeros(cluster.workers, dtype=np.int64)
+        single, half = (
+            int(execute(CollectiveRecord(kind="all_reduce", sent=(size * 138_000_000,),
+                        element=size, dtype=dtype), start, cluster).max())
+            for size, dtype in ((4, "float32"), (2, "float16"))
+        )  # fmt: skip
+        return single / half
+
+    assert gain("cluster.sums=none") == pytest.approx(2, rel=0.01)
+    assert gain() < 1.1
+    assert gain("cluster.sums.float16=12.5 GB/s") > 1.5  # with as many threads as it takes
 
 
 LINE = replace(catalog.link("10gbe"), bandwidth=Fraction(75 * 10**8, 8))

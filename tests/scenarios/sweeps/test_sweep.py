@@ -21,13 +21,14 @@ from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
-from gcsim.scenarios.result import Result, row_from
+from gcsim.scenarios.result import LISTS, Result, row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.stage1 import Stage1
+from gcsim.scenarios.sweeps.stored import read_sweep
 from gcsim.scenarios.sweeps.sweep import sweep
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
 
@@ -570,9 +571,21 @@ def test_sweep_json_says_what_was_asked_for(tmp_path: Path) -> None:
         assert point.result is not None
         stored = json.loads((tmp_path / "out" / entry["file"]).read_text())
         assert stored["point"] == entry["point"] == point.values
-        assert stored["rows"] == entry["rows"]
+        whole = [{k: row[k] for k in row if k not in LISTS} for row in stored["rows"]]
+        assert whole == entry["rows"]  # the draws stand in the point's file alone
         assert tuple(map(row_from, stored["rows"])) == point.result.rows
         assert stored["provenance"] == point.result.provenance
+
+
+def test_a_sweep_of_any_size_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`results.json` grows with the points; what one file may hold does not."""
+    swept = sweep("small.yaml", {"cluster.nodes": [1, 2, 3]}, output="out")
+    largest = max(path.stat().st_size for path in (tmp_path / "out" / "points").iterdir())
+    monkeypatch.setattr("gcsim.scenarios.sweeps.stored.LARGEST", 100)
+    monkeypatch.setattr("gcsim.json_file.LARGEST", largest)
+    again = read_sweep(tmp_path / "out")
+    assert [point.values for point in again.points] == [point.values for point in swept.points]
+    assert again.rows == swept.rows
 
 
 @pytest.fixture

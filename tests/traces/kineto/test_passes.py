@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from gcsim import json_stream
 from gcsim.errors import InputError
-from gcsim.traces.kineto import json_stream as kineto_json
 from gcsim.traces.kineto.iterations import check_profile, examine_profile, read_profile
 from gcsim.traces.kineto.json_stream import events
 from gcsim.traces.models.building import build_model, trainable
@@ -404,7 +404,7 @@ def test_a_file_that_is_cut_short_is_told_with_the_place(tmp_path: Path, zipped:
         ('{"traceEvents": 3}', "holds no traceEvents"),
         ('{"traceEvents": [{"a" 1}]}', "is cut short"),
         ('{"traceEvents": [1 2]}', "is no JSON at event 1"),
-        ("[" * 100_000, "is no JSON at event 0"),
+        ("[" * 100_000, "is nested too deeply at event 0"),
         ("[]", "shows no gradient"),
     ],
 )
@@ -423,7 +423,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[1, 2, 3, 7, 64, 1 << 22])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(kineto_json, "_CHUNK", request.param)
+    monkeypatch.setattr(json_stream, "_CHUNK", request.param)
     return int(request.param)
 
 
@@ -439,6 +439,20 @@ def test_any_cut_of_the_file_into_chunks_reads_the_same(tmp_path: Path, chunk: i
         path = tmp_path / f"{type(body).__name__}.json"
         path.write_text(json.dumps(body, ensure_ascii=False, indent=1), encoding="utf-8")
         assert list(events(path)) == [entry for entry in listed if isinstance(entry, dict)]
+
+
+def test_process_groups_of_a_profile_make_it_no_flight_recorder(tmp_path: Path) -> None:
+    """`distributedInfo` of PyTorch 2.4 and later, on GPUs."""
+    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 2}
+    told = {
+        "backend": "nccl", "rank": 0, "world_size": 2, "pg_count": 1, "nccl_version": "2.21.5",
+        "pg_config": [{**group, "ranks": [0, 1]}],
+    }  # fmt: skip
+    plain = read_profile(stored(tmp_path / "a.json", cuda_trace()), MODEL)
+    new = read_profile(
+        stored(tmp_path / "b.json", {"distributedInfo": told, **cuda_trace()}), MODEL
+    )
+    assert (new.forward, new.backward, new.ready) == (plain.forward, plain.backward, plain.ready)
 
 
 def test_keys_may_stand_in_any_order(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.state import CannotBeKeptError
+from gcsim.errors import InputError
 from gcsim.traces.training import checkpoint
 from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.team import Method
 from tests.traces.training.world import method, team, weights
 
 SHORT: dict[str, dict[str, Any]] = {
@@ -25,10 +28,33 @@ SHORT: dict[str, dict[str, Any]] = {
 """So that the steps on both sides of the checkpoint are of all kinds."""
 
 
+OPTIONS: dict[str, Any] = {
+    "dense_steps": 2,
+    "dense_tensors": {"names": ["*.bias"]},
+    "payload": "fp16",
+}
+
+
 @pytest.mark.parametrize("kind", REGISTRY)
 def test_every_method_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
     """And whether a step's kernels are counted makes no difference."""
-    chosen = method(kind, **SHORT.get(kind, {}))
+    goes_on(method(kind, **SHORT.get(kind, {})), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REGISTRY if kind != "none"])
+def test_every_method_with_options_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """With all options that mean something for it; there is one at least for all but sign methods,
+    whose updates have no size."""
+    given = dict(SHORT.get(kind, {}))
+    for key, value in OPTIONS.items():
+        with suppress(InputError):
+            method(kind, **given, **{key: value})
+            given[key] = value
+    assert (len(given) > len(SHORT.get(kind, {}))) == (kind not in ("signsgd", "signum"))
+    goes_on(method(kind, **given), tmp_path)
+
+
+def goes_on(chosen: Method, tmp_path: Path) -> None:
     first, second = team(chosen), team(chosen)
     path = tmp_path / "kept"
     for number in range(3):

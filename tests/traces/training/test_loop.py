@@ -192,11 +192,29 @@ def test_a_schedule_reaches_the_optimizer(tmp_path: Path, monkeypatch: pytest.Mo
 # --- when is the target reached? -----------------------------------------------------------------
 
 
-def judged(*accuracies: float) -> tuple[Evaluation, ...]:
-    return tuple(
+@pytest.fixture(scope="module")
+def unjudged() -> Trajectory:
+    chosen = method("none")
+    return replace(fresh(chosen, team(chosen), 100), ended="finished")
+
+
+def judged(one: Trajectory, *accuracies: float) -> Trajectory:
+    """A loss and an accuracy that say the same."""
+    evaluations = (
         Evaluation(step=10 * number, loss=1 - accuracy, accuracy=accuracy)
         for number, accuracy in enumerate(accuracies)
     )
+    return replace(one, evaluations=tuple(evaluations))
+
+
+def reached(one: Trajectory, patience: int) -> int | None:
+    """As all three forms of the target have it."""
+    found = {
+        steps_to(target, one, patience, dense_accuracy=1.0)
+        for target in (Target(accuracy=0.9), Target(loss=0.1 + 1e-9), Target(of_dense=0.9))
+    }
+    (steps,) = found
+    return steps
 
 
 @pytest.mark.parametrize(
@@ -204,17 +222,23 @@ def judged(*accuracies: float) -> tuple[Evaluation, ...]:
     [
         ((0.1, 0.5, 0.9, 0.9), 1, 20),
         ((0.1, 0.9, 0.5, 0.9, 0.9), 2, 30),  # it fell back
-        ((0.1, 0.9, 0.5, 0.9), 2, 30),  # the last one: nothing says that it falls back
+        ((0.1, 0.9, 0.9, 0.9, 0.5), 2, None),  # it fell back, and stayed there
+        ((0.1, 0.9, 0.9, 0.5, 0.9), 2, None),  # once is too few
+        ((0.1, 0.9, 0.9, 0.5, 0.9), 1, 40),
         ((0.1, 0.5, 0.6), 2, None),
         ((0.9, 0.9), 2, 0),
+        ((0.9,), 2, None),
     ],
 )
 def test_reached_is_what_stays_reached(
-    accuracies: tuple[float, ...], patience: int, steps: int | None
+    accuracies: tuple[float, ...], patience: int, steps: int | None, unjudged: Trajectory
 ) -> None:
-    evaluations = judged(*accuracies)
-    assert steps_to(Target(accuracy=0.9), evaluations, patience) == steps
-    by_loss = steps_to(Target(loss=0.1 + 1e-9), evaluations, patience)
-    assert by_loss == steps
-    of_dense = steps_to(Target(of_dense=0.9), evaluations, patience, dense_accuracy=1.0)
-    assert of_dense == steps
+    assert reached(judged(unjudged, *accuracies), patience) == steps
+
+
+@pytest.mark.parametrize("ended", ["diverged", "hopeless"])
+def test_what_was_cut_off_reached_nothing(ended: Any, unjudged: Trajectory) -> None:
+    """Whatever held before."""
+    whole = judged(unjudged, 0.1, 0.9, 0.9, 0.9)
+    assert reached(whole, 2) == 10
+    assert reached(replace(whole, ended=ended), 2) is None

@@ -19,9 +19,12 @@ from tests.traces.training.world import BATCH, entry, method, small, team, weigh
 WORKERS, STEPS, RATE = 4, 20, 0.1
 
 
-def plain_training(optimizer: Optimizer, *, whole_batch: bool) -> torch.Tensor:
-    """One process with `WORKERS` times the batch: torch's own optimiser, gradients of the
-    workers' batches accumulated or taken in one pass; the weights in the model's order."""
+def plain_training(
+    optimizer: Optimizer, *, whole_batch: bool, accumulation: int = 1
+) -> torch.Tensor:
+    """One process with `WORKERS` times the batch: torch's own optimiser; gradients of a worker's
+    micro-batches accumulated, the mean over workers taken; or all taken in one pass. Weights in the
+    model's order."""
     made = entry()
     data = make_split(made, 0).train
     shares = Shares(data, workers=WORKERS, batch=BATCH, seed=0, dirichlet=None)
@@ -37,37 +40,73 @@ def plain_training(optimizer: Optimizer, *, whole_batch: bool) -> torch.Tensor:
         parameters, lr=RATE, weight_decay=optimizer.weight_decay, foreach=False, **kept
     )
     for step in range(STEPS):
-        batches = [data.taken(shares.indices(worker, step)) for worker in range(WORKERS)]
+        numbers = range(step * accumulation, (step + 1) * accumulation)
+        batches = [
+            [data.taken(shares.indices(worker, number)) for number in numbers]
+            for worker in range(WORKERS)
+        ]
         chosen.zero_grad()
         if whole_batch:
-            inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
+            each = [pair for of_worker in batches for pair in of_worker]
+            inputs, labels = (torch.cat(part) for part in zip(*each, strict=True))
             sample_losses(made, model(inputs), labels).mean().backward()  # type: ignore[no-untyped-call]  # torch's own
         else:
-            for inputs, labels in batches:  # the loss's sum over N B samples, over N B
-                losses = sample_losses(made, model(inputs), labels) / BATCH
-                (losses.sum() / WORKERS).backward()  # type: ignore[no-untyped-call]
+            sums = [torch.zeros_like(parameter) for parameter in parameters]
+            for of_worker in batches:
+                for inputs, labels in of_worker:  # (loss.mean() / accumulation).backward()
+                    losses = sample_losses(made, model(inputs), labels) / (BATCH * accumulation)
+                    losses.sum().backward()  # type: ignore[no-untyped-call]
+                for total, parameter in zip(sums, parameters, strict=True):
+                    assert parameter.grad is not None
+                    total.add_(parameter.grad)
+                chosen.zero_grad()
+            for total, parameter in zip(sums, parameters, strict=True):
+                parameter.grad = total / WORKERS
         chosen.step()
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
-def lockstep_training(kind: str, optimizer: Optimizer) -> torch.Tensor:
-    of = team(method(kind), workers=WORKERS, optimizer=optimizer)
+def lockstep_training(kind: str, optimizer: Optimizer, accumulation: int = 1) -> torch.Tensor:
+    of = team(method(kind), workers=WORKERS, optimizer=optimizer, accumulation=accumulation)
     for number in range(STEPS):
-        of.step(number, RATE)
+        done = of.step(number, RATE)
+        assert [len(bucket) for bucket in done.collectives] == [1] * len(of.layouts)
     views = of._cut(weights(of)[0])  # in the model's order
     return torch.cat([view.flatten() for view in views])
 
 
+@pytest.mark.parametrize("accumulation", [1, 3, 4])
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_dense_training_is_one_process_with_all_batches(name: str) -> None:
-    """Bit for bit where that process accumulates batch after batch (four workers: a division by
-    a power of two rounds nothing); to float32 rounding where it takes them in one pass."""
+def test_dense_training_is_one_process_with_all_batches(name: str, accumulation: int) -> None:
+    """Bit for bit where that process accumulates batch after batch, worker after worker (four of
+    them: a division by a power of two rounds nothing); to float32 rounding where it takes them in
+    one pass. One all-reduce a bucket and step, whatever is accumulated."""
     optimizer = Optimizer(name=name, weight_decay=0.01)  # type: ignore[arg-type]
-    found = lockstep_training("none", optimizer)
-    assert torch.equal(found, plain_training(optimizer, whole_batch=False))
+    found = lockstep_training("none", optimizer, accumulation)
+    expected = plain_training(optimizer, whole_batch=False, accumulation=accumulation)
+    assert torch.equal(found, expected)
     if name == "sgd":
-        at_once = plain_training(optimizer, whole_batch=True)
+        at_once = plain_training(optimizer, whole_batch=True, accumulation=accumulation)
         torch.testing.assert_close(found, at_once, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["none", "variance", "ef_signsgd", "torch_post_local_sgd"])
+def test_accumulated_micro_batches_are_one_batch_of_their_samples(kind: str) -> None:
+    """For methods of all needs: gradients, second moments, weights of a worker's own. One step, as
+    rounding may flip a sign later on."""
+    whole, parts = (
+        team(method(kind), workers=2, batch=8 * size, accumulation=8 // size) for size in (8, 2)
+    )
+    for of in (whole, parts):
+        found = [of._pass(rank, 0) for rank in range(2)]
+        (loss, moments), *_ = found
+        if of is whole:
+            expected_loss, expected, rows = loss, moments, of._rows.clone()
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    torch.testing.assert_close(parts._rows, rows, rtol=1e-4, atol=1e-6)
+    assert (moments is None) == (kind != "variance")
+    if moments is not None:
+        torch.testing.assert_close(moments, expected, rtol=1e-4, atol=1e-9)
 
 
 def test_workers_that_differ_have_weights_of_their_own_until_they_meet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from torch import nn
 
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.options.method import method_of
 from gcsim.compressors.reductions import Reduction, in_rank_order
-from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, trained_on
@@ -51,8 +52,50 @@ class WildAtOddSeeds(Wild):
         return 1e4 if self.worker.seed % 2 else 1.0
 
 
+class Undeclared(Compressor):
+    """Half precision from step 38 on, of which it says nothing."""
+
+    about = About(
+        title="Undeclared", family="quantization", collective="all-reduce", bits="16",
+        paper="none: a test",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        kind = torch.float32 if step < 38 else torch.float16
+        mean: torch.Tensor = yield AllReduce(tensor=(bucket.gradient / self.worker.count).to(kind))
+        return mean.float()
+
+
+class NoNumber(Compressor):
+    """Dense, and an update that is no number in the third step, the first after an evaluation."""
+
+    about = Wild.about
+    step = 2
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        total: torch.Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
+        return total.fill_(math.nan) if step == self.step else total
+
+
+class NoNumberLater(NoNumber):
+    """In the fourth step, the last before an evaluation."""
+
+    about = Wild.about
+    step = 3
+
+
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+
+
+def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A loss of one's own, `[batch]`."""
+    return nn.functional.cross_entropy(output, labels, reduction="none") / 2
+
+
+def naive(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy as people write it, `[batch]`: infinite where a probability underflows."""
+    return -torch.softmax(output, 1).gather(1, labels[:, None])[:, 0].log()
 
 
 def entry(build: str = "small") -> ModelEntry:
@@ -60,8 +103,8 @@ def entry(build: str = "small") -> ModelEntry:
 
 
 def method(kind: str, **parameters: Any) -> Method:
-    checked = check_parameters(kind, parameters)
-    return Method(kind=kind, compressor=compressor_class(kind), parameters=checked)
+    chosen = method_of(kind, parameters)
+    return Method(kind=kind, compressor=chosen.compressor, parameters=chosen.parameters)
 
 
 def team(
@@ -73,12 +116,14 @@ def team(
     optimizer: Optimizer = Optimizer(),  # noqa: B008 (frozen)
     reduction: Reduction = in_rank_order,
     model: str = "small",
+    batch: int = BATCH,
+    accumulation: int = 1,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
-        made, make_split(made, seed), chosen, workers=workers, batch=BATCH, optimizer=optimizer,
-        limits=limits, seed=seed, reduction=reduction,
+        made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
+        accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
     )  # fmt: skip
 
 

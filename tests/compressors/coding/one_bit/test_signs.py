@@ -15,14 +15,13 @@ from gcsim.compressors.coding.one_bit.signs import (
     error_of,
     fold,
     fold_average,
-    fold_nesterov,
     scaled_sign_bits,
     write_signs,
 )
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Draw, fold_nesterov
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097, 9000]  # a tile has 4096 elements
 

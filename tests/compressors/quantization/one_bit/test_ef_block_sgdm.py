@@ -192,7 +192,10 @@ def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
         (torch.cat((as_bytes(-torch.ones(1)), bits & 0x0F)), "scale"),
         (torch.cat((as_bytes(torch.tensor([torch.inf])), bits & 0x0F)), "scale"),
         (bits & 0x0F, "blocks"),
-        (torch.cat((as_bytes(torch.ones(11)), bits & 0x0F)), "11 scales"),  # 2 each: 10 would do
+        (
+            torch.cat((as_bytes(torch.ones(11)), bits & 0x0F)),
+            r"\[11\] blocks",
+        ),  # 2 each: 10 would do
     ):
         with pytest.raises(InputError, match=words):
             add_decoded(pack_frame(Codec.SIGN_BLOCK, body, numel=20, nonzero=20), layout, out, 1.0)

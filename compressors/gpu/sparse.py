@@ -11,27 +11,46 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from gcsim.compressors.coding import sparse as loops
+from gcsim.compressors.coding.indices.index_coding import decode_indices
+from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.sparse import INDEX_LIMIT
-from gcsim.compressors.gpu.integers.packing import unpacked
+from gcsim.compressors.gpu.indices.coded import positions_of
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments
 
 
-def _add_checked(
-    touched: Tensor, positions: Tensor, values: Tensor, weight: float, out: Tensor
-) -> bool:
-    """See `sparse._add_checked`."""
-    return add_at_parts(
-        out, positions, values, [positions.numel()], [0], [out.numel()], weight=weight
-    )
+@kernel_of(loops.scatter_add)
+def scatter_add(
+    out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
+    k: Column, weight: float,
+) -> None:  # fmt: skip
+    """What cannot be read is read tensor by tensor, which says what is wrong."""
+    bodies, each = coded.split(sizes.tolist()), values.float().split(k.tolist())
+    for coder in np.unique(coders):  # the tensors of each together
+        rows = np.flatnonzero(coders == coder)
+        own, many = segments.rows(rows), k[rows].tolist()
+        elements = own.length.tolist()
+        body, numbers = (torch.cat([some[row] for row in rows]) for some in (bodies, each))
+        places = positions_of(body, sizes[rows].tolist(), many, elements, int(coder))
+        if places is None:
+            for row, n, count in zip(rows, elements, many, strict=True):
+                decode_indices(bodies[row], n, count, int(coder))
+            raise damaged("coded positions")
+        if not add_at_parts(
+            out, places, numbers, many, own.begin.tolist(), elements, weight=weight
+        ):
+            raise damaged("positions do not ascend below the tensor's length")
 
 
 def add_at_parts(
     out: Tensor, positions: Tensor, values: Tensor, sent: Sequence[int], begins: Sequence[int],
     elements: Sequence[int], *, weight: float,
 ) -> bool:  # fmt: skip
-    """`_add_checked` of many tensors: how many elements of each travel, where it begins, how long
+    """`scatter_add` at positions: how many elements of each travel, where it begins, how long
     it is; positions within it and values lie one tensor's behind the other's."""
     places = positions.long() & 0xFFFFFFFF if positions.dtype == torch.int32 else positions
     parts = parts_of(out, sent, [blocks(k) for k in sent], starts(sent), begins, elements)
@@ -41,15 +60,6 @@ def add_at_parts(
         BLOCK=BLOCK,
     )  # fmt: skip
     return not bool(wrong.any())
-
-
-def _add_set(touched: Tensor, bits: Tensor, values: Tensor, weight: float, out: Tensor) -> int:
-    """See `sparse._add_set`."""
-    positions = unpacked(bits, 8 * bits.numel(), 1, torch.uint8).nonzero().view(-1)
-    found = positions.numel()
-    if found != values.numel() or _add_checked(touched, positions, values, weight, out):
-        return found
-    return found + 1  # one is behind the last element
 
 
 def signed_words(
@@ -68,7 +78,8 @@ def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out:
     """See `sparse._add_signs`."""
     positive, negative = (float(np.float32(level)) for level in levels)
     signed = torch.where(words < 0, negative, positive)
-    return _add_checked(touched, words.long() & (INDEX_LIMIT - 1), signed, 1.0, out)
+    places = words.long() & (INDEX_LIMIT - 1)
+    return add_at_parts(out, places, signed, [len(places)], [0], [out.numel()], weight=1.0)
 
 
 def merged_pairs(

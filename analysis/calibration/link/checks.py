@@ -1,0 +1,133 @@
+"""Checks of a link that was fitted to a network: the bus inside a machine, the errors, the rate.
+
+A measured time of several machines with several devices each holds the part inside a machine, over
+a bus that is not fitted: stated, known by the GPU's name, or assumed. A bus that alone takes longer
+than was measured is the wrong one, whatever the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from gcsim.analysis.calibration.link.direct import FASTEST, ethernet_like
+from gcsim.analysis.calibration.link.fit import LinkFit
+from gcsim.analysis.calibration.link.model import Model
+from gcsim.analysis.calibration.measurements.collectives import Measurement, Reading
+from gcsim.analysis.report.numbers import duration, rate
+from gcsim.errors import InputError, printable
+from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog.driver_names import bus_of
+from gcsim.simulator.network.links import Link
+
+ASSUMED = "pcie3_x16"
+MOST_ERROR = 0.5
+"""Median relative error beyond which a fit is no link."""
+_BUSES = ("pcie3_x16", "pcie4_x16", "pcie5_x16", "nvlink1", "nvlink2", "nvlink3", "nvlink4")
+_FAST = tuple(
+    Link(name="fast", bandwidth=Fraction(rate), latency=Fraction(0))
+    for rate in (10**11, 4 * 10**11, 10**12)
+)
+"""Networks that cost next to nothing: what a library chooses depends on the rate, and the choice
+for the fastest need not be the shortest."""
+_BEYOND = 1.5
+"""Times as long as was measured: the bus is another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """The link between the devices of a machine, and why it is this one."""
+
+    link: Link
+    why: str
+
+
+def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
+    """The bus that is stated, that of the GPU which a file names, or the assumed one.
+
+    Raises `InputError` for a link that the catalogue does not have.
+    """
+    if stated is not None:
+        return Inside(link=catalog.link(stated), why="--intra-node")
+    for device in (reading.device for reading in readings if reading.device):
+        if bus := bus_of(device):
+            return Inside(link=catalog.link(bus), why=f"of {printable(device)[:60]}")
+    return Inside(link=catalog.link(ASSUMED), why="assumed: no file names a known GPU")
+
+
+def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
+    """Raise `InputError` where the bus alone takes longer than was measured."""
+    within = _within(points)
+    if not within or (wrong := _contradicted(within, inside.link)) is None:
+        return
+    point, least = wrong
+    agreeing = [name for name in _BUSES if _contradicted(within, catalog.link(name)) is None]
+    known = f"{agreeing[0]} agrees with the times" if agreeing else "gcsim list links"
+    raise InputError(
+        f"{point.nbytes:,} bytes took {duration(point.seconds)}, and between the "
+        f"{point.devices_per_node} devices of a machine {inside.link.name} ({inside.why}) alone "
+        f"takes {duration(least)}",
+        place=point.place,
+        hint=f"name the link between them with --intra-node: {known}",
+    )
+
+
+def _within(points: Sequence[Measurement]) -> list[Measurement]:
+    """Measurements of several machines with several devices each."""
+    return [p for p in points if 1 < p.devices_per_node < p.ranks and p.collective != "send"]
+
+
+def _contradicted(points: Sequence[Measurement], inside: Link) -> tuple[Measurement, float] | None:
+    """The longest message and its time over the bus alone, where the two disagree."""
+    longest = max(points, key=lambda point: point.nbytes)
+    model = Model([longest], inside)
+    least = min(float(model.seconds(network)[0]) for network in _FAST)
+    return (longest, least) if least > _BEYOND * longest.seconds else None
+
+
+def settled(fit: LinkFit, place: str) -> LinkFit:
+    """The fit, with the catalogue's efficiency where the goodput is not told and the rate is.
+
+    Raises `InputError` where it is no link: a median error above `MOST_ERROR`, a goodput that the
+    sizes do not tell and no line rate does, or one that no network has.
+    """
+    if fit.median_error > MOST_ERROR:
+        raise InputError(
+            f"the median error of the fit is {fit.median_error:,.0%}; above {MOST_ERROR:.0%} it is "
+            "no link and is not written",
+            place=place,
+            hint="another --algorithm, --collective, --ranks or --devices-per-node may suit; or "
+            "the times hold more than the collective (waiting, a busy host)",
+        )
+    if fit.goodput_told:
+        return _possible(fit, place)
+    if fit.line_rate is None:
+        raise InputError(
+            "these sizes do not tell the goodput, so that no link is written",
+            place=place,
+            hint="measure longer messages, or state --line-rate RATE"
+            + (" and --intra-node LINK" if _within([p.measurement for p in fit.points]) else ""),
+        )
+    like = ethernet_like(fit.line_rate)
+    link = fit.link.exactly(
+        bandwidth=Fraction(round(fit.line_rate * 8)) / 8,
+        efficiency=like.efficiency,
+        efficiency_range=like.efficiency_range,
+    )
+    return replace(fit, link=link)
+
+
+def _possible(fit: LinkFit, place: str) -> LinkFit:
+    goodput = float(fit.link.bandwidth * fit.link.efficiency)
+    several = [p.measurement for p in fit.points if p.measurement.devices_per_node == 1]
+    within = _within([point.measurement for point in fit.points])
+    if goodput > FASTEST and (several or within):
+        raise InputError(
+            f"a goodput of {rate(goodput)} is none of a network",
+            place=place,
+            hint="name the link between the devices of a machine with --intra-node LINK"
+            if within
+            else "are the ranks on one machine? say --devices-per-node N",
+        )
+    return fit

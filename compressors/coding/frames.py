@@ -1,0 +1,198 @@
+"""A bucket's message: the frames of all tensors, laid out, filled, sealed and read together.
+
+    message, at = frames(values, Codec.SPARSE, segments, sizes, nonzero=k)   # headers; bodies begin
+    put(message, at, values, 4 * k)                                          # parts of bodies
+    seal(message, at, sizes)                                                 # checksums
+
+    found = read(message, layout, Codec.SPARSE)                              # columns
+    values = taken(message, found.at, 4 * found.nonzero)
+
+Frames and headers: `frame.py`. A receiver knows the layout and nothing else of the sender: frames
+that are not those of the layout are an `InputError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.checksum import checksum, put_number
+from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_header
+from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, loop
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import handled, primitive
+from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.errors import InputError, InternalError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """Headers of a message, a column each."""
+
+    codec: Column
+    flags: Column
+    params: Column
+    nonzero: Column
+    """Elements that travel."""
+    at: Column
+    """First byte of the body in the message."""
+    size: Column
+    """Bytes of the body."""
+
+    def alike(self, column: str) -> int:
+        """The number that a column has in all rows; `InputError` where they differ."""
+        values = getattr(self, column)
+        if (values != values[0]).any():
+            raise InputError(f"damaged payload: {column} {values.tolist()} differ between frames")
+        return int(values[0])
+
+    def demand_sizes(self, sizes: Column) -> None:
+        """`InputError` unless bodies have so many bytes."""
+        for found, asked in zip(self.size, sizes, strict=True):
+            if found != asked:
+                raise InputError(
+                    f"damaged payload: body of {found} bytes, its header asks for {asked}"
+                )
+
+    def rows(self, chosen: Any) -> Frames:
+        """The headers of some of the frames."""
+        return Frames(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+def frames(
+    like: Tensor, codec: int, segments: Segments, sizes: Column, *,
+    nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0,
+) -> tuple[Tensor, Column]:  # fmt: skip
+    """(a message with its headers, uint8 on the device of `like`; where each body begins).
+
+    `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). Raises
+    `InternalError` when a number does not fit its field.
+    """
+    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
+    fits = _write_headers(
+        heads, int(codec), segments.column(flags), segments.column(params), segments.length,
+        segments.length if nonzero is None else nonzero, sizes,
+    )  # fmt: skip
+    if not fits:
+        raise InternalError(f"no frame header holds codec {codec}, bodies of {sizes} bytes")
+    message = like.new_empty(int(sizes.sum()) + HEADER_BYTES * len(sizes), dtype=torch.uint8)
+    head = torch.from_numpy(heads.reshape(-1))
+    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
+    return message, at
+
+
+@counted_as(lambda *_: ())  # `_seal` counts what is copied
+@primitive
+def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
+    """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
+    if source.numel():
+        data = array(source.contiguous()).view(np.uint8)
+        _copy(data, starts(lengths), array(message), at, lengths)
+
+
+@counted_as(lambda *_: ())  # who uses the bytes reads them where they are
+@primitive
+def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """Undo `put`: `[sum of lengths / size]` of `dtype`."""
+    out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
+    _copy(array(message), at, array(out).view(np.uint8), starts(lengths), lengths)
+    return out.to(message.device)
+
+
+def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
+    """The message, once the checksums of its frames are written."""
+    _seal(message, at, sizes)
+    return _joined(message)
+
+
+def _copies(_: object, message: Tensor, at: Column, sizes: Column) -> Iterator[list[KernelCost]]:
+    """Of each tensor: the parts of its body, then header and body are put together."""
+    for size in sizes.tolist():
+        both = [size, HEADER_BYTES + size] if size else [HEADER_BYTES]
+        yield [launch("streaming", "aten.cat", n, 2 * n) for n in both]
+
+
+@counted_as(_copies)
+@primitive
+def _seal(message: Tensor, at: Column, sizes: Column) -> None:
+    _write_checksums(array(message), at, sizes)
+
+
+@counted_as(lambda _, m: [[launch("streaming", "aten.cat", m.numel(), 2 * m.numel())]])
+def _joined(message: Tensor) -> Tensor:
+    """The message, as the frames of all tensors are put together."""
+    return message
+
+
+def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
+    """The headers of a message whose frames are those of the layout's tensors, and intact.
+
+    Raises `InputError` otherwise, or for another codec than this one (these ones).
+    """
+    allowed = [codec] if isinstance(codec, int) else list(codec)
+    rows = np.empty((len(layout.slices), 6), dtype=np.int64)
+    in_host_memory = not handled(message) and message.dtype == torch.uint8 and message.dim() == 1
+    if in_host_memory and _find(array(message), layout.table, rows):
+        found = Frames(*np.ascontiguousarray(rows.T))
+        if set(found.codec.tolist()).issubset(allowed):
+            return found
+    # on a GPU, or what is wrong is said
+    first = int(message.storage_offset())
+    for row, (_, frame) in zip(rows, frames_of(message, layout, codec), strict=True):
+        begin = int(frame.body.storage_offset()) - first if frame.body.numel() else 0
+        row[:] = frame.codec, frame.flags, frame.params, frame.nonzero, begin, frame.body.numel()
+    return Frames(*np.ascontiguousarray(rows.T))
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@loop
+def _write_headers(
+    heads: Any, codec: int, flags: Any, params: Any, numel: Any, nonzero: Any, sizes: Any
+) -> bool:
+    fits = True
+    for t in range(sizes.size):
+        fits &= write_header(heads[t], codec, flags[t], params[t], numel[t], nonzero[t], sizes[t])
+    return fits
+
+
+@loop
+def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+    for t in range(lengths.size):
+        given = source[begins[t] : begins[t] + lengths[t]]
+        out = target[at[t] : at[t] + lengths[t]]
+        for i in range(out.size):
+            out[i] = given[i]
+
+
+@loop
+def _write_checksums(message: Any, at: Any, sizes: Any) -> None:
+    for t in range(sizes.size):
+        frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
+        put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, frame[HEADER_BYTES:]))
+
+
+@loop
+def _find(data: Any, table: Any, rows: Any) -> Any:
+    """Fill the rows of `Frames`; whether a message is an intact frame a tensor, and no more."""
+    at = 0
+    for t in range(table.shape[0]):
+        if data.size - at < HEADER_BYTES:
+            return False
+        codec, flags, params, numel, nonzero, length, intact = read_frame(data, at)
+        if numel != table[t, 1] or nonzero > numel or not intact:
+            return False
+        at += HEADER_BYTES + length
+        rows[t, 0], rows[t, 1], rows[t, 2], rows[t, 3] = codec, flags, params, nonzero
+        rows[t, 4], rows[t, 5] = at - length, length
+    return at == data.size

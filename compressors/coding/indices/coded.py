@@ -1,0 +1,41 @@
+"""Coded positions of the selected elements of a bucket: `index_coding.py` over a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gcsim.compressors.coding.indices.index_coding import Coder, position_bytes
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, tensor
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments
+
+
+def _launches(
+    coded: tuple[Tensor, Column], indices: object, segments: object, k: Column, coders: Column
+) -> Iterator[list[KernelCost]]:
+    for many, size, coder in zip(k.tolist(), coded[1].tolist(), coders.tolist(), strict=True):
+        name = f"index_coding.encode_indices:{Coder(coder).name.lower()}"
+        yield [launch("streaming", name, max(many, size), 8 * many + size)]
+
+
+@counted_as(_launches)
+@primitive
+def coded_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    """(the tensors' coded positions, one behind the other, uint8; bytes of each).
+
+    `indices` are within their tensor, int64 `[sum of k]`, k of each tensor, ascending; `coders` are
+    `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look).
+    """
+    positions = np.ascontiguousarray(array(indices))
+    if (coders == Coder.RAW).all():
+        return tensor(positions.astype("<u4").view(np.uint8), indices), 4 * k
+    columns = segments.length.tolist(), coders.tolist(), np.split(positions, np.cumsum(k)[:-1])
+    bodies = [position_bytes(own, n, Coder(coder)) for n, coder, own in zip(*columns, strict=True)]
+    return tensor(np.concatenate(bodies), indices), np.array([body.size for body in bodies])

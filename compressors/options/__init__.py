@@ -1,0 +1,1 @@
+"""Options of every method: dense steps first, dense tensors, half-precision sums."""

@@ -1,0 +1,184 @@
+"""A bucket's table: the tensors' begins and lengths, their cells, and the tiles that threads share.
+
+A primitive works on all tensors of a bucket in one call. Its loop takes the tiles of the table, a
+tensor's elements first … last - 1, and its kernel the same table. What differs from tensor to
+tensor (how many are selected, where a body begins) is a column: an array with one number a row. A
+tensor alone is a table of one row.
+
+Tiles are cut at multiples of their length from the tensor's first element, so that sums by blocks
+do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.loops import loop
+from gcsim.compressors.random import random_key
+
+TILE = 1 << 16
+"""Elements of a tile: they stay in the processor's cache."""
+Column = NDArray[np.int64]
+"""One number a row of the table."""
+ZERO = np.zeros(1, dtype=np.int64)
+"""The column of what begins at 0, of one row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The rows of a table."""
+
+    table: NDArray[np.int64]
+    """`[tensors, 2]`: first element in the flat bucket, and number of elements."""
+
+    @classmethod
+    def of(cls, layout: BucketLayout) -> Segments:
+        """The table of a layout."""
+        if cls not in layout.facts:
+            layout.facts[cls] = cls(layout.table)
+        found: Segments = layout.facts[cls]
+        return found
+
+    @classmethod
+    @lru_cache(maxsize=1 << 8)
+    def alone(cls, n: int) -> Segments:
+        """The table of one tensor of n elements."""
+        return cls(np.array([(0, n)], dtype=np.int64))
+
+    @classmethod
+    def behind(cls, lengths: ArrayLike) -> Segments:
+        """The table of tensors of these lengths, one behind the other."""
+        length = np.asarray(lengths, dtype=np.int64)
+        return cls(np.stack((starts(length), length), axis=1))
+
+    def rows(self, chosen: Any) -> Segments:
+        """The table of some of the tensors."""
+        return Segments(np.ascontiguousarray(self.table[chosen]))
+
+    @cached_property
+    def begin(self) -> Column:
+        return np.ascontiguousarray(self.table[:, 0])
+
+    @cached_property
+    def length(self) -> Column:
+        return np.ascontiguousarray(self.table[:, 1])
+
+    @cached_property
+    def tiles(self) -> NDArray[np.int64]:
+        """`[tiles, 3]`: tensor, first element, element behind the last."""
+        return self.tiles_of(self.length)
+
+    def tiles_of(self, counts: Column) -> NDArray[np.int64]:
+        """Tiles of so many elements of each tensor: `[tiles, 3]`."""
+        return tiles_of(counts, self._grain)
+
+    @cached_property
+    def _grain(self) -> Column:
+        return self.column(TILE)
+
+    def column(self, values: ArrayLike) -> Column:
+        """A number for each row, or one for all."""
+        return np.ascontiguousarray(np.broadcast_to(values, len(self.table)), dtype=np.int64)
+
+    @cached_property
+    def _cells(self) -> dict[int | None, Cells]:
+        return {}
+
+    def cells(self, size: int | None) -> Cells:
+        """Cells of `size` elements, of which the last may be shorter; None: a tensor is one."""
+        if size not in self._cells:
+            sizes = np.maximum(1, self.length) if size is None else self.column(size)
+            self._cells[size] = Cells(self, sizes, -(-self.length // sizes))
+        return self._cells[size]
+
+    def even_cells(self, most: int | None) -> Cells:
+        """Cells of at most `most` elements, as equal as can be; None: a tensor is one."""
+        if most is None:
+            return self.cells(None)
+        if -most not in self._cells:  # beside those of a size
+            size = np.maximum(1, -(-self.length // np.maximum(1, -(-self.length // most))))
+            self._cells[-most] = Cells(self, size, -(-self.length // size))
+        return self._cells[-most]
+
+    @cached_property
+    def whole(self) -> Cells:
+        """A cell for each tensor, also for one without elements."""
+        return Cells(self, np.maximum(1, self.length), self.column(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Consecutive elements that share a number, such as a norm."""
+
+    segments: Segments
+    size: Column
+    """Elements of a tensor's cells but perhaps the last."""
+    count: Column
+    """Cells of each tensor."""
+
+    @cached_property
+    def first(self) -> Column:
+        """Number of each tensor's first cell."""
+        return starts(self.count)
+
+    @cached_property
+    def total(self) -> int:
+        """Cells of all tensors."""
+        return int(self.count.sum())
+
+    @cached_property
+    def owner(self) -> Column:
+        """Tensor of each cell."""
+        return np.repeat(np.arange(len(self.count)), self.count)
+
+    @cached_property
+    def number(self) -> Column:
+        """Number of each cell within its tensor."""
+        return np.arange(self.total) - self.first[self.owner]
+
+    @cached_property
+    def length(self) -> Column:
+        """Elements of each cell."""
+        size = self.size[self.owner]
+        return np.minimum(size, self.segments.length[self.owner] - self.number * size)
+
+    @cached_property
+    def tiles(self) -> NDArray[np.int64]:
+        """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
+        return tiles_of(self.segments.length, self.size * np.maximum(1, TILE // self.size))
+
+
+def starts(lengths: Column) -> Column:
+    """Begin of each when they lie one behind the other."""
+    return np.cumsum(lengths) - lengths
+
+
+def keys_of(
+    layout: BucketLayout, seed: int, step: int, purpose: str, rank: int
+) -> NDArray[np.uint64]:
+    """A worker's key for each tensor's random numbers (`random_key`): uint64 `[tensors]`."""
+    keys = [random_key(seed, step, piece.index, purpose, rank) for piece in layout.slices]
+    return np.array(keys, dtype=np.uint64)
+
+
+@loop
+def tiles_of(lengths: Any, grains: Any) -> Any:
+    """Tiles of each tensor, cut at multiples of its grain: `[tiles, 3]`."""
+    total = 0
+    for t in range(lengths.size):
+        total += (lengths[t] + grains[t] - 1) // grains[t]
+    tiles = np.empty((total, 3), dtype=np.int64)
+    at = 0
+    for t in range(lengths.size):
+        for first in range(0, lengths[t], grains[t]):
+            tiles[at, 0] = t
+            tiles[at, 1] = first
+            tiles[at, 2] = min(first + grains[t], lengths[t])
+            at += 1
+    return tiles

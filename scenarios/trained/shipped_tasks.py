@@ -1,0 +1,82 @@
+"""How trainings of the tasks that come with gcsim ended with a method. Nothing is trained for it.
+
+A scenario that does not say how to train has no time to the target. What is known of its methods
+then is how they did on small tasks, over a number of steps that says little of longer ones: a
+method that sends a hundredth of a gradient has sent three whole ones after 300 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.trained.make_shipped import SCENARIOS
+from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Training of one task with a method."""
+
+    task: str
+    target: str
+    same: bool
+    """Whether the parameters are those that were asked for; else others of the same method."""
+    seeds: int
+    reached: int
+    """Seeds that reached the target."""
+    steps_vs_dense: float | None
+    """Steps to the target over dense training's; None where half of the seeds or more did not
+    reach it."""
+    steps: int
+    """Of a training."""
+    share_sent: float
+    """Bytes sent over those of dense training."""
+
+
+def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
+    """By task; empty where no training with the method is known."""
+    if kind not in REGISTRY:
+        return ()
+    parameters = check_parameters(kind, given).model_dump()
+    found = (_ended(name, kind, parameters) for name in SCENARIOS)
+    return tuple(one for one in found if one is not None)
+
+
+def _ended(name: str, kind: str, parameters: Mapping[str, Any]) -> Ended | None:
+    scenario, dense = _task(name)
+    usual = check_parameters(kind, {}).model_dump()
+    listed = [one.parameters for one in scenario.compressors if one.kind == kind]
+    asked = [parameters, usual, *listed]
+    tries = (known_of(scenario, CompressorChoice(kind=kind, label=kind, parameters=dict(one)))
+             for one in asked)  # fmt: skip
+    tried = next((one for one in tries if one is not None), None)
+    if tried is None or dense is None:
+        return None
+    plan, level = plan_of(scenario), dense_level(dense)
+    ends, base = (ends_of(plan, one, level) for one in (tried, dense))
+    return Ended(
+        task=name,
+        target=described(plan.target, level),
+        same=tried.choice.parameters == parameters,
+        seeds=len(ends),
+        reached=sum(one is not None for one in ends),
+        steps_vs_dense=steps_ratio(ends, base),
+        steps=plan.steps,
+        share_sent=tried.wire_bytes_per_worker / dense.wire_bytes_per_worker,
+    )
+
+
+@lru_cache
+def _task(name: str) -> tuple[Scenario, Tried | None]:
+    """A scenario and its dense training."""
+    scenario = load_scenario(name)
+    assert scenario.dense is not None  # noqa: S101
+    return scenario, known_of(scenario, scenario.compressors[scenario.dense])

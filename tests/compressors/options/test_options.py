@@ -1,0 +1,286 @@
+"""Options of every method, in lockstep: what is dense is dense, the rest is the method alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
+from gcsim.compressors.mistakes import new_member
+from gcsim.compressors.options.method import OPTIONS, Method, method_of
+from gcsim.compressors.participation import participate
+from gcsim.compressors.registry import REGISTRY, compressor_class
+from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.errors import InputError
+from tests.compressors.ddp.plan import OTHERS, PHASES
+
+SHAPES = {
+    "first.weight": (24, 32), "first.bias": (32,), "second.weight": (16, 3, 3, 3),
+    "second.bias": (16,), "scale": (), "third.weight": (40, 20),
+}  # fmt: skip
+STEPS, COUNT, BEFORE = 4, 2, 2
+LATER: dict[str, dict[str, Any]] = {
+    **PHASES,
+    "torch_post_local_sgd": {"start": 1, "interval": 2},
+    "cser": {"interval": 2},
+    "cser_pl": {"interval": 2},
+}
+"""Kinds of step that come late by default, within `STEPS`."""
+CASES = [(name, LATER.get(name, {})) for name in REGISTRY if name != "none"] + OTHERS
+NAMES = [f"{kind}-{number}" for number, (kind, _) in enumerate(CASES)]
+Given = dict[str, Any]
+
+
+def layout_of(names: list[str]) -> BucketLayout:
+    slices, offset = [], 0
+    for name in names:
+        index = list(SHAPES).index(name)
+        slices.append(TensorSlice(name=name, shape=SHAPES[name], offset=offset, index=index))
+        offset += slices[-1].numel
+    return BucketLayout(index=0, slices=tuple(slices))
+
+
+WHOLE = layout_of(list(SHAPES))
+DENSE = [name for name in SHAPES if name.endswith("bias") or name == "scale"]
+"""Those that `below: 10` and `*.bias` name."""
+REST = [name for name in SHAPES if name not in DENSE]
+KEPT = {"below": 10, "names": ["*.bias"]}
+
+
+def gradient(step: int, rank: int, name: str) -> Tensor:
+    seed = 1000 * step + 10 * rank + list(SHAPES).index(name)
+    generator = torch.Generator().manual_seed(seed)
+    return 0.1 * torch.randn(math.prod(SHAPES[name]), generator=generator)
+
+
+def buckets(layout: BucketLayout, step: int, moments: bool) -> list[Bucket]:
+    found = []
+    for rank in range(COUNT):
+        flat = torch.cat([gradient(step, rank, piece.name) for piece in layout.slices])
+        moment = 2 * flat.square() if moments else None
+        found.append(
+            Bucket(layout=layout, gradient=flat, second_moment=moment, loss=1.0 / (step + 1))
+        )
+    return found
+
+
+def trained(
+    method: Method, layout: BucketLayout, steps: range, data: int = 0
+) -> list[tuple[list[Tensor], list[CollectiveRecord]]]:
+    """By step: updates by rank, and collectives; gradients are those of `data` steps later."""
+    cls, parameters = method.compressor, method.parameters
+    team = [
+        new_member(cls, Worker(rank=rank, count=COUNT, seed=3), parameters) for rank in range(COUNT)
+    ]
+    found = []
+    for step in steps:
+        given = buckets(layout, step + data, "second_moments" in cls.requires)
+        seen = Collectives()
+        with torch.no_grad():
+            exchanges = [participate(m, b, step) for m, b in zip(team, given, strict=True)]
+            found.append((lockstep(exchanges, seen), seen.collectives))
+    return found
+
+
+def dense_updates(method: Method, layout: BucketLayout, steps: int) -> Iterator[Tensor]:
+    """Of dense SGD, under the momentum that the method applies, as `torch.optim.SGD` adds it."""
+    coefficient, nesterov = method.compressor.momentum(method.parameters)
+    velocity = torch.zeros(layout.numel)
+    for step in range(steps):
+        mean = sum(b.gradient / COUNT for b in buckets(layout, step, moments=False))
+        assert isinstance(mean, Tensor)
+        velocity = coefficient * velocity + mean
+        plain = mean if not coefficient else velocity
+        yield torch.add(mean, velocity, alpha=coefficient) if nesterov else plain
+
+
+def accepts(kind: str, given: Given) -> bool:
+    try:
+        method_of(kind, given)
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("kind", "given"), CASES, ids=NAMES)
+def test_after_dense_steps_comes_a_method_started_fresh(kind: str, given: Given) -> None:
+    plain = method_of(kind, given)
+    asked = {**given, "dense_steps": BEFORE}
+    assert accepts(kind, asked) != plain.compressor.properties(plain.parameters).scale_free
+    if not accepts(kind, asked):
+        return
+    delayed = method_of(kind, asked)
+    found = trained(delayed, WHOLE, range(BEFORE + STEPS))
+    for (updates, sent), expected in zip(found, dense_updates(plain, WHOLE, BEFORE), strict=False):
+        assert all(torch.equal(update, expected) for update in updates)
+        assert [record.sent for record in sent] == [(4 * WHOLE.numel,) * COUNT]
+    fresh = trained(plain, WHOLE, range(STEPS), data=BEFORE)
+    for (updates, sent), (alone, sent_alone) in zip(found[BEFORE:], fresh, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(updates, alone, strict=True))
+        assert sent == sent_alone
+
+
+@pytest.mark.parametrize(("kind", "given"), CASES, ids=NAMES)
+def test_beside_dense_tensors_is_the_method_on_the_others_alone(kind: str, given: Given) -> None:
+    plain, asked = method_of(kind, given), {**given, "dense_tensors": KEPT}
+    assert accepts(kind, asked) != plain.compressor.properties(plain.parameters).scale_free
+    if not accepts(kind, asked):
+        return
+    found = trained(method_of(kind, asked), WHOLE, range(STEPS))
+    kept, rest = layout_of(DENSE), layout_of(REST)
+    alone = trained(plain, rest, range(STEPS))
+    dense = dense_updates(plain, kept, STEPS)
+    for (updates, sent), (others, sent_alone), expected in zip(found, alone, dense, strict=True):
+        for update, other in zip(updates, others, strict=True):
+            parts = {piece.name: part for piece, part in WHOLE.views(update)}
+            assert torch.equal(torch.cat([parts[name] for name in DENSE]), expected)
+            assert torch.equal(torch.cat([parts[name] for name in REST]), other)
+        total, total_alone = (sum(sum(r.sent) for r in each) for each in (sent, sent_alone))
+        assert total == total_alone + COUNT * 4 * kept.numel
+        assert len(sent) <= len(sent_alone) + 1
+
+
+def rounded(exchanges: list[Exchange]) -> list[Tensor]:
+    """The oracle: a driver whose float32 sums are numpy's of float16, in rank order."""
+    replies: list[Any] = [None] * len(exchanges)
+    while True:
+        asked: list[Any] = []
+        updates: list[Tensor] = []
+        for exchange, reply in zip(exchanges, replies, strict=True):
+            try:
+                asked.append(exchange.send(reply))
+            except StopIteration as stop:
+                updates.append(stop.value)
+        if updates:
+            return updates
+        first = asked[0]
+        if (
+            isinstance(first, AllReduce)
+            and first.op == "sum"
+            and first.tensor.dtype == torch.float32
+        ):
+            total = asked[0].tensor.numpy().astype(np.float16)
+            for other in asked[1:]:
+                total = total + other.tensor.numpy().astype(np.float16)
+            replies = [torch.from_numpy(total.astype(np.float32)) for _ in asked]
+        else:
+            replies = carried_out(asked)
+
+
+def carried_out(requests: list[Any]) -> list[Any]:
+    """Replies of one collective, by lockstep."""
+
+    def one(request: Any) -> Exchange:
+        reply: Any = yield request
+        return reply  # type: ignore[no-any-return]  # whatever the request's is
+
+    replies: list[Any] = lockstep([one(request) for request in requests])
+    return replies
+
+
+@pytest.mark.parametrize(("kind", "given"), CASES, ids=NAMES)
+def test_float_sums_are_halved_and_equal_the_oracle(kind: str, given: Given) -> None:
+    plain, asked = method_of(kind, given), {**given, "payload": "fp16"}
+    cls, parameters = plain.compressor, plain.parameters
+    first = cls.warmup_steps(parameters)
+    steps = range(first, first + STEPS)
+    before = trained(plain, WHOLE, steps)
+    sums = [r for _, sent in before for r in sent if is_float_sum(r)]
+    if not accepts(kind, asked):
+        assert not [record for record in sums if max(record.sent) > 8 * len(SHAPES)]
+        return
+    assert sums
+    halves = trained(method_of(kind, asked), WHOLE, steps)
+    for sent, halved in zip(before[0][1], halves[0][1], strict=True):
+        if not is_float_sum(sent):
+            assert halved == sent
+            continue
+        assert halved.sent == tuple(nbytes // 2 for nbytes in sent.sent)
+        assert halved == replace(sent, sent=halved.sent, dtype="float16", element=2)
+    team = [
+        new_member(cls, Worker(rank=rank, count=COUNT, seed=3), parameters) for rank in range(COUNT)
+    ]
+    for step, (updates, _) in zip(steps, halves, strict=True):
+        given_now = buckets(WHOLE, step, "second_moments" in cls.requires)
+        with torch.no_grad():
+            exchanges = [m.exchange(b, step) for m, b in zip(team, given_now, strict=True)]
+            expected = rounded(exchanges)
+        assert all(torch.equal(a, b) for a, b in zip(updates, expected, strict=True))
+
+
+def is_float_sum(record: CollectiveRecord) -> bool:
+    """No registered method all-reduces maxima of float32 but norms, a few numbers a tensor."""
+    return record.kind == "all_reduce" and record.dtype == "float32"
+
+
+def test_the_three_compose_and_what_is_dense_stays_dense() -> None:
+    given = {"rank": 2}
+    both = {**given, "payload": "fp16", "dense_tensors": KEPT}
+    plain = method_of("powersgd", given)
+    found = trained(method_of("powersgd", {**both, "dense_steps": BEFORE}), WHOLE, range(6))
+    later = trained(method_of("powersgd", both), WHOLE, range(4), data=BEFORE)
+    halved = trained(
+        method_of("powersgd", {**given, "payload": "fp16"}), layout_of(REST), range(4), BEFORE
+    )
+    dense = list(dense_updates(plain, WHOLE, 6))
+    for step, (updates, _) in enumerate(found):
+        parts = dict(zip(SHAPES, (part for _, part in WHOLE.views(updates[0])), strict=True))
+        wanted = dict(zip(SHAPES, (part for _, part in WHOLE.views(dense[step])), strict=True))
+        exact = SHAPES if step < BEFORE else DENSE
+        assert all(torch.equal(parts[name], wanted[name]) for name in exact)
+        if step >= BEFORE:
+            assert torch.equal(updates[0], later[step - BEFORE][0][0])
+            rest = torch.cat([parts[name] for name in REST])
+            assert torch.equal(rest, halved[step - BEFORE][0][0])
+
+
+def test_no_method_has_a_parameter_that_is_called_like_an_option() -> None:
+    for name in REGISTRY:
+        assert not set(OPTIONS) & set(compressor_class(name).Parameters.model_fields), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        ("none", {"payload": "fp16"}, "none is dense in all steps; kind: fp16 is dense training"),
+        ("none", {"dense_steps": 3}, "none is dense in all steps"),
+        ("topk", {"payload": "fp16"}, "payload has nothing to halve; its own parameter 'values'"),
+        ("fp16", {"payload": "fp16"}, "adds up no float32 numbers"),
+        ("signsgd", {"dense_steps": 3}, "do not tell how large the gradient is"),
+        ("powersgd", {"payload": "fp8"}, "input should be 'fp16' or 'bf16'"),
+        ("powersgd", {"dense_steps": 0}, "a number of steps, 1 or more, or a share"),
+        ("powersgd", {"dense_steps": 1.0}, "a number of steps, 1 or more, or a share"),
+        ("powersgd", {"dense_steps": True}, "a number of steps, 1 or more, or a share"),
+        ("powersgd", {"dense_tensors": {}}, "write names:"),
+        ("powersgd", {"dense_tensors": {"bellow": 3, "below": 4}}, "bellow"),
+        ("powersgd", {"dense_step": 3}, "did you mean 'dense_steps'?"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_refused(kind: str, given: Given, said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("?", r"\?")):
+        method_of(kind, given)
+
+
+def test_plain_parameters_read_back() -> None:
+    given = {"rank": 2, "dense_steps": 0.1, "payload": "bf16", "dense_tensors": KEPT}
+    found = method_of("powersgd", given)
+    for mode in ("python", "json"):
+        assert method_of("powersgd", found.parameters.model_dump(mode=mode)) == found
+    assert found.of_steps(1000).dense_steps == 100
+    with pytest.raises(InputError, match="share of the training's steps"):
+        found.of_steps(None)
+
+
+def test_a_pattern_that_names_no_tensor_is_refused() -> None:
+    found = method_of("powersgd", {"dense_tensors": {"names": ["*.bias", "*.scale"]}})
+    with pytest.raises(InputError, match=r"'\*\.scale' matches no tensor of the model"):
+        found.require_names(SHAPES)

@@ -1,0 +1,269 @@
+"""Which method is named first: the best learning rate, the target that stays reached, chance."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gcsim.analysis.report.summary import plain
+from gcsim.analysis.trained.curves import gains_figure
+from gcsim.analysis.trained.table import FASTEST, answer, parts
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.progress import SilentProgress
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained import make_shipped, study
+from gcsim.scenarios.trained import search as searching
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+from gcsim.scenarios.trained.search import WIDER, Tried, train_all
+from gcsim.scenarios.trained.study import train
+from gcsim.traces.training import shipped
+from gcsim.traces.training.plan import Plan
+from gcsim.traces.training.trajectory import Trajectory, holds, steps_to
+from tests.scenarios.trained.here import here
+
+TEXT = """
+model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
+batch_size: 8
+cluster: {nodes: 4, devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, fp16, {kind: topk, ratio: 0.1}, {kind: qsgd}, {kind: randomk, ratio: 0.3}]
+uncertainty: {draws: 0}
+train:
+  {task: digits, workers: 2, steps: 80, evaluate_every: 10, target: {accuracy: 0.6}, seeds: 3,
+   learning_rate: 0.05, device: cpu}
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The trajectories that were trained, in their order."""
+    found: list[Any] = []
+    monkeypatch.setattr(searching, "LocalWorkers", here(found))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("first")
+    (path / "small.yaml").write_text(TEXT)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(folder))
+
+
+def loaded(folder: Path, *changes: str) -> Scenario:
+    return load_scenario(folder / "small.yaml", changes)
+
+
+# --- the target stays reached --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", make_shipped.SCENARIOS)
+def test_of_all_shipped_trajectories_what_is_reached_holds_to_the_end(name: str) -> None:
+    plan = load_scenario(name).train
+    assert plan is not None
+    counted = {True: 0, False: 0}
+    for path in shipped.FOLDER.iterdir():
+        found = shipped.read(path)
+        for one in () if found is None else found.trajectories:
+            if (one.ended, one.steps) == ("", plan.steps) or one.steps != plan.steps:
+                continue  # one of rates that were compared, or of the other scenario
+            steps = steps_to(plan.target, one, plan.patience)
+            last = one.evaluations[-plan.patience :]
+            stays = one.ended == "finished" and all(holds(plan.target, each) for each in last)
+            assert (steps is not None) == stays
+            counted[stays] += 1
+            for before, each in itertools.pairwise(one.evaluations):
+                if steps is not None and each.step >= steps:
+                    assert holds(plan.target, each)
+                if steps is not None and each.step == steps:
+                    assert not holds(plan.target, before)
+    assert min(counted.values()) > 20  # of both kinds
+
+
+# --- learning rates ------------------------------------------------------------------------------
+
+
+def rates_tried(folder: Path, values: Sequence[float], *changes: str) -> Tried:
+    grid = f"train.learning_rate={{values: {list(values)}}}"
+    scenario = loaded(folder, grid, "compressors=[none]", "train.seeds=1", *changes)
+    (found,) = train_all(scenario, progress=SilentProgress())
+    return found
+
+
+def early_loss(one: Trajectory) -> float:
+    """What rates are compared by after a quarter of 80 steps."""
+    return float(np.mean([each.loss for each in one.evaluations if 0 < each.step <= 20]))
+
+
+@pytest.mark.parametrize("values", [(0.05, 0.1), (0.1, 0.05), (2.0, 8.0), (0.02, 0.1, 0.5)])
+def test_the_grid_is_widened_until_the_best_rate_is_inside(
+    values: tuple[float, ...], folder: Path
+) -> None:
+    """By the ratio of the two rates at the edge, as often as it takes; the best is the best of all
+    that were tried, and both its neighbours were."""
+    found = rates_tried(folder, values)
+    tried = sorted(found.rates)
+    assert len(tried) <= len(values) + WIDER
+    losses = {rate: early_loss(seeds[0]) for rate, seeds in found.rates.items()}
+    assert found.rate == min(losses, key=lambda rate: losses[rate])
+    assert not found.at_edge
+    ratios = [high / low for low, high in itertools.pairwise(tried)]
+    stated = [high / low for low, high in itertools.pairwise(sorted(values))]
+    assert {round(ratio, 4) for ratio in ratios} == {round(ratio, 4) for ratio in stated}
+
+
+def test_a_grid_is_widened_a_bounded_number_of_times_and_the_answer_says_the_edge(
+    folder: Path,
+) -> None:
+    found = rates_tried(folder, (1e-6, 2e-6))
+    assert sorted(found.rates) == pytest.approx([1e-6 * 2**n for n in range(2 + WIDER)])
+    assert found.rate == max(found.rates)
+    assert found.at_edge
+    grid = "train.learning_rate={values: [1.0e-6, 2.0e-6]}"
+    changes = ("compressors=[none]", "train.seeds=1", "train.target={loss: 100}")
+    result = train(loaded(folder, grid, *changes))
+    assert result.rows[0].rate_at_edge
+    assert "Best learning rate at the edge of those tried: all methods." in answer(result)
+
+
+def test_rates_that_all_diverge_are_searched_downwards(folder: Path) -> None:
+    found = rates_tried(folder, (1e5, 1e8))
+    assert sorted(found.rates) == pytest.approx([1e-4, 1e-1, 1e2, 1e5, 1e8])
+    assert found.rate == 0.1
+    assert not found.at_edge
+
+
+def test_one_rate_is_no_grid(folder: Path) -> None:
+    found = rates_tried(folder, (1e-6,))
+    assert list(found.rates) == [1e-6]
+    assert not found.at_edge
+
+
+# --- told apart ----------------------------------------------------------------------------------
+
+
+def told_apart(before: Sequence[float | None], after: Sequence[float | None], rough: float) -> bool:
+    """Whether Student's 80 % prediction interval of a further seed leaves a speedup of 1 out;
+    never where a seed does not reach the target."""
+    if None in before or None in after:
+        return False
+    logs = np.log(np.array(before, dtype=float) / np.array(after, dtype=float))
+    spread = max(float(logs.std(ddof=1)), rough) * np.sqrt(1 + 1 / len(logs))
+    return bool(abs(float(np.median(logs))) > spread * float(stats.t(len(logs) - 1).ppf(0.9)))
+
+
+def test_methods_lead_that_are_not_told_apart_from_the_first(folder: Path) -> None:
+    """Against the interval from scipy.stats (`bands.py` has its own quantiles)."""
+    counted = {True: 0, False: 0}
+    for target in (0.5, 0.6, 0.7, 0.75):
+        result = train(loaded(folder, f"train.target={{accuracy: {target}}}"))
+        reaching = [row for row in result.rows if row.speedup_to_target is not None]
+        first = max(reaching, key=lambda row: row.speedup_to_target or 0.0)
+        assert first.leads or first.compressor == "none"
+        for row in reaching:
+            # the first evaluation that holds is known to ten steps
+            each = [median(s or 0 for s in one.steps_to_target) for one in (row, first)]
+            rough = 0.0 if row is first else np.sqrt(sum((10 / s) ** 2 for s in each) / 12)
+            apart = told_apart(row.seconds_to_target, first.seconds_to_target, rough)
+            if row.compressor == "none":
+                apart |= any((one.speedup_to_target_low or 0.0) > 1 for one in result.rows)
+            assert row.leads == (row is first or not apart), (target, row.label)
+            counted[row.leads] += 1
+        assert not any(row.leads for row in result.rows if row.speedup_to_target is None)
+    assert min(counted.values()) > 2  # of both kinds
+
+
+def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
+    """A table of methods: speedup, its range, and whether it leads."""
+    made = [
+        TrainedRow(
+            compressor="none" if label == "dense" else label, label=label, nodes=4, workers=4,
+            learning_rate=0.1, iteration_s=0.01, speedup_per_iteration=gain,
+            wire_bytes_per_worker=1e6, steps_to_target=(10, 20, 20),
+            seconds_to_target=(0.1, 0.2, 0.2), steps_against_dense=1.0, speedup_to_target=gain,
+            speedup_to_target_low=low, speedup_to_target_high=high, speedup_to_target_vs_half=None,
+            final_accuracy=(0.9,) * 3, final_loss=(0.1,) * 3, ended=("finished",) * 3,
+            why=("",) * 3, leads=leads,
+        )
+        for label, (gain, low, high, leads) in rows.items()
+    ]  # fmt: skip
+    return TrainingResult(
+        scenario={"name": "mine"}, target="accuracy 0.9", measure="accuracy", trained_workers=4,
+        data="", rows=tuple(made), curves=(), wall={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "said", "marked"),
+    [
+        (
+            {"dense": (1, 1, 1, False), "fast": (2, 1.5, 2.5, True)},
+            "fast reaches accuracy 0.9 first on 4 nodes: 2.00x as fast",
+            ["fast"],
+        ),
+        (
+            {"dense": (1, 1, 1, True), "slow": (0.5, 0.4, 0.6, False)},
+            "Dense training reaches accuracy 0.9 first on 4 nodes: no method here is faster.",
+            ["dense"],
+        ),
+        (
+            {
+                "dense": (1, 1, 1, True),
+                "a": (1.2, 0.9, 1.5, True),
+                "b": (0.9, 0.7, 1.1, False),
+                "c": (0.5, 0.4, 0.6, False),
+            },
+            "No method is told apart from dense training in its time to accuracy 0.9 on 4 nodes: "
+            "the ranges of a, b hold 1.",
+            [],
+        ),
+        (
+            {
+                "dense": (1, 1, 1, False),
+                "a": (1.5, 0.9, 2.5, True),
+                "b": (1.3, 1.2, 1.4, True),
+                "c": (1.1, 0.9, 1.2, False),
+            },
+            "a, b reach accuracy 0.9 first on 4 nodes, not told apart from each other: 1.30x to "
+            "1.50x as fast as dense training.",
+            [],
+        ),
+    ],
+)
+def test_a_winner_is_named_where_it_is_told_apart(
+    rows: dict[str, tuple[float, float, float, bool]], said: str, marked: list[str]
+) -> None:
+    result = shown(**rows)
+    assert answer(result)[0].startswith(said)
+    lines = plain(parts(result, 100), 100).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith(FASTEST)] == marked
+
+
+def test_where_dense_training_misses_the_target_with_a_seed_a_range_has_no_upper_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a run that never gets there a speedup has no bound: null in JSON, inf in the table."""
+    known = study.ends_of
+
+    def missed(plan: Plan, one: Tried, level: float) -> list[int | None]:
+        ends = known(plan, one, level)
+        return [None, *ends[1:]] if one.choice.kind == "none" else ends
+
+    monkeypatch.setattr(study, "ends_of", missed)
+    result = train(loaded(folder, "compressors=[none, fp16]"))
+    _, half = json.loads(result.to_json())["rows"]
+    assert half["speedup_to_target_low"] <= half["speedup_to_target"]
+    assert half["speedup_to_target_high"] is None
+    assert "-inf" in plain(parts(result, 80), 80)
+    gains_figure(result)

@@ -1,0 +1,217 @@
+"""Identity of a user's code: its syntax trees, the files that it opened, and what it made.
+
+A function of the user's, `package.module:name`, is known by the modules that its module reaches by
+imports (as gcsim's own code is, `code.py`; libraries end the search), by the content of the files
+that it opened when it was called, and by plain facts of what it returned. The call is remembered in
+the cache folder: while environment, code and files are the same, it is not called again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from gcsim.errors import InputError
+from gcsim.files import cache_folder, sealed, unsealed, write_text
+from gcsim.opened import is_library, noting
+from gcsim.traces.stage1.code import Known, parsed, reach
+
+_FOLDER = "calls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of a user's function, as it is remembered."""
+
+    made: object
+    files: list[str]
+    folders: list[str]
+    modules: list[str]
+    state: str = ""
+    """Of all that the call may have depended on: see `_state`."""
+
+    def facts(self) -> dict[str, object]:
+        """The part of a key that the call decides on."""
+        return {
+            "made": self.made,
+            "files": [(Path(path).name, _content(path)) for path in self.files],
+            "folders": [(Path(path).name, _names(path)) for path in self.folders],
+            "modules": sorted(_tree(path)[0] for path in self.modules),
+        }
+
+
+_calls: dict[str, _Call] = {}
+
+
+def own_code(
+    function: str, call: Callable[[], object], *, remembered: bool = True
+) -> dict[str, object]:
+    """Facts, for a key, of the user's `function`; `call` calls it and returns plain facts of what
+    it made. With `remembered` an earlier call counts, in whatever process, where nothing that it
+    depended on has changed."""
+    module = function.partition(":")[0]
+    files = reached(module)
+    code = {name: _tree(str(path))[0] for name, path in sorted(files.items())}
+    folders = sorted({str(path.parent) for path in files.values()})
+    name = _digest([function, code, os.getcwd()])
+    known = (_calls.get(name) or _load(name)) if remembered else None
+    if known is None or known.state != _state(known, folders):
+        with noting(module) as notes:
+            made = call()
+        modules = notes.modules - {str(path) for path in files.values()}
+        known = _Call(
+            made=json.loads(json.dumps(made)),
+            files=sorted(notes.files - notes.written),
+            folders=sorted(notes.folders),
+            modules=sorted(modules),
+        )
+        known = _Call(**{**asdict(known), "state": _state(known, folders)})
+        if not notes.unseen:
+            _calls[name] = known
+            with suppress(InputError):  # a full disk: the next process calls it again
+                write_text(_path(name), sealed(json.dumps(asdict(known)).encode()).decode())
+    return {"code": code, **known.facts()}
+
+
+def _state(call: _Call, folders: Iterable[str]) -> str:
+    """Of the facts, the environment, and the names of files beside those that were opened, whose
+    existence may have been asked for."""
+    beside = {*folders, *(str(Path(path).parent) for path in call.files)}
+    listings = [(path, _names(path, only_files=True)) for path in sorted(beside)]
+    return _digest([call.facts(), sorted(os.environ.items()), listings])
+
+
+def _load(name: str) -> _Call | None:
+    with suppress(OSError, ValueError, TypeError):
+        body = unsealed(_path(name).read_bytes())
+        if body is not None:
+            found = _calls[name] = _Call(**json.loads(body))
+            return found
+    return None
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / _FOLDER / f"{name}.json"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+# --- modules -------------------------------------------------------------------------------------
+
+
+def reached(module: str) -> dict[str, Path]:
+    """The user's modules that one of them reaches by imports, by name, with their files."""
+    top = module.partition(".")[0]
+
+    @cache
+    def places(name: str) -> tuple[Path | None, tuple[Path, ...]]:
+        """A module's file, and the folders of its modules where it is a package."""
+        above, _, last = name.rpartition(".")
+        if not above:
+            return _top(name, own=name == top)
+        folders = []
+        for folder in places(above)[1]:
+            inside = folder / last
+            if (file := inside / "__init__.py").is_file():
+                return file, (inside,)
+            if (file := folder / f"{last}.py").is_file():
+                return file, ()
+            if inside.is_dir():
+                folders.append(inside)
+        return None, tuple(folders)
+
+    def file_of(name: str) -> Path | None:
+        return places(name)[0]
+
+    found = reach({module}, file_of, _Trees()) if file_of(module) else set()
+    return {name: file for name in found if (file := file_of(name))}
+
+
+def _top(name: str, *, own: bool) -> tuple[Path | None, tuple[Path, ...]]:
+    """As `places`, of a module that is in no package: none, where it is a library."""
+    here = Path.cwd()  # importable behind everything else
+    file: Path | None = None
+    folders: tuple[Path, ...] = ()
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = find_spec(name)
+        if spec is not None:
+            file = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+            folders = tuple(map(Path, spec.submodule_search_locations or ()))
+            library = not own and any(is_library(f"{each}") for each in (file, *folders) if each)
+            builtin = file is None and not folders
+            return (None, ()) if name == "gcsim" or library or builtin else (file, folders)
+    if (file := here / name / "__init__.py").is_file():
+        return file, (file.parent,)
+    if (file := here / f"{name}.py").is_file():
+        return file, ()
+    return None, (here / name,) if (here / name).is_dir() else ()
+
+
+class _Trees(dict[Path, Known]):
+    """Parsed files, each when it is asked for."""
+
+    def __missing__(self, path: Path) -> Known:
+        self[path] = _tree(str(path))
+        return self[path]
+
+
+def _tree(path: str) -> Known:
+    return _tree_at(path, _stamp(path))
+
+
+@lru_cache(maxsize=4096)
+def _tree_at(path: str, _stamp: object) -> Known:
+    try:
+        return parsed(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return _hash(path) or "", ()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _content(path: str) -> str | None:
+    """A hash of a file (of a syntax tree, where it is Python's); None where there is none."""
+    stamp = _stamp(path)
+    if stamp is not None and path.endswith(".py"):
+        return _tree(path)[0]
+    return _content_at(path, stamp)
+
+
+@lru_cache(maxsize=65536)
+def _content_at(path: str, _stamp: object) -> str | None:
+    return _hash(path)
+
+
+def _hash(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _stamp(path: str) -> object:
+    """Changes with a file's content, as far as the file system says so."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _names(folder: str, *, only_files: bool = False) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if not only_files or e.is_file())
+    except OSError:
+        return []
