@@ -56,9 +56,10 @@ def test_a_recording_ends_with_its_training_whatever_ends_it(tmp_path: Path) -> 
         return done
 
     recorder = Recorder(tmp_path / "trace", {"iterations": 3, "timed": 1, "quiet": True})
-    for end in (lambda: recorder.end(KeyboardInterrupt()), lambda: None):  # the latter: unnoticed
+    for noticed in (True, False):
         assert train(recorder, 2) == [False, False]
-        end()
+        if noticed:
+            recorder.end(KeyboardInterrupt())
     assert train(recorder, 4) == [False, False, False, True]
     recorder.end()
     assert [path.name for path in tmp_path.iterdir()] == ["trace"]

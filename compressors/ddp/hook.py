@@ -227,8 +227,8 @@ class DdpHook:
                     hint="wrap the network in one, and register the hook on that",
                 )
             )
-        stale = (isinstance(hook, DdpHook) and not hook._slices for _, hook in model._comm_hooks)
-        if self._slices or not all(stale):
+        hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: not called any more
+        if self._slices or not all(isinstance(h, DdpHook) and not h._slices for h in hooks):
             message = "the hook serves a model already" if self._slices else "it has a hook already"
             raise InputError(Problem(message=message, place="model", hint="one hook for one model"))
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
@@ -256,7 +256,7 @@ class DdpHook:
             self._resume(self._waiting, slices.values())
             self._waiting = None
         self._slices = slices
-        model._comm_hooks.clear()  # of copied or loaded models, which no longer call them
+        model._comm_hooks.clear()
         model.register_comm_hook(self, _Named(self.kind))
         thread = threading.Thread(target=_work, args=(self._jobs,), name="gcsim-ddp", daemon=True)
         thread.start()

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.compressors.ddp.hook import ddp_hook
-from gcsim.traces.recording.recording import Recording, record
+from gcsim.traces.recording.loop import Recording
+from gcsim.traces.recording.recording import record
 
 
 def framework(*packages: str, extra: str) -> Any:
