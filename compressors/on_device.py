@@ -83,15 +83,17 @@ def primitive(loop: Callable[P, R]) -> Callable[P, R]:
     That of `coding/a/b.py` is in `gpu/a/b.py`. It has the same contract and gives the same bytes.
     """
 
+    primitives[loop] = None
+
     @functools.wraps(loop)
     def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
         first: Any = args[0]
         if not handled(first):
             return loop(*args, **kwargs)
-        if loop not in _kernels:
+        if primitives[loop] is None:
             importlib.import_module(loop.__module__.replace(".coding.", ".gpu."))
         with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-            return _kernels[loop](*args, **kwargs)  # type: ignore[no-any-return]
+            return primitives[loop](*args, **kwargs)  # type: ignore[no-any-return]
 
     return chosen
 
@@ -100,14 +102,14 @@ def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
     """Decorate what does on a GPU what the primitive `loop` does in host memory."""
 
     def pair(kernel: Callable[P, R]) -> Callable[P, R]:
-        _kernels[inspect.unwrap(loop)] = kernel
+        primitives[inspect.unwrap(loop)] = kernel
         return kernel
 
     return pair
 
 
-_kernels: dict[Any, Callable[..., Any]] = {}
-"""By primitive."""
+primitives: dict[Any, Any] = {}
+"""By primitive's loop: its kernel, None before the first tensor on a GPU."""
 
 twins: dict[str, tuple[str, str]] = {}
 """By function, with its module: the file and the name of its twin."""

@@ -76,7 +76,8 @@ class Segments:
 
     def tiles_of(self, counts: Column) -> NDArray[np.int64]:
         """Tiles of so many elements of each tensor: `[tiles, 3]`."""
-        return tiles_of(counts, self._grain)
+        tiles: NDArray[np.int64] = tiles_of(counts, self._grain)
+        return tiles
 
     @cached_property
     def _grain(self) -> Column:
@@ -151,7 +152,9 @@ class Cells:
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
-        return tiles_of(self.segments.length, self.size * np.maximum(1, TILE // self.size))
+        grain = self.size * np.maximum(1, TILE // self.size)
+        tiles: NDArray[np.int64] = tiles_of(self.segments.length, grain)
+        return tiles
 
 
 def starts(lengths: Column) -> Column:

@@ -14,7 +14,7 @@ that are not those of the layout are an `InputError`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,6 @@ class Frames:
                 raise InputError(
                     f"damaged payload: body of {found} bytes, its header asks for {asked}"
                 )
-
-    def rows(self, chosen: Any) -> Frames:
-        """The headers of some of the frames."""
-        return Frames(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def frames(

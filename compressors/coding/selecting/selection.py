@@ -45,8 +45,8 @@ def count_kept(numel: int, ratio: float) -> int:
 
 def counts_kept(lengths: NDArray[np.int64], ratio: float) -> NDArray[np.int64]:
     """`count_kept` of each tensor."""
-    counts = np.minimum(lengths, np.maximum(1, np.rint(lengths * ratio)))
-    return counts.astype(np.int64)
+    rounded: NDArray[np.int64] = np.rint(lengths * ratio).astype(np.int64)
+    return np.minimum(lengths, np.maximum(1, rounded))
 
 
 def share_kept(numel: int, ratio: float) -> float:

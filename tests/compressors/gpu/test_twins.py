@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors import on_device
+from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
 from gcsim.compressors.coding.frame import on_gpu
@@ -55,6 +56,15 @@ def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
             for parameters in (inspect.signature(each).parameters for each in (twin, loop))
         )
         assert own == named, name
+
+
+def test_every_primitive_has_a_kernel_with_its_parameters() -> None:
+    for module in pkgutil.walk_packages(gpu.__path__, f"{gpu.__name__}."):
+        importlib.import_module(module.name)
+    assert len(on_device.primitives) >= 14
+    for loop, kernel in on_device.primitives.items():
+        own, named = (list(inspect.signature(each).parameters) for each in (kernel, loop))
+        assert own == named, loop.__name__
 
 
 # --- packing --------------------------------------------------------------------------------------
