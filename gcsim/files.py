@@ -19,6 +19,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -220,7 +221,7 @@ def open_lock(path: Path, access: int) -> int:
     return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def open_file(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> BufferedReader:
     """Open a user's file for reading. Raises `OSError`, also for a pipe or a device, which might
     never end."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
