@@ -15,8 +15,8 @@ import pytest
 from gcsim import files
 from gcsim.analysis.calibration.measurements import reading as measurements
 from gcsim.errors import InputError
-from gcsim.scenarios.links import csv_table
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.reading.document import read_text
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps import store as sweep_store
 from gcsim.traces.kineto import json_stream
@@ -241,7 +241,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "recording": read_trace,
     "tensors": tensor_file.measure_file,
     "images": read_images,
-    "CSV of a link": lambda path: csv_table.read_text(path, str(path)),
+    "CSV or YAML": lambda path: read_text(path, str(path)),
 }
 
 

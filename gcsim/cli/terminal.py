@@ -87,10 +87,10 @@ def note_cached(result: Result) -> None:
     """The parts of a run that were known before, on stderr."""
     from gcsim.scenarios.result import FROM_CACHE
 
-    came = result.provenance[FROM_CACHE]
-    count, all_of = len(came["profiles"]), len({row.label for row in result.rows})
-    if not count:
+    came = result.provenance.get(FROM_CACHE)
+    if not came or not came["profiles"]:
         return
+    count, all_of = len(came["profiles"]), len({row.label for row in result.rows})
     named = f"of all {all_of} methods" if count == all_of else f"of {', '.join(came['profiles'])}"
     simulation = ", and the simulation" if came["simulation"] else ""
     note("", f"From the cache: profiles {named}{simulation} (--no-cache makes them anew).")

@@ -11,7 +11,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,11 @@ from typer.testing import Result as Outcome
 
 from gcsim.api import Result as Shown
 from gcsim.cli.list import accepted
+from gcsim.cli.terminal import note_cached
 from gcsim.errors import ExpectationError, InputError, InternalError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.result import Result, Row, Span, Timeline
+from gcsim.scenarios.result import FROM_CACHE, Result, Row, Span, Timeline
 from tests.analysis.drawn import plain_row
 from tests.command import invoked
 
@@ -611,3 +612,21 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 )
 def test_a_range_reads_as_mathematics(rule: dict[str, Any], text: str) -> None:
     assert accepted(rule) == text
+
+
+@pytest.mark.parametrize(
+    ("profiles", "simulation", "expected"),
+    [
+        ([], False, ""),
+        (["dense"], False, "profiles of dense"),
+        (["dense", "Tôp-k 1%"], True, "profiles of all 2 methods, and the simulation"),
+    ],
+)
+def test_a_run_says_what_came_from_the_cache(
+    capsys: pytest.CaptureFixture[str], profiles: list[str], simulation: bool, expected: str
+) -> None:
+    came = {"profiles": profiles, "simulation": simulation}
+    note_cached(replace(RESULT, provenance={FROM_CACHE: came}))
+    shown = " ".join(capsys.readouterr().err.split())
+    wanted = f"From the cache: {expected} (--no-cache makes them anew)." if expected else ""
+    assert shown == wanted
