@@ -8,7 +8,7 @@ from gcsim.analysis.report.dispersion import averaged, number, range_of
 from gcsim.analysis.report.intervals import speedup_known, to_target_known, within
 from gcsim.analysis.report.numbers import significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
-from gcsim.scenarios.labels import DENSE as LABEL
+from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -67,7 +67,7 @@ def listed(names: Sequence[str]) -> str:
 
 def name_of(row: Row) -> str:
     """A row's label, where that can stand in a sentence."""
-    return "dense training" if row.label == LABEL else row.label
+    return "dense training" if row.label == DENSE else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:

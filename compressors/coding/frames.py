@@ -5,7 +5,7 @@
     seal(message, at, sizes)                                                 # checksums
 
     found = read(message, layout, Codec.SPARSE)                              # columns
-    values = taken(message, found.at, 4 * found.nonzero)
+    values = taken(message, found.at, 4 * found.nonzero, torch.float32)
 
 Frames and headers: `frame.py`. A receiver knows the layout and nothing else of the sender: frames
 that are not those of the layout are an `InputError`.
@@ -97,7 +97,7 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
 
 @counted_as(lambda *_: ())  # who uses the bytes reads them where they are
 @primitive
-def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype = torch.uint8) -> Tensor:
+def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     """Undo `put`: `[sum of lengths / size]` of `dtype`."""
     out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
     _copy(array(message), at, array(out).view(np.uint8), starts(lengths), lengths)

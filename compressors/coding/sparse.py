@@ -179,7 +179,7 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
     values = taken(message, found.at, head, dtype)
-    coded = taken(message, found.at + head, found.size - head)
+    coded = taken(message, found.at + head, found.size - head, torch.uint8)
     scatter_add(out, segments, coded, found.size - head, coders, values, k, weight)
 
 

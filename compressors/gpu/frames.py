@@ -50,9 +50,7 @@ def _put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
 
 
 @kernel_of(loops.taken)
-def _taken(
-    message: Tensor, at: Column, lengths: Column, dtype: torch.dtype = torch.uint8
-) -> Tensor:
+def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     found = message.new_empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
     if found.numel():
         many = lengths.tolist()

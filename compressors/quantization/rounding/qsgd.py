@@ -190,7 +190,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     norms = taken(message, found.at, head, torch.float32)  # [cells]
     codes, at = message, found.at + head
     if coding != "fixed":
-        body = taken(message, at, tail)
+        body = taken(message, at, tail, torch.uint8)
         codes = decoded_levels(body, tail, segments, found.nonzero, steps, coding)
         at, bits = starts(segments.length), 8
     add_coded_levels(out, cells, norms, codes, at, steps=steps, bits=bits, weight=weight)

@@ -217,6 +217,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     scalars = taken(message, found.at, head, torch.float32)  # [tensors]
     codes, at, bits = message, found.at + head, 2
     if flags == BASE3:
-        codes = decoded_levels(taken(message, at, tail), tail, segments, length, 1, "digits")
+        body = taken(message, at, tail, torch.uint8)
+        codes = decoded_levels(body, tail, segments, length, 1, "digits")
         at, bits = starts(length), 8
     add_coded_levels(out, segments.whole, scalars, codes, at, steps=1, bits=bits, weight=weight)

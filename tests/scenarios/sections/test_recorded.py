@@ -38,8 +38,14 @@ model: recorded
 batch_size: 8
 gradients: {source: recorded, trace: trace}
 compute: {recorded: true}
-cluster: {nodes: [2, 4], devices_per_node: 1, device: v100, network: 1gbe}
+cluster:
+  nodes: [2, 4]
+  devices_per_node: 1
+  device: v100
+  network: 1gbe
+  collectives: {transport: textbook}
 compressors: [none, {kind: topk, ratio: 0.1}]
+uncertainty: {draws: 0}
 """
 
 
