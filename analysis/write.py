@@ -160,7 +160,7 @@ def write_all(
     Raises `InputError` when the disk is full or the folder cannot be written; files of an
     earlier run are then as they were.
     """
-    with replacing_together(folder) as temporary:
+    with alone_in(folder), replacing_together(folder) as temporary:
         for name, make in texts.items():
             make(result, temporary(name))
     for name in figures:

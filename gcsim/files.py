@@ -84,16 +84,15 @@ def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
     """Yield a function from a file's name to a temporary path; on success all of these become
     files of `folder`.
 
-    Other processes that use this wait. One that is killed between two files leaves a mark, and
-    `require_one_run` refuses the folder until the next success. Raises `InputError` as `replacing`.
+    A process that is killed between two files leaves a mark, and `require_one_run` refuses the
+    folder until the next success. Raises `InputError` as `replacing`.
     """
     mark = folder / _MIXED
-    with alone_in(folder):
-        with ExitStack() as stack:
-            yield lambda name: stack.enter_context(replacing(folder / name))
-            with replacing(mark) as temporary:
-                temporary.write_text("Another run's files were being replaced.\n")
-        mark.unlink()
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(replacing(folder / name))
+        with replacing(mark) as temporary:
+            temporary.write_text("Another run's files were being replaced.\n")
+    mark.unlink()
 
 
 def require_one_run(folder: Path) -> None:
@@ -106,7 +105,8 @@ def require_one_run(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in this context for `folder`, which is made when missing.
+    """Wait until no other process is in this context for `folder`, which is made when missing and
+    is no `temporary_folder`, which its process locks.
 
     Two may be in it where a file system has no locks. Raises `InputError`.
     """

@@ -204,14 +204,14 @@ def test_the_timeline_shows_each_method_communicating(done: Path) -> None:
         event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
     }
     communicating = {processes[e["pid"]] for e in events if "algorithm" in e.get("args", {})}
-    for name in ALL:
+    for name in ("dense", *ALL[1:]):
         assert any(process.startswith(f"{name}, ") for process in communicating)
 
 
 def test_the_table_names_every_compressor_and_a_winner(done: Path, gcsim: Run) -> None:
     shown = gcsim("run", "small.yaml", "-o", "table", folder=done)
     assert shown.returncode == 0
-    for name in ALL:
+    for name in ("dense", *ALL[1:]):
         assert name in shown.stdout
     assert "fastest" in shown.stdout
     assert "results.json" in shown.stderr
