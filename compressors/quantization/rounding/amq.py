@@ -40,7 +40,9 @@ _LEAST, _MOST = 0.01, 0.99
 
 class AmqParameters(AdaptiveParameters):
     zero: bool = Field(False, description="zero is a level, in the place of the smallest power")
-    epochs: int = Field(50, ge=1, le=1000, description="steps of gradient descent from each start")
+    epochs: int = Field(
+        50, ge=1, le=10_000, description="steps of gradient descent from each start"
+    )
     learning_rate: float = Field(0.1, gt=0, description="length of such a step, times Psi'")
 
 

@@ -108,7 +108,7 @@ def test_a_method_that_hardly_compresses_has_no_steps_no_speedup_and_no_verdict(
         assert known == (None, None, None, 0)
         assert f"{label}: not trained: {row.untrained}." in text
         assert f"{label} - - - - - -" in text
-    assert not any(rows[label].untrained for label in ("none", "in time", "own dense"))
+    assert not any(rows[label].untrained for label in ("dense", "in time", "own dense"))
     assert not {curve.label for curve in result.curves} & {*LATE}
     for figure in (curves_figure, gains_figure, ratio_figure):
         shown = figure(result).axes[0].get_legend_handles_labels()[1]
