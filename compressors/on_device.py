@@ -109,7 +109,7 @@ def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
 
 
 primitives: dict[Any, Any] = {}
-"""By primitive's loop: its kernel, None before the first tensor on a GPU."""
+"""Kernel by primitive's loop; None before the first tensor on a GPU."""
 
 twins: dict[str, tuple[str, str]] = {}
 """By function, with its module: the file and the name of its twin."""

@@ -93,7 +93,7 @@ def _may_be_made(cls: type) -> bool:
 def _read(  # noqa: PLR0911 (a case each)
     saved: Any, tensors: Mapping[str, Tensor], old: Any = None
 ) -> Any:
-    """What was written, in the place of `old` where that can be changed."""
+    """Read a value, into `old` where that can be changed."""
     if isinstance(saved, _PLAIN):
         return saved
     kind, *content = saved

@@ -75,7 +75,7 @@ class JsonStream:
         self._text = ""
         self._at = 0
         self._behind = self._lines = self._column = 0
-        """What has left the window: characters, lines, characters of its first line."""
+        """Text that has left the window: characters, lines, characters of its first line."""
         self._items = 0
 
     @property

@@ -83,11 +83,11 @@ class Explained:
     seconds: float
     """Of all kernels."""
     framework_s: float
-    """Of the framework's code around the exchanges, half of it before and half behind."""
+    """Seconds of the framework's code around the exchanges, half of it before and half behind."""
     encode_s: float
-    """Of a run's encoding: kernels up to a bucket's last collective, and the code before them."""
+    """Seconds of encoding: kernels up to a bucket's last collective, and the code before."""
     decode_s: float
-    """Of a run's decoding: kernels behind it, and the code around them."""
+    """Seconds of a run's decoding: kernels after it, and the code around them."""
     fused_s: float
     """The same with the element-wise kernels of each stretch as one."""
 

@@ -140,10 +140,10 @@ class Row:
     speedup_to_target_high: float | None = None
     """90th percentile."""
     probability_pays_to_target: float | None = None
-    """That it is at the target before dense training, with a further seed, over the worlds."""
+    """Probability that it is at the target before dense training: a further seed, all worlds."""
     speedups_to_target: tuple[float, ...] = ()
-    """By seed, 0 where it does not reach the target: `speedup_to_target` is their median. Seeds
-    with which dense training does not reach it are left out."""
+    """Speedup of each seed, 0 where it does not reach the target: `speedup_to_target` is their
+    median. Seeds with which dense training does not reach it are left out."""
     steps_to_target_error: float = 0.0
     """Share by which steps to the target are unknown, because training is judged now and then."""
     wire_bytes_over_training: float | None = None

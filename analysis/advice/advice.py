@@ -160,7 +160,7 @@ class Against:
 
 
 def against(row: Row, other: Row, dense: Row | None = None) -> Against:
-    """How a method compares with another; with dense training as its own row says."""
+    """Compare a method with another; with dense training as its own row has it."""
     found, chance = ratio(row, other), probability_faster(row, other)
     low, middle, high = found.low, found.median, found.high
     if other is dense:

@@ -73,7 +73,7 @@ def answer(result: Result) -> list[str]:
 
 
 def _said_of_all(result: Result) -> list[str]:
-    """What holds of the rows whatever the answer is."""
+    """Sentences about the rows that hold for every answer."""
     return [*dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
 
 

@@ -1,4 +1,4 @@
-"""Which methods are dense at first? A prediction is of the steps after that."""
+"""A sentence about methods that begin with dense steps: predictions are of the steps after."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Verdict:
     """The best method, where it is as probable as not that it is faster than uncompressed
     training."""
     probability: float | None
-    """That the best method is faster than uncompressed training; None without that."""
+    """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
     """Other methods that nobody surely beats and that may be tried too, fastest first."""
     by_luck: bool

@@ -185,7 +185,7 @@ DRAWN = (
 
 
 def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """How fast, how sure, what is sent, and the error; where time to the target is known, that
+    """Speed, its range, what is sent, and the error; where time to the target is known, that
     first, and no error."""
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, SENT)

@@ -29,7 +29,7 @@ Points = NDArray[np.float64]
 
 
 def styles(result: TrainingResult) -> dict[str, LineStyle]:
-    """By label of a method that was trained, the same in all figures of a result."""
+    """Styles by label of a trained method, the same in all figures of a result."""
     kinds = {row.label: row.compressor for row in result.rows if not row.untrained}
     return styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
 

@@ -129,7 +129,7 @@ def answer(result: TrainingResult) -> list[str]:
 
 
 def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
-    """Which method reaches the target first, where one is told apart from the others."""
+    """Name the method that reaches the target first, where the others are told apart from it."""
     best, where = rows[0], f"on {plural(rows[0].nodes, 'node')}"
     leading = [row for row in rows if row.leads]
     if leading == [best] and best.compressor == DENSE:

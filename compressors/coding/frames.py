@@ -111,7 +111,7 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 
 def _copies(_: object, message: Tensor, at: Column, sizes: Column) -> Iterator[list[KernelCost]]:
-    """Of each tensor: the parts of its body, then header and body are put together."""
+    """Copies of each tensor: the parts of its body, then header and body into the message."""
     for size in sizes.tolist():
         both = [size, HEADER_BYTES + size] if size else [HEADER_BYTES]
         yield [launch("streaming", "aten.cat", n, 2 * n) for n in both]

@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Name in errors."""
         return self.crew().members[0].about.title
 
     @property

@@ -38,7 +38,7 @@ def require_alike(collectives: Collectives, bucket: int, request: Request | None
 
 
 def _text(request: Request | None) -> str:
-    """What must be equal on all ranks."""
+    """Facts of a request that are equal on all ranks."""
     if request is None:
         return "nothing more"
     kind = type(request).__name__

@@ -18,7 +18,7 @@ from gcsim.errors import InputError, Problem
 
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:
-    """How long a group's collectives on a device wait; None where its backend does not say."""
+    """Timeout of a group's collectives on a device; None where its backend does not say."""
     try:
         backend = group._get_backend(device)
     except RuntimeError:  # it has none for the device

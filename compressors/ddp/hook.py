@@ -202,7 +202,7 @@ class DdpHook:
         self._waiting: Mapping[str, Any] | None = None
         """A state that `register` goes on from."""
         self._slices: dict[int, saved.Trained] = {}
-        """By identity of a parameter."""
+        """Trained parameters by identity."""
         self._sums: dict[int, Sums] = {}
         """By number of the bucket: of the compressed steps."""
         self._starts = array("d")
@@ -340,12 +340,12 @@ class DdpHook:
         self.step = state["step"] if members else -1 - self._forming
 
     def _facts(self) -> dict[str, Any]:
-        """What makes this hook another than others, beside its state."""
+        """Arguments that tell this hook from others; its state is apart."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
         return {**self._method.plain(), "other_buckets": others, "seed": self._seed}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle goes on from; it serves no model, and has no process group."""
+        """Arguments and state of a copy or pickle, which serves no model and has no group."""
         state = io.BytesIO()  # pickle itself does not know all dtypes
         torch.save(self.state_dict() if self._slices else self._waiting, state)
         return {
@@ -514,7 +514,7 @@ class DdpHook:
 
 
 class _Named:
-    """What DDP calls for each bucket; its logs know it by the name of the method."""
+    """The function that DDP calls for each bucket; DDP logs it by the name of the method."""
 
     def __init__(self, kind: str) -> None:
         self.__name__ = self.__qualname__ = f"gcsim.ddp_hook {kind}"

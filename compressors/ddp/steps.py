@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Future = torch.futures.Future[Any]
 
 Members = dict[int, tuple[BucketLayout, Compressor]]
-"""By number of the bucket."""
+"""Layout and compressor by number of the bucket."""
 _SHOWN = 4
 """Ranks that an error names."""
 _HINT = "skip the batch; with a GradScaler: ddp_hook(..., scaler=scaler)"
@@ -57,12 +57,12 @@ class Step:
 
     def __init__(self, number: int, loss: float | None, *, regrouped: bool) -> None:
         self.number = number
-        """Of the compressor; negative before it takes part."""
+        """Step of the compressor; negative before it takes part."""
         self.loss = loss
         self.regrouped = regrouped
         """Whether DDP's buckets are not yet those that the members know."""
         self.scale = 1.0
-        """Of the loss."""
+        """Scale of the loss."""
         self.parts: list[Part] = []
         self.own_problems: list[Problem] = []
         """This rank's alone."""

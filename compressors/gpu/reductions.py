@@ -39,7 +39,7 @@ class Buckets:
 
     @classmethod
     def of(cls, cells: Cells) -> Buckets:
-        """Those of a table."""
+        """Tiles of a table."""
         rows = cells.segments.length, cells.segments.begin, cells.size
         elements, begins, sizes = (row.tolist() for row in rows)
         return cls(elements=elements, begins=begins, sizes=sizes)

@@ -28,7 +28,7 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """What cannot be read is read tensor by tensor, which says what is wrong."""
+    """Read again tensor by tensor after a failure, to name the damage."""
     bodies, each = coded.split(sizes.tolist()), values.float().split(k.tolist())
     for coder in np.unique(coders):  # the tensors of each together
         rows = np.flatnonzero(coders == coder)

@@ -42,7 +42,7 @@ class DenseUpdate:
         self._mean = Dense(worker, _NOTHING)
         self._coefficient, self._nesterov = momentum
         self._buffers: dict[int, Tensor] = {}
-        """By bucket: the momentum buffer."""
+        """Momentum buffer by bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         mean: Tensor = yield from self._mean.exchange(bucket, step)

@@ -39,7 +39,7 @@ def _steps(given: Any) -> Any:
 
 
 class Kept(CompressorParameters):
-    """Which tensors stay dense."""
+    """Tensors that stay dense."""
 
     names: tuple[str, ...] = Field((), description="patterns of names, such as *.bias")
     below: int = Field(0, ge=0, description="tensors of fewer elements than this")

@@ -57,7 +57,7 @@ class Optioned(Compressor[Options]):
 
     @classmethod
     def properties(cls, parameters: Options) -> Properties:
-        """See `Compressor.properties`: the method's, without those that rounded sums break."""
+        """Properties of the method, without those that rounded sums break."""
         found = parameters.method.properties(parameters.own)
         if parameters.dense_tensors is not None:
             found = replace(found, error_is_exact=False)
@@ -75,12 +75,12 @@ class Optioned(Compressor[Options]):
 
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:
-        """See `Compressor.warmup_steps`: the method's, after the dense steps."""
+        """Warm-up steps of the method, after the dense steps."""
         return parameters.before + parameters.method.warmup_steps(parameters.own)
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
-        """See `Compressor.phase`: "dense" first, then the method's."""
+        """Phase of a step: "dense" first, then the method's."""
         if step < parameters.before:
             return "dense"
         return parameters.method.phase(parameters.own, step - parameters.before)

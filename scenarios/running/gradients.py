@@ -29,7 +29,7 @@ _GRADIENTS = "gradients-"
 """Of a run, in the cache folder, while it lasts."""
 _KEPT = "gradients"
 KEPT_BYTES = 4 << 30
-"""Of all gradients that stay in the cache folder after their run."""
+"""Bytes of all gradients that stay in the cache folder after their run."""
 
 
 def record(

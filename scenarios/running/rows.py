@@ -103,7 +103,7 @@ def _scaled(seconds: float | None, scale: float) -> float | None:
 
 
 def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
-    """Of the first over the second, world by world; None without draws."""
+    """Ratio of the first over the second in each world; None without draws."""
     return float(np.median(np.divide(times, others))) if times and others else None
 
 
@@ -185,7 +185,7 @@ class _OneDevice:
 
     @cached_property
     def _worlds(self) -> Sequence[float]:
-        """By drawn world: an iteration over that as stated."""
+        """Iteration of each drawn world over that as stated."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
         about = Approximation(
             Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),

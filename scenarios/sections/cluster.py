@@ -129,7 +129,7 @@ COLLECTIVES = As(
     server_hosts=None,
     server_network=(AnyLink | None, None),
 )
-"""Of a scenario without a transport: that of its device (`by_device`)."""
+"""Transport of a scenario that states none: its device's (`by_device`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]

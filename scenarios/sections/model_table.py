@@ -214,7 +214,7 @@ def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
-    """How the tensors of a trace differ from the model's, in words; None where they agree, or
+    """Describe the difference between a trace's tensors and the model's; None where they agree, or
     where only the user's code knows the model."""
     known = known_parameters(entry)
     if known is None:

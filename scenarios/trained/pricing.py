@@ -37,7 +37,7 @@ class Clock:
     """By kind of window."""
 
     def elapsed(self, trajectory: Trajectory, *, drawn: bool = False) -> Seconds:
-        """By evaluation, seconds since the first step: `[evaluations]`, median over the drawn
+        """Seconds of each evaluation since the first step: `[evaluations]`, median over the drawn
         worlds; with `drawn` in each, `[evaluations, worlds]` (one world, as stated, where nothing
         has a range)."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 WIDER = 3
 """Learning rates that are tried beyond those stated, at most."""
 COMPRESSED = 0.1
-"""Of its steps a method must compress at least so large a share to be trained."""
+"""Smallest share of its steps that a method compresses, to count as trained."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""How trainings of the tasks that come with gcsim ended with a method. Nothing is trained for it.
+"""Outcomes of the shipped tasks' trainings with a method. Nothing is trained for it.
 
 A scenario that does not say how to train has no time to the target. What is known of its methods
 then is how they did on small tasks, over a number of steps that says little of longer ones: a
@@ -36,13 +36,13 @@ class Ended:
     """Steps to the target over dense training's; None where half of the seeds or more did not
     reach it."""
     steps: int
-    """Of a training."""
+    """Outcome of one task."""
     share_sent: float
     """Bytes sent over those of dense training."""
 
 
 def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
-    """By task; empty where no training with the method is known."""
+    """Outcome of each task; empty where no training with the method is known."""
     if kind not in REGISTRY:
         return ()
     parameters = check_parameters(kind, given).model_dump()

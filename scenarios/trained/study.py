@@ -222,7 +222,7 @@ def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By seed: speedup, median over the drawn worlds and in each."""
+    """Speedup of each seed, median over the drawn worlds and in each."""
     worlds = [gained(one[1:], other[1:]) for one, other in zip(before, after, strict=True)]
     return [np.concatenate([[np.median(each)], each]) for each in worlds]
 

@@ -27,7 +27,7 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
 _NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
-"""What deploys a method, what checks it, and options: in no profile, unless something reaches
+"""Code that deploys and checks methods, and options: in no profile, unless something reaches
 them."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
@@ -110,7 +110,7 @@ def _absolute(imported: str, module: str, file: Path) -> str:
 
 
 def parsed(source: str) -> Known:
-    """What is known of a module's source."""
+    """Hash and imports of a module's source."""
     names: dict[str, None] = {}
     told = _told(ast.parse(source), names)
     return hashlib.sha256(repr(told).encode()).hexdigest(), list(names)

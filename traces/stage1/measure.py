@@ -41,7 +41,7 @@ from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 2 << 30
-"""Of gradients in memory; others are read, or drawn, again for each compressor."""
+"""Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
 MAX_STEPS = 256
 """A method whose phases do not all occur within so many steps cannot be measured."""
 
@@ -164,7 +164,7 @@ class _Shelf:
         self.workers = workers
         self._gradients = gradients
         self._kept: dict[int, dict[tuple[int, int], Bucket]] = {}
-        """By bucket, then by iteration and worker."""
+        """Gradients by bucket, iteration and worker."""
         self.open(layout)
 
     def open(self, layout: BucketLayout) -> None:

@@ -35,7 +35,7 @@ class _Call:
     folders: list[str]
     modules: list[str]
     state: str = ""
-    """Of all that the call may have depended on: see `_state`."""
+    """Hash of all that the call may have depended on (`_state`)."""
 
     def facts(self) -> dict[str, object]:
         """The part of a key that the call decides on."""
@@ -81,8 +81,8 @@ def own_code(
 
 
 def _state(call: _Call, folders: Iterable[str]) -> str:
-    """Of the facts, the environment, and the names of files beside those that were opened, whose
-    existence may have been asked for."""
+    """Hash of the facts, the environment, and the names of files beside those that were opened,
+    whose existence may have been asked for."""
     beside = {*folders, *(str(Path(path).parent) for path in call.files)}
     listings = [(path, _names(path, only_files=True)) for path in sorted(beside)]
     return _digest([call.facts(), sorted(os.environ.items()), listings])

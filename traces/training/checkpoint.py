@@ -31,7 +31,7 @@ def write(path: Path, about: Mapping[str, object], state: object) -> None:
 
 
 def read(path: Path) -> tuple[Any, Any] | None:
-    """What was written: the plain data, and what `restore` takes; None where it is not whole, or
+    """The plain data that was written, and what `restore` takes; None where it is not whole, or
     was not written by `write`."""
     try:
         body = unsealed(path.read_bytes())

@@ -40,4 +40,4 @@ _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
 FORMATS: dict[str, Format] = {
     name: Format(f"{_HERE}.{module}", takes, told) for name, module, takes, told in _FORMATS
 }
-"""By the name that --format takes. A content is of one format: the order does not matter."""
+"""Formats by the name that --format takes. A content has one format: order is free."""

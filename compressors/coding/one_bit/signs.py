@@ -89,7 +89,7 @@ def error_of(coded: Tensor, scales: Tensor, length: int) -> Tensor:
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
-    """What the last `fold_signs` lost: coded - scale sign(coded), laid out as `coded`."""
+    """Error of the last `fold_signs`: coded - scale sign(coded), laid out as `coded`."""
     each = scales.repeat_interleave(torch.from_numpy(cells.length).to(scales.device))
     return torch.where(coded < 0, coded + each, coded - each)
 

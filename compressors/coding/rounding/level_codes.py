@@ -87,7 +87,7 @@ def each_decoded(
 def _launches(
     way: str, lengths: Column, sizes: Column, steps: int, coding: LevelCoding
 ) -> Iterator[list[KernelCost]]:
-    """Of each tensor: its codes, a byte each, and its body."""
+    """Costs of each tensor: its codes, a byte each, and its body."""
     kind: KernelClass = "gather_scatter" if coding == "elias_sparse" else "streaming"
     for n, size in zip(lengths.tolist(), sizes.tolist(), strict=True):
         name = f"level_words.{way}_{coding.removeprefix('elias_')}"

@@ -48,7 +48,7 @@ def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.flo
 def _moments(
     start: int, stop: int, tiles: Any, values: Any, table: Any, blocks: Any, largest: Any, sums: Any
 ) -> None:
-    """By block; about the tensor's first element: nothing is lost when all are nearly equal."""
+    """Spread of each block, about the tensor's first element: nearly equal values lose nothing."""
     for tile in range(start, stop):
         t, start_of, stop_of = tiles[tile]
         begin = table[t, 0]

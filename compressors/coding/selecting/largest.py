@@ -106,7 +106,7 @@ class _Marks:
         self.places = np.empty((blocks, NOTED), dtype=np.uint16)
 
     def of(self, t: int, blocks: slice) -> Marks | None:
-        """Those of a tensor, whose blocks these are."""
+        """Positions of one tensor, whose blocks these are."""
         if np.isnan(self.limits[t]):
             return None
         up = self.limits[t]

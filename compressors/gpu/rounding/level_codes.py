@@ -68,7 +68,7 @@ def decoded_levels(
     body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int,
     coding: loops.LevelCoding,
 ) -> Tensor:  # fmt: skip
-    """What cannot be read is read tensor by tensor, which says what is wrong."""
+    """Read again tensor by tensor after a failure, to name the damage."""
     given = sizes.tolist(), segments.length.tolist(), sent.tolist()
     found = levels_of(body, *given, steps, coding)
     return (
