@@ -11,7 +11,9 @@ figures have ranges, stage 2 also says how long an iteration is in drawn worlds
 
 from __future__ import annotations
 
+import functools
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -150,10 +152,18 @@ def traffic_profiles(
         def made(number: int, profile: TrafficProfile) -> None:
             found[names[number]] = profile
             if use_cache:
-                profile_cache.save(names[number], profile)
+                with warnings.catch_warnings(record=True) as noted:
+                    profile_cache.save(names[number], profile)
+                for warning in noted:
+                    _warn_once(str(warning.message))
 
         measured(scenario, list(missing.values()), progress, made=made, keep=use_cache)
     return [found[key] for key in keys]
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
 def measured(

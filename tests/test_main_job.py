@@ -73,7 +73,7 @@ def test_dense_at_32_nodes_by_hand(results: dict[str, Any]) -> None:
     receptions, copies, sums = 2 * moved * 1e-9, 2 * 244_403_360 * 0.1e-9, moved / 7.5e9
     row = rows_of(results, "none")[-1]
     assert ring < row["communication_s"] < ring + receptions + copies + sums
-    assert row["iteration_s"] > row["communication_s"]
+    assert row["iteration_as_stated_s"] > row["communication_s"]
 
 
 def test_it_stays_within_six_gibibytes(results: dict[str, Any]) -> None:

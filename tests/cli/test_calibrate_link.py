@@ -236,7 +236,7 @@ def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectiv
     done = _torchrun(
         ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
         "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
-        "--dtype", "float32,float16",
+        "--dtype", "float32,float16", "--line-rate", "10 Gbit/s",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (reading,) = read([Path("m.csv")], stated=Stated())
@@ -259,7 +259,9 @@ def test_a_live_cluster_is_measured_and_fitted(here: Path, ranks: int, collectiv
     link, _ = read_link("my_link.yaml", here)
     assert "m.csv (gcsim " in link.source
     assert sorted(path.name for path in here.iterdir()) == ["m.csv", "my_link.yaml"]
-    code, out, _ = gcsim("calibrate", "link", "m.csv", "--name", "my_link")
+    code, out, _ = gcsim(
+        "calibrate", "link", "m.csv", "--name", "my_link", "--line-rate", "10 Gbit/s"
+    )
     assert code == 0
     assert out.splitlines()[2:] == done.stdout.splitlines()[2:]  # the same fit
 

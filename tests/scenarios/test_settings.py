@@ -90,7 +90,12 @@ UNREACHED = {
         "cluster.collectives.pipeline_block": "payloads of a bucket are equally long, so that "
         "rings are not pipelined",
         "training.concurrent_collectives": "blocks of one bucket alone are long enough for a ring",
-    }
+        "cluster.host.cores": "the one rank of a machine needs no second core",
+    },
+    "servers": dict.fromkeys(
+        ("cluster.intra_node.bandwidth", "cluster.intra_node.factors"),
+        "messages to the server of the own machine end before those over the network",
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gcsim.scenarios.advice.asked import Asked, Words, asked
-from gcsim.scenarios.advice.break_even import CLOSE, at_rate, break_even, rate_key
+from gcsim.scenarios.advice.break_even import at_rate, break_even, rate_key
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.progress import SilentProgress
@@ -62,7 +62,8 @@ def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -
             rows = run_with(engine, [at_rate(key, rate)])
             return math.log(rows["dense"].iteration_s / rows[label].iteration_s)
 
-        assert abs(gain(one.rate)) < CLOSE
+        # the median over the worlds, each of which is a line between two rates
+        assert abs(gain(one.rate)) < 0.05
         assert gain(one.rate / 1.5) > 0 > gain(one.rate * 1.5)
         assert one.low is not None
         assert one.high is not None
