@@ -1,4 +1,4 @@
-"""What is advised? The verdict of a run, up to which rate it holds, and what could be changed.
+"""Advice on a scenario: the verdict of a run, up to which rate it holds, and what could be changed.
 
 The method to use is the one that a run of the same scenario recommends (`report/selection.py`), and
 every number is the engine's.
@@ -75,7 +75,7 @@ class Advice:
         return None if found is self.use else found
 
     def summary(self, width: int = 80) -> str:
-        """What `gcsim advise` prints: at most twelve lines."""
+        """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
         from gcsim.analysis.advice.words import lines
 
         return "\n".join(lines(self, width)) + "\n"
@@ -180,7 +180,7 @@ def advice(
     tell: Callable[[str], None] = lambda _: None,
     per_bucket: bool = False,
 ) -> Advice:
-    """What is advised for a scenario. Raises `InputError` as a run does.
+    """Return the advice for a scenario. Raises `InputError` as a run does.
 
     `per_bucket` asks for plans that give each bucket a method, too. `tell` is told what has to be
     measured, before that is done.
