@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from gcsim.compressors import on_device
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
@@ -134,7 +136,7 @@ def kernel(
 
 
 def counted_as(
-    launches: Callable[..., Iterable[list[KernelCost]]], *also: KernelClass
+    launches: Callable[..., Iterable[Any]], *also: KernelClass
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
 
@@ -157,7 +159,8 @@ def counted_as(
                     result = function(*args, **kwargs)
                     ended = recorder.now() if on_device.host_visits == visits else None
                 if recorder.counting:
-                    each = list(launches(result, *args, **kwargs))
+                    given = launches(result, *args, **kwargs)
+                    each = [[one] if isinstance(one, KernelCost) else one for one in given]
                     for costs in batched(each, *also):
                         for number, cost in enumerate(costs, 1):
                             timed = len(each) == 1 and number == len(costs)
@@ -173,13 +176,15 @@ def counted_as(
 
 def launch(kind: KernelClass, name: str, elements: Any, *nbytes: Any) -> KernelCost:
     """One launch on a tensor, which moves so many bytes in all."""
-    moved = sum(int(each) for each in nbytes)
-    return KernelCost(kind=kind, name=name, launches=1, elements=int(elements), nbytes=moved)
+    moved = sum(int(np.sum(each)) for each in nbytes)
+    return KernelCost(
+        kind=kind, name=name, launches=1, elements=int(np.sum(elements)), nbytes=moved
+    )
 
 
 def drawn(name: str, elements: Any, bits: int) -> KernelCost:
     """Numbers of so many random bits that the kernel `name` draws; see `count_random`."""
-    n = int(elements)
+    n = int(np.sum(elements))
     nbytes = -(-n * bits // 8)
     return KernelCost(kind="random", name=name, part=True, launches=0, elements=n, nbytes=nbytes)
 
