@@ -14,6 +14,7 @@ from torch import Tensor
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.one_bit.signs import fold_signs, nesterov
+from gcsim.compressors.coding.rounding.bucket_levels import round_between
 from gcsim.compressors.segments import ZERO, Segments
 
 MASK = (1 << 64) - 1
@@ -74,6 +75,12 @@ def random16(key: int, n: int) -> NDArray[np.uint64]:
 def uniform(key: int, i: int) -> float:
     """u of element i: (its 16 random bits + 1/2) / 65536."""
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+
+
+def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    """`round_between` of a tensor alone."""
+    cells = Segments.alone(values.numel()).cells(size)
+    return round_between(values, cells, tables, np.array([key]))
 
 
 def fold_nesterov(
