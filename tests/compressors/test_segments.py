@@ -32,6 +32,8 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {"coding": "elias_sparse", "norm": "l2"}),
     ("terngrad", {}),
     ("terngrad", {"packing": "two_bit", "scalar": "clip"}),
+    ("natural", {}),
+    ("natural", {"bits": 8}),
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {"block_elements": 5000}),
