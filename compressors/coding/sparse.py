@@ -137,18 +137,20 @@ def sparse_message(
 
 
 def _half_launches(
-    _: object, values: object, segments: Segments, k: Column, indices: object,
+    _: object, values: Tensor, segments: Segments, k: object, indices: object,
     memory: Tensor | None,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
-        ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
-        if memory is not None:
-            ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
-        costs = [launch("streaming", f"aten.{name}", many, each * many) for name, each in ways]
-        if memory is not None:
-            name = f"aten.index_copy_:{spread(n)}"
-            costs.append(launch("gather_scatter", name, n, 16 * many))
-        yield costs if many else []
+) -> Iterator[KernelCost]:  # fmt: skip
+    many = values.numel()
+    if not many:
+        return
+    ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
+    if memory is not None:
+        ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
+    for name, each in ways:
+        yield launch("streaming", f"aten.{name}", many, each * many)
+    if memory is not None:
+        reach = spread(int(segments.length.max()))
+        yield launch("gather_scatter", f"aten.index_copy_:{reach}", memory.numel(), 16 * many)
 
 
 @counted_as(_half_launches)
@@ -181,25 +183,23 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def _scatter_launches(
-    _: object, out: object, segments: object, coded: object, sizes: Column, coders: Column,
+    _: object, out: object, segments: Segments, coded: object, sizes: Column, coders: Column,
     values: Tensor, k: Column, weight: float,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    half = values.dtype == torch.float16
-    for many, size, coder in zip(k.tolist(), sizes.tolist(), coders.tolist(), strict=True):
-        costs = []
-        if half and many:
-            name = "aten._to_copy:float16_to_float32"
-            costs.append(launch("streaming", name, many, 6 * many))
-        name, most, places = "sparse._add_checked", many, 8 * many
+) -> Iterator[KernelCost]:  # fmt: skip
+    total, reach = values.numel(), spread(int(segments.length.max(initial=0)))
+    if values.dtype == torch.float16 and total:
+        yield launch("streaming", "aten._to_copy:float16_to_float32", total, 6 * total)
+    for coder in np.unique(coders):
+        own = coders == coder
+        name, many, places = "sparse._add_checked", k[own], 8 * k[own]
         if coder == Coder.BITMAP:
-            name, most, places = "sparse._add_set", max(many, size), size
+            name, places = "sparse._add_set", sizes[own]
         elif coder == Coder.RAW:
             places = 4 * many
         else:
             decoding = f"index_coding.decode_indices:coder_{coder}"
-            costs.append(launch("streaming", decoding, max(many, size), size + places))
-        name = f"{name}:{spread(most)}"
-        yield [*costs, launch("gather_scatter", name, most, 12 * many, places)]
+            yield launch("streaming", decoding, many, sizes[own], places)
+        yield launch("gather_scatter", f"{name}:{reach}", many, 12 * many, places)
 
 
 @counted_as(_scatter_launches)

@@ -35,6 +35,8 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {"block_elements": 5000}),
+    ("signsgd", {}),
+    ("signum", {"aggregation": "all_gather"}),
 ]
 LENGTHS = st.lists(st.sampled_from((0, 1, 7, 4097, 65536, 65537)), min_size=1, max_size=4)
 LONG = 300_000  # so that a bucket is shared out
