@@ -12,6 +12,7 @@ cleared, and the result is capped at 2^e. What is more than 2^7 below 2^e has no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +50,7 @@ LARGEST = 0x7F000000
 
 def demand_short(segments: Segments, bits: int) -> None:
     """`InputError` when a tensor has more elements than an index of so many bits tells apart."""
-    if (most := int(segments.length.max())) > 1 << bits:
+    if (most := int(segments.length.max(initial=0))) > 1 << bits:
         raise InputError(f"a tensor of {most} elements: {bits}-bit indices reach 2^{bits}")
 
 
@@ -97,12 +98,17 @@ def add_signed(
 # --- senders --------------------------------------------------------------------------------------
 
 
+def _reach(segments: Segments) -> str:
+    return spread(int(segments.length.max(initial=0)))
+
+
 def _signed_launches(
     words: Tensor, _: object, segments: Segments, *__: object
-) -> list[list[KernelCost]]:
-    n, k, reach = int(segments.length.sum()), words.numel(), spread(int(segments.length.max()))
-    cost = launch("gather_scatter", f"sparse.signed_words:{reach}", n, 4 * n, 16 * k)
-    return [[replace(cost, work=max(1, 4 * k))]]
+) -> Iterable[KernelCost]:
+    n, k = segments.length, words.numel()
+    name = f"sparse.signed_words:{_reach(segments)}"
+    cost = launch("gather_scatter", name, n, 4 * n, 16 * k)
+    return (replace(cost, work=max(1, 4 * k)),)
 
 
 @counted_as(_signed_launches)
@@ -132,9 +138,9 @@ def signed_words(
 def _unambiguous_launches(
     found: tuple[Tensor, Column], _: object, __: object, ___: object, ____: object,
     segments: Segments, **_____: object,
-) -> list[list[KernelCost]]:  # fmt: skip
-    n, name = int(segments.length.sum()), "variance_hybrid._add_and_send"
-    return [[launch("streaming", name, n, 24 * n, 4 * found[0].numel())]]
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, name = segments.length, "variance_hybrid._add_and_send"
+    return (launch("streaming", name, n, 24 * n, 4 * found[0].numel()),)
 
 
 @counted_as(_unambiguous_launches)
@@ -172,13 +178,13 @@ def unambiguous_signs(
 def _clear_launches(
     found: tuple[Tensor, Column, Tensor], _: object, __: object, ___: object, ____: object,
     segments: Segments, *, whole: bool, **_____: object,
-) -> list[list[KernelCost]]:  # fmt: skip
-    n, k, reach = int(segments.length.sum()), found[0].numel(), spread(int(segments.length.max()))
-    taking = launch("gather_scatter", f"variance_words.take_out:{reach}", n, 8 * n, 4 * k)
-    finding = [launch("streaming", "variance._add_and_find", n, 24 * n)]
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, k = segments.length, found[0].numel()
+    yield launch("streaming", "variance._add_and_find", n, 24 * n)
     if whole:
-        finding.append(launch("reduction", "aten.aminmax", n, 4 * n))
-    return [[*finding, replace(taking, work=max(1, 4 * k))]]
+        yield launch("reduction", "aten.aminmax", n, 4 * n)
+    name = f"variance_words.take_out:{_reach(segments)}"
+    yield replace(launch("gather_scatter", name, n, 8 * n, 4 * k), work=max(1, 4 * k))
 
 
 @counted_as(_clear_launches)
@@ -249,11 +255,12 @@ def levels_of(exponents: Tensor) -> Tensor:
 
 
 def _adding_launches(
-    _: object, __: object, ___: object, words: Tensor, k: Column, levels: Levels, weight: object
-) -> list[list[KernelCost]]:
-    n, signs, reach = words.numel(), levels.shape[1] == 2, spread(int(k.max()))
+    _: object, __: object, segments: Segments, words: Tensor, ___: object, levels: Levels,
+    weight: object,
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, signs = words.numel(), levels.shape[1] == 2
     name = "sparse._add_signs" if signs else "variance_words._add_words"
-    return [[launch("gather_scatter", f"{name}:{reach}", n, (12 if signs else 4) * n)]]
+    return (launch("gather_scatter", f"{name}:{_reach(segments)}", n, (12 if signs else 4) * n),)
 
 
 @counted_as(_adding_launches)

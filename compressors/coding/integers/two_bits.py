@@ -5,6 +5,7 @@ Four elements are a byte, the first of them in its lowest bits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ _BLOCK = 4096
 
 def _coding_launches(
     _: object, __: object, ___: object, segments: Segments, *____: object
-) -> list[list[KernelCost]]:
+) -> Iterable[KernelCost]:
     n = int(segments.length.sum())
     size = packed_bytes(segments.length, 2).sum()
-    return [[launch("streaming", "strom.two_bits", n, 12 * n, size)]]
+    return (launch("streaming", "strom.two_bits", n, 12 * n, size),)
 
 
 @counted_as(_coding_launches)
@@ -47,9 +48,9 @@ def two_bits(
 
 def _adding_launches(
     _: object, __: object, segments: Segments, *___: object
-) -> list[list[KernelCost]]:
+) -> Iterable[KernelCost]:
     n = int(segments.length.sum())
-    return [[launch("streaming", "strom._add", n, 8 * n, packed_bytes(segments.length, 2).sum())]]
+    return (launch("streaming", "strom._add", n, 8 * n, packed_bytes(segments.length, 2).sum()),)
 
 
 @counted_as(_adding_launches)
