@@ -5,14 +5,12 @@ Codes and their source: `quantization/floats/dynamic_8bit.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
@@ -47,11 +45,11 @@ def _decades() -> tuple[tuple[np.float32, ...], ...]:
 LEAST, SLOPES, OFFSETS = _decades()
 
 
-def _launches(_: object, values: object, segments: Segments, *__: object) -> Iterator[KernelCost]:
-    yield launch("streaming", "dynamic_8bit.nearest_codes", segments.length, 5 * segments.length)
-
-
-@counted_as(_launches)
+@counted_as(
+    lambda _, values, segments, *__: [
+        launch("streaming", "dynamic_8bit.nearest_codes", segments.length, 5 * segments.length)
+    ]
+)
 @primitive
 def nearest_codes(
     values: Tensor, segments: Segments, largest: Tensor, out: Tensor, at: Column

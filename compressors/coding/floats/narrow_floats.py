@@ -12,7 +12,6 @@ Numbers of 8 bits are decoded by a table of 256 entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.rounding.levels import cell_norms
-from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, kernel, launch
@@ -111,12 +109,11 @@ def largest_magnitude(values: Tensor) -> float:
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
-def _measuring(_: object, values: object, segments: Segments) -> Iterator[KernelCost]:
-    n = segments.length
-    yield launch("reduction", "narrow_floats.largest_magnitude", n, 4 * n)
-
-
-@counted_as(_measuring)
+@counted_as(
+    lambda _, values, segments: [
+        launch("reduction", "narrow_floats.largest_magnitude", segments.length, values.nbytes)
+    ]
+)
 def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
     """`largest_magnitude` of each tensor of a flat float32: float32 `[tensors]`."""
     found = values.new_zeros(len(segments.table))
@@ -125,14 +122,14 @@ def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
     return found
 
 
-def _casting(
-    _: object, values: object, segments: Segments, form: Narrow, *__: object
-) -> Iterator[KernelCost]:
-    n = segments.length
-    yield launch("streaming", "narrow_floats.narrow", n, (4 + form.bits // 8) * n)
-
-
-@counted_as(_casting)
+@counted_as(
+    lambda _, values, segments, form, *__: [
+        launch(
+            "streaming", "narrow_floats.narrow", segments.length,
+            (4 + form.bits // 8) * segments.length,
+        )
+    ]
+)  # fmt: skip
 @primitive
 def cast(
     values: Tensor, segments: Segments, form: Narrow, factors: NDArray[np.float64], out: Tensor,
@@ -152,12 +149,11 @@ def cast(
         )  # fmt: skip
 
 
-def _adding(_: object, out: object, segments: Segments, *__: object) -> Iterator[KernelCost]:
-    n = segments.length
-    yield launch("streaming", "narrow_floats.add_looked_up", n, 9 * n)
-
-
-@counted_as(_adding)
+@counted_as(
+    lambda _, out, segments, *__: [
+        launch("streaming", "narrow_floats.add_looked_up", segments.length, 9 * segments.length)
+    ]
+)
 @primitive
 def add_looked_up(
     out: Tensor, segments: Segments, codes: Tensor, at: Column, tables: NDArray[np.float32]

@@ -27,7 +27,7 @@ from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_
 from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.integers import digits, packing
+from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.rounding import levels
@@ -102,25 +102,6 @@ def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
 def test_packed_signs(values: Tensor) -> None:
     packed = demand_same(packing.pack_signs, values)
     demand_same(packing.unpack_signs, packed, values.numel())
-
-
-@few
-@given(base=st.sampled_from((3, 5, 9, 16)), n=st.sampled_from(LENGTHS), seed=SEEDS)
-def test_digits(base: int, n: int, seed: int) -> None:
-    drawn = np.random.default_rng(seed).integers(0, base, n).astype(np.uint8)
-    packed = demand_same(digits.pack_digits, torch.from_numpy(drawn), base)
-    assert demand_same(digits.unpack_digits, packed, n, base).tolist() == drawn.tolist()
-
-
-@pytest.mark.parametrize("base", [3, 5, 9])
-def test_what_is_no_digit_is_refused(base: int) -> None:
-    too_large = torch.tensor([0, base], dtype=torch.uint8)
-    assert demand_same(digits.pack_digits, too_large, base)[0] is InputError
-    size = digits.digit_bytes(4, base)
-    for byte in (255, base):  # no group; a digit behind the last
-        packed = torch.zeros(size, dtype=torch.uint8)
-        packed[-1] = byte
-        assert demand_same(digits.unpack_digits, packed, 4 if byte == 255 else 1, base)
 
 
 # --- rounding to levels ---------------------------------------------------------------------------
