@@ -21,8 +21,7 @@ from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, use
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
-from gcsim.simulator.devices.price_sources import price_sources
-from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.pricing import PriceList, price_sources
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction

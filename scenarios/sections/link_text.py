@@ -9,7 +9,8 @@ from typing import Any, Literal
 from gcsim import units
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.values import text_of
-from gcsim.simulator.network.links import RANGED, Link, RateTrace, Uplink
+from gcsim.simulator.network.links import RANGED, Link, Uplink
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Calibration = Literal["measured", "estimate", "stated", "ideal"]
 

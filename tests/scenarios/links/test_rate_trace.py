@@ -13,7 +13,7 @@ from gcsim.scenarios.links.rate_trace import TraceSection
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read, read_file
 from gcsim.scenarios.sections.link import LinkSection, read_traces
-from gcsim.simulator.network.links import RateTrace
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import TRACED, File, built, csv, link, problem
 
 MS = Fraction(1, 1000)

@@ -11,8 +11,7 @@ import pytest
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster, TransportName
-from gcsim.simulator.collectives.choice import algorithm_name
-from gcsim.simulator.collectives.dispatch import algorithm_of, execute
+from gcsim.simulator.collectives.dispatch import algorithm_name, algorithm_of, execute
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.staging import copy_times
