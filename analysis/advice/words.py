@@ -19,7 +19,7 @@ from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.advice.changes import Change, Limits
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.result import Row
-from gcsim.scenarios.sections.link_text import carrier
+from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.network.links import Link
 
 _INDENT = 10

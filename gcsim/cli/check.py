@@ -24,7 +24,7 @@ from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
-from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
+from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.host import MANY, Host

@@ -285,7 +285,7 @@ def _measured_models(device: Device) -> list[str]:
 
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link, own_figures
-    from gcsim.scenarios.sections.link_text import calibration, plain_link
+    from gcsim.scenarios.sections.link import calibration, plain_link
     from gcsim.scenarios.sections.named_files import read_link
 
     found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
@@ -335,8 +335,7 @@ def _floats(bounds: Range | None) -> list[float] | None:
 
 
 def _paper(name: str, full: bool) -> Entry:
-    from gcsim.scenarios.papers.preset import printed
-    from gcsim.scenarios.papers.registry import preset
+    from gcsim.scenarios.papers.preset import preset, printed
 
     found = preset(name)
     entry: Entry = {"name": name, "title": found.title, "source": found.source}
@@ -357,6 +356,6 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.traces: ("gcsim.traces.storage.shipped:shipped_traces", _trace),
     Kind.devices: ("gcsim.scenarios.catalog:devices", _device),
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
-    Kind.papers: ("gcsim.scenarios.papers.registry:PRESETS", _paper),
+    Kind.papers: ("gcsim.scenarios.papers.preset:PRESETS", _paper),
 }
 """Of each kind: what has the names, imported when it is asked for, and what describes one."""

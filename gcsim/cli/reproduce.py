@@ -39,8 +39,8 @@ def reproduce(
     from gcsim.cli.folder import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note
+    from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
-    from gcsim.scenarios.papers.registry import preset
 
     chosen = preset(name)
     folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"

@@ -14,8 +14,8 @@ from typing import Any
 import gcsim
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
-from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
 from gcsim.scenarios.uncertainty.figures import PASSES, Input
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, use
 from gcsim.simulator.clock import seconds

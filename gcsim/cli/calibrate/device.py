@@ -83,7 +83,7 @@ def calibrate_device_command(
     models = [(shipped_model(one).name, batch) for one in model or ()]
     from gcsim.scenarios.calibration.copies import as_bus, in_words
     from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
-    from gcsim.scenarios.catalog.device_file import write_device
+    from gcsim.scenarios.catalog.devices import write_device
 
     command = shlex.join(["gcsim", *sys.argv[1:]])
     with watching(quiet) as progress:

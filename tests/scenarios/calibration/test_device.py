@@ -21,7 +21,7 @@ from gcsim.scenarios.calibration.device import Calibration, calibrate_device, pr
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.calibration.sums import time_device_sums
 from gcsim.scenarios.catalog import read_devices
-from gcsim.scenarios.catalog.device_file import device_yaml, write_device
+from gcsim.scenarios.catalog.devices import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import ExactCurve
