@@ -45,7 +45,7 @@ def plot(
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import draw_again, draw_sweep
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.terminal import note
     from gcsim.scenarios.stored import read_results
     from gcsim.scenarios.sweeps.store import is_sweep, read_sweep

@@ -30,7 +30,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
-from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.storage.store import shipped_traces
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")

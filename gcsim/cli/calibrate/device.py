@@ -64,7 +64,7 @@ def calibrate_device_command(
 
     What its kernels cost (about a minute, on a GPU some ten), for cluster.device of a scenario.
     """
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
     from gcsim.errors import InputError

@@ -13,9 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gcsim
-from gcsim.analysis.advice.advice import Advice, advice
-from gcsim.analysis.advice.deploy import paste, paste_plan
-from gcsim.analysis.advice.words import lines
+from gcsim.analysis.advice.advice import Advice, advice, lines, paste, paste_plan
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
@@ -23,7 +21,7 @@ from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
-from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.storage.store import shipped_traces
 from tests.command import gcsim as command
 
 QUICK = ["uncertainty.draws=8"]

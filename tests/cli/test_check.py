@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gcsim.cli.app import app
-from gcsim.cli.check_compressor import names_a_compressor
+from gcsim.cli.check import names_a_compressor
 
 SOURCE = '''
 from pydantic import Field

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from gcsim.cli.list import Kind, details
-from gcsim.cli.models import model_details, model_tables
+from gcsim.cli.list import Kind, details, model_details, model_tables
 from gcsim.traces.models.registry import MODELS
 from tests.command import invoked
 

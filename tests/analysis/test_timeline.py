@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.timeline import counters
-from gcsim.analysis.timeline import perfetto as module
-from gcsim.analysis.timeline.perfetto import chrome_trace
+from gcsim.analysis import timeline as module
+from gcsim.analysis.timeline import chrome_trace
 from gcsim.scenarios.result import Collective, Result, Span, Timeline
-from tests.analysis.timeline.trace_rules import bound, checked
+from tests.analysis.trace_rules import bound, checked
 
 Event = dict[str, Any]
 
@@ -218,7 +217,7 @@ def test_collectives_one_after_the_other_never_add_their_rates_up(result: Result
 def test_counters_that_change_often_are_means(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters, "MOST", 4)
+    monkeypatch.setattr(module, "MOST", 4)
     spans = [span(10 * n, 10 * n + 4) for n in range(8)]
     events = checked(chrome_trace(with_spans(result, *spans, span(79, 80, rank=1))))
     # quarters of 80 us: busy for 8 us each, the last for one more

@@ -9,8 +9,7 @@ import pytest
 from torch import nn
 
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.facts import model_facts
-from gcsim.traces.models.layer_kinds import kind_of, kind_of_shape, outputs_of_shape
+from gcsim.traces.models.facts import kind_of, kind_of_shape, model_facts, outputs_of_shape
 from gcsim.traces.models.registry import MODELS
 
 LAYERS = {
