@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -139,6 +140,8 @@ def _table(
             elif part != "correct":
                 known = {"method": item[0]}
             table.add({**known, **row})
+            if "error" in row:
+                _say(f"{part}: {' '.join(map(str, known.values()))}: {row['error'][:300]}")
 
 
 def _calibrate(plan: Plan) -> None:
@@ -153,8 +156,8 @@ def _calibrate(plan: Plan) -> None:
 
 def _main(plan: Plan) -> None:
     scenario = "lenet_2node" if plan.tiny else "alexnet_32node"
-    output = str(plan.folder / "runs" / scenario)
-    _command(plan, "main", ["run", scenario, "--no-cache", "-o", output], 60)
+    with TemporaryDirectory() as folder:
+        _command(plan, "main", ["run", scenario, "--no-cache", "-o", f"{folder}/run"], 60)
 
 
 def _command(plan: Plan, part: str, arguments: Sequence[str], seconds: float) -> None:
