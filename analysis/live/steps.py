@@ -206,7 +206,7 @@ _ENTRY = ModelEntry(
 )
 
 
-def _build() -> nn.Module:
+def build() -> nn.Module:
     """The untrained network."""
     from torch import nn
 
