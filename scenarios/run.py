@@ -19,7 +19,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
-from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
@@ -182,8 +181,7 @@ def measured(
 
     keep_freed_memory()
     for choice in choices:
-        if choice.kind not in REGISTRY:
-            refuse_side_channels(choice.kind, choice.parameters)
+        refuse_side_channels(choice.kind, choice.parameters)
     methods = [method_of(choice.kind, choice.parameters) for choice in choices]
     subjects = [
         Subject(kind=choice.kind, compressor=method.compressor, parameters=method.parameters)

@@ -24,6 +24,7 @@ from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section
 from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.scenario import (
+    MOST_WORKERS,
     DdpBuckets,
     LiveGradients,
     RecordedGradients,
@@ -115,7 +116,7 @@ GRADIENTS = As(
     title="Gradients",
     rule=_belongs_together,
     source=(Literal["live", "recorded", "synthetic"], "live"),
-    workers=(Count | None, None),
+    workers=(Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None, None),
     task=(TaskName | None, None),
     trace=(_Path | None, None),
     fit=(_Path | None, None),
