@@ -90,7 +90,7 @@ class Dtype(StrEnum):
 
 def _version(asked: bool) -> None:
     if asked:
-        from gcsim import __version__
+        from gcsim.version import __version__
 
         print(f"gcsim {__version__}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""What does `gcsim validate --json` print? Everything: points, errors, factors, bounds, sources."""
+"""Output of `gcsim validate --json`: points, errors, factors, bounds, sources."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.statistics import Errors
 from gcsim.analysis.validation.suite import Point
+from gcsim.version import __version__
 
 
 def to_json(reports: Sequence[Report]) -> str:
     """Plain JSON, the same for equal results but for `wall`."""
-    from gcsim import __version__
-
     by_suite, by_kind, whole = coverages(reports)
     content = {
         "gcsim_version": __version__,
