@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from gcsim.analysis.live import calibrate
+from gcsim.analysis.live.calibrate import busy_share, cores, stolen
 from gcsim.analysis.live.launch import Times, run_tasks, times_of
-from gcsim.analysis.live.machine import busy_share, cores, stolen
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
 from gcsim.analysis.live.predict import (

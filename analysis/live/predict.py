@@ -34,8 +34,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Framework, Noise, Training
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 
 PREDICTIONS = "predictions.json"
 LARGE = 1_000_000

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 
-from gcsim.analysis.live.calibrate import Sample
+from gcsim.analysis.live.calibrate import Sample, machine
 from gcsim.analysis.live.launch import Times
-from gcsim.analysis.live.machine import machine
 from gcsim.analysis.live.plan import Plan
 from gcsim.analysis.live.predict import PREDICTIONS, Predicted
 from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite

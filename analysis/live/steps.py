@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.live.plan import AloneTask, TrainingTask
 from gcsim.compressors.lazy_torch import torch
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.simulator.sums import DTYPES
+from gcsim.simulator.host import DTYPES
 from gcsim.traces.timing.clock import DeviceClock
 
 NBYTES = 1 << 23

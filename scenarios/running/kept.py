@@ -30,7 +30,7 @@ from gcsim.errors import InputError, InternalError
 from gcsim.files import cache_folder, replacing, sealed, unsealed
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.scenario import Scenario
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 from gcsim.traces.stage1 import cache as profile_cache
 
 LARGEST = 32 << 20

@@ -38,7 +38,7 @@ from pathlib import Path
 from gcsim.errors import InputError
 from gcsim.traces.kineto.json_stream import unreadable
 from gcsim.traces.kineto.marks import Arrival, Kernel, Marks, Span, read_marks
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 """Names and shapes of the trained parameters, in the model's order."""

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.steps.service import Piece, order_of_service
-from gcsim.simulator.steps.step_plan import Job, Kind, StepPlan
+from gcsim.simulator.steps.step_plan import Job, Kind, Piece, StepPlan, order_of_service
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FORWARD, BACKWARD, OPTIMIZER, THREAD = range(4)

@@ -27,8 +27,7 @@ from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.service import BEFORE, Piece
-from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.step_plan import BEFORE, CarryOut, Piece, StepPlan
 from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD, Layout
 
 PARTS = (*KINDS, "communication", "exposed", "input")

@@ -16,8 +16,16 @@ from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.service import BEFORE, order_of_service
-from gcsim.simulator.steps.step_plan import CarryOut, Job, Kind, Span, StepPlan, slowed_by
+from gcsim.simulator.steps.step_plan import (
+    BEFORE,
+    CarryOut,
+    Job,
+    Kind,
+    Span,
+    StepPlan,
+    order_of_service,
+    slowed_by,
+)
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
 _Jobs = list[tuple[Job, Picoseconds]]

@@ -3,7 +3,7 @@
 The same step as `events/step.py`, with one collective at a time (`StepPlan.slots == 1`), without an
 event for each rank and piece of work. Both agree with `==`.
 
-Collectives have one order (`step_plan.py`), and so have the pieces of a stream (`service.py`): one
+Collectives have one order (`step_plan.py`), and so have the pieces of a stream: one
 loop over both, in which each time is a sum or a maximum of times before it, of all ranks at once.
 A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks have
 entered those: iterations are simulated one after the other, though ranks are in different ones at

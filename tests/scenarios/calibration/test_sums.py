@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from gcsim.scenarios.calibration.sums import time_sums
-from gcsim.simulator.sums import DTYPES
+from gcsim.simulator.host import DTYPES
 
 
 class PlantedGroup:

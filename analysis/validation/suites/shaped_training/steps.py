@@ -16,8 +16,12 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from gcsim.analysis.validation.interval import Interval, StepIntervals
-from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs
-from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
+from gcsim.analysis.validation.suites.shaped_training.runs import (
+    Run,
+    bytes_by_exchange,
+    profile,
+    runs,
+)
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.sections.transports import with_few_cores
