@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gcsim.analysis.live.calibrate import Passes
+from gcsim.analysis.live.namespaces import Shape
 from gcsim.analysis.live.plan import CollectiveTask, Plan, Round, TrainingTask
-from gcsim.analysis.live.shaping import Shape
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.files import write_text

@@ -17,14 +17,20 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.intervals import iteration_known, number, speedup_known, within
+from gcsim.analysis.report.intervals import (
+    MOST,
+    iteration_known,
+    main_sources,
+    number,
+    speedup_known,
+    within,
+)
 from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
-from gcsim.analysis.report.widths import MOST, main_sources
 from gcsim.analysis.report.wording import (
     advantage,
     iteration_advantage,

@@ -162,7 +162,7 @@ class Averager:
             )
         except TooManyClassesError:
             pass
-        from gcsim.simulator.steps.vectors import steady as vector_steady  # compiles its loops
+        from gcsim.simulator.steps.vectors import step as vector_steady
 
         return vector_steady.simulate_steady(
             schedule,

@@ -4,7 +4,7 @@ with torch.profiler.profile(schedule=..., record_shapes=True) as profiler:
         ...                                       # profiler.step() after each iteration
     profiler.export_chrome_trace("profile.json")
 
-or in the JSON that Chakra's trace_link makes of such a trace (`execution_trace.py`).
+or in the JSON that Chakra's trace_link makes of such a trace (`json_stream.py`).
 
 An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its
 times: forward, from the first operator (or DistributedDataParallel's) to the first node of the

@@ -13,7 +13,7 @@ from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.registry import ModelEntry
-from gcsim.traces.moments.second_moments import Segment
+from gcsim.traces.moments import Segment
 from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.recording.clock import PassClock, median_pass
 from gcsim.traces.recording.result import device_name

@@ -42,7 +42,7 @@ def spans(
 ) -> tuple[Span, ...]:
     """Of the iteration of this number, which begins in a state, from when its first rank does.
 
-    Arguments, and errors, as of `vectors/steady.py`.
+    Arguments, and errors, as of `vectors/step.py`.
     """
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
     vectors = _Telling(schedule, ranks, execute, 0)

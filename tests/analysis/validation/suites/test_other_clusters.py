@@ -40,7 +40,7 @@ from gcsim.analysis.validation.suites.other_clusters.runs import (
     tensor_sizes,
 )
 from gcsim.analysis.validation.suites.other_clusters.suite import PARTS, SUITE, find
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS
+from gcsim.analysis.validation.suites.other_clusters.tensorflow import HOSTS
 from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives

@@ -18,19 +18,17 @@ from gcsim.analysis.validation.suites.shaped_training.runs import (
     runs,
     sent,
 )
-from gcsim.analysis.validation.suites.shaped_training.steps import (
-    Machine,
-    bare_step,
-    fitted_step,
-    solo,
-)
 from gcsim.analysis.validation.suites.shaped_training.suite import (
     COMPRESSED,
     DENSE_SLOW,
     PHANTOM,
+    Machine,
+    bare_step,
     fit,
+    fitted_step,
     measured,
     serves_fit,
+    solo,
 )
 from gcsim.errors import InternalError
 from tests.benchmarks import shaped_training_kernels
