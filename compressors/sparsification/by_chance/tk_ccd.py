@@ -32,7 +32,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.selecting.selection import largest
+from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.sparse import ValueFormat
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop
@@ -117,7 +117,7 @@ class TkCcd(Compressor[TkCcdParameters]):
     def _begin_stage(self, piece: TensorSlice, mean: Tensor, step: int) -> None:
         n, groups = piece.numel, self.parameters.groups
         count = round((self.parameters.ratio * n * groups - n) / (groups - 1))
-        always = within_reach(largest(mean, min(n, max(0, count))))
+        always = within_reach(largest_of(mean, min(n, max(0, count))))
         key = random_key(self.worker.seed, step, piece.index, "tk-ccd groups")
         dealt = deal(always, n - always.numel(), groups, key)
         self.stages[piece.index] = _Stage(always=always, dealt=dealt)

@@ -26,7 +26,7 @@ from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frame import Codec, Frame, of_bucket, pack_frame
 from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.coding.selecting.marks import add_and_mark, take
+from gcsim.compressors.coding.selecting.marks import passing
 from gcsim.compressors.coding.sparse import add_signed, energy, pack_signed, signed_words
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -35,6 +35,7 @@ from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 from gcsim.errors import InputError
 
@@ -111,7 +112,7 @@ def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float
     frames = []
     for piece, part in batched(layout.views(gradient)):
         memory = piece.of(residual)
-        indices, values = take(memory, add_and_mark(memory, part, just_above(tau)))
+        indices, values, _ = passing(part, Segments.alone(part.numel()), just_above(tau), memory=memory)
         words = signed_words(memory, indices, values, tau, -tau)
         frames.append(pack_signed(words, piece.numel))
     return torch.cat(frames)
