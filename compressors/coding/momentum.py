@@ -6,6 +6,7 @@ workers that move on their own (`local_updates/`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,8 @@ from gcsim.compressors.segments import Segments
 
 def _launches(
     _: object, u: object, v: object, gradient: object, segments: Segments, *__: object
-) -> list[list[KernelCost]]:
-    n = int(segments.length.sum())
-    return [[launch("streaming", "dgc.add_momentum", n, 20 * n)]]
+) -> Iterator[KernelCost]:
+    yield launch("streaming", "dgc.add_momentum", segments.length, 20 * segments.length)
 
 
 @counted_as(_launches)

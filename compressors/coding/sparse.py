@@ -29,7 +29,7 @@ from gcsim.compressors.coding.frame import (
     words_at,
 )
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
@@ -41,7 +41,7 @@ from gcsim.compressors.coding.indices.index_coding import (
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.messages import decoder, split_body
-from gcsim.compressors.coding.selecting.selection import share_kept
+from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
@@ -140,18 +140,20 @@ def sparse_message(
 
 
 def _half_launches(
-    _: object, values: object, segments: Segments, k: Column, indices: object,
+    _: object, values: Tensor, segments: Segments, k: object, indices: object,
     memory: Tensor | None,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
-        ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
-        if memory is not None:
-            ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
-        costs = [launch("streaming", f"aten.{name}", many, each * many) for name, each in ways]
-        if memory is not None:
-            name = f"aten.index_copy_:{spread(n)}"
-            costs.append(launch("gather_scatter", name, n, 16 * many))
-        yield costs if many else []
+) -> Iterator[KernelCost]:  # fmt: skip
+    many = values.numel()
+    if not many:
+        return
+    ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
+    if memory is not None:
+        ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
+    for name, each in ways:
+        yield launch("streaming", f"aten.{name}", many, each * many)
+    if memory is not None:
+        reach = spread(int(segments.length.max()))
+        yield launch("gather_scatter", f"aten.index_copy_:{reach}", memory.numel(), 16 * many)
 
 
 @counted_as(_half_launches)
@@ -161,9 +163,7 @@ def _halves(
     """The values as float16; what is lost goes to `memory`, if given."""
     sent = travelling(values, "fp16")
     if memory is not None:
-        begin, count = (torch.from_numpy(each).to(indices.device) for each in (segments.begin, k))
-        begins = begin.repeat_interleave(count, output_size=len(indices))
-        memory.index_copy_(0, indices + begins, values - sent.float())
+        memory.index_copy_(0, flat_places(indices, segments, k), values - sent.float())
     return sent
 
 
@@ -172,37 +172,50 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
     Raises `InputError` for a damaged message, or one of another layout.
     """
-    segments, found = Segments.of(layout), read(message, layout, Codec.SPARSE)
-    k, coders = found.nonzero, found.flags & 0xF
+    values, coded, sizes, coders, k = _parts(message, layout)
+    scatter_add(out, Segments.of(layout), coded, sizes, coders, values, k, weight)
+
+
+def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
+    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
+
+    Raises `InputError` as `add_message` does.
+    """
+    values, coded, sizes, coders, k = _parts(message, layout)
+    return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
+
+
+def _parts(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column, Column, Column]:
+    """(values as they travel; coded indices, their bytes and coders; how many of each tensor)."""
+    found = read(message, layout, Codec.SPARSE)
+    k = found.nonzero
     dtype = torch.float16 if found.flags[0] & HALF else torch.float32
     head = dtype.itemsize * k
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
     values = taken(message, found.at, head, dtype)
     coded = taken(message, found.at + head, found.size - head, torch.uint8)
-    scatter_add(out, segments, coded, found.size - head, coders, values, k, weight)
+    return values, coded, found.size - head, found.flags & 0xF, k
 
 
 def _scatter_launches(
-    _: object, out: object, segments: object, coded: object, sizes: Column, coders: Column,
+    _: object, out: object, segments: Segments, coded: object, sizes: Column, coders: Column,
     values: Tensor, k: Column, weight: float,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    half = values.dtype == torch.float16
-    for many, size, coder in zip(k.tolist(), sizes.tolist(), coders.tolist(), strict=True):
-        costs = []
-        if half and many:
-            name = "aten._to_copy:float16_to_float32"
-            costs.append(launch("streaming", name, many, 6 * many))
-        name, most, places = "sparse._add_checked", many, 8 * many
+) -> Iterator[KernelCost]:  # fmt: skip
+    total, reach = values.numel(), spread(int(segments.length.max(initial=0)))
+    if values.dtype == torch.float16 and total:
+        yield launch("streaming", "aten._to_copy:float16_to_float32", total, 6 * total)
+    for coder in np.unique(coders):
+        own = coders == coder
+        name, many, places = "sparse._add_checked", k[own], 8 * k[own]
         if coder == Coder.BITMAP:
-            name, most, places = "sparse._add_set", max(many, size), size
+            name, places = "sparse._add_set", sizes[own]
         elif coder == Coder.RAW:
             places = 4 * many
         else:
             decoding = f"index_coding.decode_indices:coder_{coder}"
-            costs.append(launch("streaming", decoding, max(many, size), size + places))
-        name = f"{name}:{spread(most)}"
-        yield [*costs, launch("gather_scatter", name, most, 12 * many, places)]
+            yield launch("streaming", decoding, many, sizes[own], places)
+        yield launch("gather_scatter", f"{name}:{reach}", many, 12 * many, places)
 
 
 @counted_as(_scatter_launches)

@@ -82,19 +82,6 @@ def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out:
     return add_at_parts(out, places, signed, [len(places)], [0], [out.numel()], weight=1.0)
 
 
-def merged_pairs(
-    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
-) -> tuple[Tensor, Tensor]:
-    """See `pairs.merged_pairs`."""
-    places, order = torch.cat((indices, other_indices)).sort(stable=True)
-    sums = torch.cat((values, other_values))[order]
-    again = torch.zeros_like(places, dtype=torch.bool)
-    again[1:] = places[1:] == places[:-1]
-    later = again.nonzero().view(-1)
-    sums[later - 1] += sums[later]
-    return places[~again], sums[~again]
-
-
 @triton.jit
 def _add(
     out, positions, values, wrong, weight, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr

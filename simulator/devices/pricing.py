@@ -1,8 +1,7 @@
 """What does a compressor's arithmetic cost on a device? Kernel counts to picoseconds.
 
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
-    T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class;
-                                                               on a GPU without merged launches
+    T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
 f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
 inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
@@ -75,7 +74,6 @@ class PriceList:
 
     def __init__(self, device: Device) -> None:
         self._device = device.name
-        self._processor = device.processor
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
         self._primitive = device.primitive
@@ -106,10 +104,7 @@ class PriceList:
             fixed = self._exact(compute.fixed, servers)
             self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
         _, fixed, per_payload = self._known[key]
-        parts = [
-            replace(c, launches=c.launches * payloads, merged=c.merged * payloads)
-            for c in compute.per_part
-        ]
+        parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
         return fixed + per_payload.times(payloads) + self._exact(parts, servers)
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -120,7 +115,7 @@ class PriceList:
                 measured += _on_curve(curve, cost, servers)
                 continue
             rate = self._rate(cost.kind)
-            price = launches_on(self._processor, cost) * rate.launch
+            price = cost.launches * rate.launch
             price += (cost.nbytes * rate.byte + cost.flops * rate.flop) / servers
             if cost.kind in self._estimated:
                 estimated += price
@@ -145,11 +140,6 @@ class PriceList:
                 )
             )
         return rate
-
-
-def launches_on(processor: str | None, cost: KernelCost) -> int:
-    """Launches of kernels priced by their class: a GPU saves those that are merged."""
-    return cost.launches - cost.merged if processor == "gpu" else cost.launches
 
 
 def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:

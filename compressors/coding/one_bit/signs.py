@@ -106,16 +106,15 @@ def _fold_launches(
     _: object, values: object, cells: Cells, bits: object, at: object, *,
     coded: object = None, scales: object = None, mixed: object = None,
     factors: object = NO_FACTORS, keep: bool = False, norm: object = "mean_abs",
-) -> Iterator[list[KernelCost]]:  # fmt: skip
+) -> list[KernelCost]:  # fmt: skip
     names = "signs.fold_average", "signs.fold_nesterov"
     name = names[keep] if mixed is not None else "signs.fold"
     if coded is None:
         name = "signs.scaled_sign_bits"
     vectors = 1 + 2 * (coded is not None) + (1 + keep) * (mixed is not None)
-    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
-        size, read = packed_bytes(n, 1), 4 * count * (scales is not None)
-        moved = 4 * vectors * n, size, 4 * count, read
-        yield [launch("reduction", name, max(n, size, count), *moved)]
+    n, tables = cells.segments.length, 1 + (scales is not None)
+    moved = 4 * vectors * n, packed_bytes(n, 1), 4 * tables * cells.count
+    return [launch("reduction", name, n, *moved)]
 
 
 @counted_as(_fold_launches)
@@ -275,11 +274,10 @@ def _decode(
 def _unfold_launches(
     _: object, out: object, cells: Cells, bits: object, at: object, scales: object,
     weight: object, *, overwrite: bool = False,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
+) -> list[KernelCost]:  # fmt: skip
     name = "signs.write_signs" if overwrite else "signs.add_signs"
-    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
-        size = packed_bytes(n, 1)
-        yield [launch("streaming", name, max(n, size, count), 8 * n, size, 4 * count)]
+    n = cells.segments.length
+    return [launch("streaming", name, n, 8 * n, packed_bytes(n, 1), 4 * cells.count)]
 
 
 @counted_as(_unfold_launches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ Coded = tuple[Tensor, Column, Column]
 
 def _coding_launches(
     coded: Coded, codes: object, segments: Segments, steps: int, coding: LevelCoding
-) -> Iterator[list[KernelCost]]:
+) -> list[KernelCost]:
     return _launches("encode", segments.length, coded[1], steps, coding)
 
 
@@ -52,7 +51,7 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int, coding: LevelCod
 def _decoding_launches(
     _: object, body: object, sizes: Column, segments: Segments, sent: object, steps: int,
     coding: LevelCoding,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
+) -> list[KernelCost]:  # fmt: skip
     return _launches("decode", segments.length, sizes, steps, coding)
 
 
@@ -86,13 +85,12 @@ def each_decoded(
 
 def _launches(
     way: str, lengths: Column, sizes: Column, steps: int, coding: LevelCoding
-) -> Iterator[list[KernelCost]]:
-    """Costs of each tensor: its codes, a byte each, and its body."""
+) -> list[KernelCost]:
+    """Cost of the codes, a byte each, and of the bodies."""
     kind: KernelClass = "gather_scatter" if coding == "elias_sparse" else "streaming"
-    for n, size in zip(lengths.tolist(), sizes.tolist(), strict=True):
-        name = f"level_words.{way}_{coding.removeprefix('elias_')}"
-        if coding == "digits":
-            name = f"digits.{'un' * (way == 'decode')}pack_digits:base_{2 * steps + 1}"
-        elif coding == "elias_sparse":
-            name += f":{spread(max(n, size))}"
-        yield [launch(kind, name, max(n, size), n, size)]
+    name = f"level_words.{way}_{coding.removeprefix('elias_')}"
+    if coding == "digits":
+        name = f"digits.{'un' * (way == 'decode')}pack_digits:base_{2 * steps + 1}"
+    elif coding == "elias_sparse":
+        name += f":{spread(int(np.maximum(lengths, sizes).max(initial=0)))}"
+    return [launch(kind, name, lengths, lengths, sizes)]

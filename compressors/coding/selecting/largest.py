@@ -36,14 +36,18 @@ from gcsim.errors import InputError
 def _launches(
     _: object, values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None,
     marks: Marks | None = None,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
-        marked = not handled(values) and stride_of(n, many) > 0
-        adds = "marks.add_and_mark" if marked else "aten.add_"
-        added = [launch("streaming", adds, n, 12 * n)] if n and memory is not None else []
-        given = marks is not None or (marked and memory is not None)
-        name = "selection.take_largest" + ":marks" * given
-        yield [*added, launch("selection", name, max(n, many), 4 * n + 12 * many)]
+) -> Iterator[KernelCost]:  # fmt: skip
+    sizes = zip(segments.length.tolist(), k.tolist(), strict=True)
+    marked = np.array([not handled(values) and stride_of(n, many) > 0 for n, many in sizes], bool)
+    for bounded in (False, True):
+        n, many = (column[marked == bounded] for column in (segments.length, k))
+        if len(n) and memory is not None:
+            adds = "marks.add_and_mark" if bounded else "aten.add_"
+            yield launch("streaming", adds, n, 12 * n)
+        if len(n):
+            given = marks is not None or (bounded and memory is not None)
+            name = "selection.take_largest" + ":marks" * given
+            yield launch("selection", name, n, 4 * n, 12 * many)
 
 
 @counted_as(_launches)

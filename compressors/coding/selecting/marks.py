@@ -10,6 +10,7 @@ int64, within their tensor and ascending, one tensor's behind the other's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,11 +74,12 @@ class Marks:
 
 def _mark_launches(
     _: object, values: object, segments: Segments, *__: object, memory: Tensor | None = None
-) -> list[list[KernelCost]]:
-    n = int(segments.length.sum())
+) -> Iterator[KernelCost]:
+    n = segments.length
     if memory is None:
-        return [[launch("streaming", "marks.mark", n, 4 * n)]]
-    return [[launch("streaming", "marks.add_and_mark", n, 12 * n)]]
+        yield launch("streaming", "marks.mark", n, 4 * n)
+    else:
+        yield launch("streaming", "marks.add_and_mark", n, 12 * n)
 
 
 @counted_as(_mark_launches)
@@ -131,11 +133,11 @@ def mark_arrays(
 def _take_launches(
     found: tuple[Tensor, Tensor], values: object, segments: Segments, marks: object, *,
     clear: bool = False,
-) -> list[list[KernelCost]]:  # fmt: skip
-    n, k = int(segments.length.sum()), found[0].numel()
-    name = f"marks.take{':clear' * clear}:{spread(int(segments.length.max()))}"
-    cost = launch("gather_scatter", name, max(n, k), 4 * n, 12 * k)
-    return [[replace(cost, work=max(1, 12 * k))]]
+) -> Iterator[KernelCost]:  # fmt: skip
+    k, reach = found[0].numel(), spread(int(segments.length.max(initial=0)))
+    name = f"marks.take{':clear' * clear}:{reach}"
+    cost = launch("gather_scatter", name, segments.length, 4 * segments.length, 12 * k)
+    yield replace(cost, work=max(1, 12 * k))
 
 
 @counted_as(_take_launches)

@@ -9,7 +9,7 @@ Assumes finite values; not-a-number is an `InputError`. Indices are int64 and as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def safe_rank(expected: float) -> int:
 
 def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
     """Places in the flat bucket of indices within tensors, so many of each: int64."""
-    return indices + _each(segments.begin, counts, indices)
+    return indices + each_of(segments.begin, counts, indices)
 
 
 @unpriced  # part of the kernel that works on the sample
@@ -76,12 +76,12 @@ def strided(
     """
     number = torch.arange(int(counts.sum()), device=terms[0].device)
     first = segments.begin + start - starts(counts) * stride
-    places = number.mul_(_each(stride, counts, number)).add_(_each(first, counts, number))
+    places = number.mul_(each_of(stride, counts, number)).add_(each_of(first, counts, number))
     return [term[places] for term in terms]
 
 
 @unpriced  # kernels read the table
-def _each(column: Column, counts: Column, like: Tensor) -> Tensor:
+def each_of(column: Column, counts: Column, like: Tensor) -> Tensor:
     """A tensor's number for each of its elements: int64 `[sum of counts]`."""
     both = torch.from_numpy(np.stack((column, counts))).to(like.device)
     return both[0].repeat_interleave(both[1], output_size=int(counts.sum()))
@@ -93,11 +93,8 @@ def sum_of(terms: list[Tensor]) -> Tensor:
     return sum(terms[1:], start=terms[0])
 
 
-def _kth_launches(
-    _: object, values: object, segments: Segments, k: object
-) -> list[list[KernelCost]]:
-    n = int(segments.length.sum())
-    return [[launch("selection", "selection.kth_magnitude", n, 4 * n)]]
+def _kth_launches(_: object, values: object, segments: Segments, k: object) -> Iterator[KernelCost]:
+    yield launch("selection", "selection.kth_magnitude", segments.length, 4 * segments.length)
 
 
 @counted_as(_kth_launches)
@@ -310,24 +307,7 @@ def take_few(bits: Any, k: int, places: Any) -> bool:
 
 
 @loop
-def take_each(values: Any, table: Any, counts: Any, places: Any) -> bool:
-    """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
-
-    `places` are within the tensors, one tensor's behind the other's.
-    """
-    numbers = True
-    bits = values.view(np.uint32)
-    at = 0
-    for t in range(counts.size):
-        first, n, k = table[t, 0], table[t, 1], counts[t]
-        if k:
-            numbers &= take_few(bits[first : first + n], k, places[at : at + k])
-        at += k
-    return numbers
-
-
-@loop
-def take_each(values: Any, table: Any, counts: Any, places: Any) -> bool:
+def takeeach_of(values: Any, table: Any, counts: Any, places: Any) -> bool:
     """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
 
     `places` are within the tensors, one tensor's behind the other's.

@@ -14,7 +14,7 @@ from gcsim.compressors.segments import Column, Segments
 @kernel_of(loops.largest)
 def largest(
     values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None,
-    marks: Marks | None = None,  # noqa: ARG001  (not needed)
+    marks: Marks | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The first pass adds, the last one clears."""
     check_k(segments.length, k)

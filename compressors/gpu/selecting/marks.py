@@ -50,8 +50,8 @@ def take(
 
 def limited_parts(values: Tensor, segments: Segments, marks: Marks) -> Parts:
     """Tensors of which is marked what is outside (down, up)."""
-    elements, words = segments.length.tolist(), (marks.up.view(np.uint32), marks.down.view(np.uint32))
-    columns = [each.tolist() for each in (segments.begin, *words)]
+    elements, limits = segments.length.tolist(), (marks.up, marks.down)
+    columns = [segments.begin.tolist(), *(each.view(np.uint32).tolist() for each in limits)]
     return parts_of(values, elements, [blocks(n) for n in elements], *columns)
 
 

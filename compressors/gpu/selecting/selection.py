@@ -97,8 +97,8 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.f
     """The host waits for it."""
     loops.check_rank(segments, k)
     columns = segments.length.tolist(), segments.begin.tolist(), k.tolist()
-    found: NDArray[np.float32] = kth_bits(values.contiguous(), *columns).view(torch.float32).cpu().numpy()
-    return found
+    found = kth_bits(values.contiguous(), *columns).view(torch.float32)
+    return np.array(found.cpu())
 
 
 def kth_bits(

@@ -33,7 +33,7 @@ with 32-bit indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -216,8 +216,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         sampled = np.flatnonzero((strides > 1) & (k < segments.length))
         if sampled.size:
             rows, stride = segments.rows(sampled), strides[sampled]
-            pieces = [layout.slices[t] for t in sampled]
-            start = np.array([self._start(*pair, step) for pair in zip(pieces, stride, strict=True)])
+            start = np.array([self._start(layout.slices[t], strides[t], step) for t in sampled])
             count = -(-(rows.length - start) // stride)
             parts = strided((u, v, gradient), rows, start, stride, count)
             sample = next_velocity(parts, chosen.momentum, chosen.nesterov)
@@ -287,9 +286,7 @@ def _at_most(
     order = np.argsort(np.concatenate((rows, others)))
     sizes = np.concatenate((k[rows], marks.passed[others]))
     begins, sent = starts(sizes)[order], np.minimum(sizes[order], k)
-    indices, taken = (
-        picked(torch.cat(each), begins, sent) for each in zip(*pairs, strict=True)
-    )
+    indices, taken = (picked(torch.cat(each), begins, sent) for each in zip(*pairs, strict=True))
     return indices, taken, sent
 
 
@@ -300,9 +297,8 @@ def next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> T
     return v + ((u + gradient) * momentum + gradient if nesterov else u * momentum + gradient)
 
 
-def _copies(_: object, update: object, segments: object, values: Tensor) -> list[list[KernelCost]]:
-    n = values.numel()
-    return [[launch("streaming", "aten.copy_", n, 8 * n)]]
+def _copies(_: object, update: object, segments: object, values: Tensor) -> Iterator[KernelCost]:
+    yield launch("streaming", "aten.copy_", values.numel(), 8 * values.numel())
 
 
 @counted_as(_copies)

@@ -93,9 +93,7 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         payloads = yield from gather_variable(message)
         return self.mean_of(payloads, bucket, add_message)
 
-    def _quantiles(
-        self, memory: Tensor, added: Tensor, segments: Segments
-    ) -> NDArray[np.float32]:
+    def _quantiles(self, memory: Tensor, added: Tensor, segments: Segments) -> NDArray[np.float32]:
         """The magnitude that s - floor(R s) of s samples of memory + added exceed (without ties).
 
         Of each row of the table: float32 `[rows]`.

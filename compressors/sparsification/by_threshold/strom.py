@@ -112,7 +112,9 @@ def encoded(residual: Tensor, gradient: Tensor, layout: BucketLayout, tau: float
     frames = []
     for piece, part in batched(layout.views(gradient)):
         memory = piece.of(residual)
-        indices, values, _ = passing(part, Segments.alone(part.numel()), just_above(tau), memory=memory)
+        indices, values, _ = passing(
+            part, Segments.alone(part.numel()), just_above(tau), memory=memory
+        )
         words = signed_words(memory, indices, values, tau, -tau)
         frames.append(pack_signed(words, piece.numel))
     return torch.cat(frames)

@@ -229,16 +229,6 @@ def test_servers_share_the_bytes_of_a_measured_kernel_but_not_its_launches() -> 
     assert seconds(toy, cost("f", 4000, 2), servers=2) == 2  # two launches of 1,000 bytes
 
 
-def test_merged_launches_are_saved_on_a_gpu_and_not_by_a_measured_kernel() -> None:
-    many = replace(cost("f", 7000, launches=40), merged=38)
-    launch, moved = Fraction(RATE.launch), 7000 / Fraction(RATE.bandwidth or 1)
-    on_gpu = replace(device(), processor="gpu")
-    assert seconds(on_gpu, many) == 2 * launch + moved
-    assert seconds(device(), many) == 40 * launch + moved
-    timed = device(f=((100, 1e-6), (1000, 2e-6)))
-    assert seconds(replace(timed, processor="gpu"), many) == seconds(timed, many)
-
-
 def test_a_price_says_where_it_comes_from() -> None:
     kernels = {**KERNELS, "sort": replace(RATE, estimate=False, launch=1.0, bandwidth=None)}
     toy = replace(device(f=((1, 4.0),)), kernels=kernels)
