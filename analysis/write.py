@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.page.run import run_page
-from gcsim.analysis.timeline.perfetto import chrome_trace
+from gcsim.analysis.timeline import chrome_trace
 from gcsim.csv_text import csv_text
 from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, replacing, replacing_together

@@ -1,9 +1,18 @@
-"""Is what was predicted also measured, here and now? The live suite, from nothing to its report.
+"""The live suite, from nothing to its report.
 
-    calibrate this machine ─► predict everything ─► predictions.json ─► measure ─► judge
+calibrate this machine ─► predict everything ─► predictions.json ─► measure ─► judge
 
 Predictions are on the disk before the first rank is started that is judged, and are read back from
 there.
+
+Compressors run in stage 1 on the gradients of the training that is then measured.
+
+The costs of this machine's host are fitted on a few collectives that no bound judges. Each measured
+time T, beside what the network alone would take, tells how much work W the host had
+(`Host.together`, solved for W). Where nothing is copied afterwards, W is linear in the costs of a
+call, a message and a byte, so that non-negative least squares gives them. What is left of the
+others' times then gives the cost of a copied byte. Residuals count relative to T, as errors are
+judged.
 """
 
 from __future__ import annotations
@@ -11,13 +20,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from gcsim.analysis.live import calibrate
-from gcsim.analysis.live.host_fit import Observation, fit_host
 from gcsim.analysis.live.launch import Times, run_tasks, times_of
 from gcsim.analysis.live.machine import busy_share, cores, stolen
 from gcsim.analysis.live.namespaces import missing, network
@@ -31,15 +43,19 @@ from gcsim.analysis.live.predict import (
     record_of,
     write_predictions,
 )
-from gcsim.analysis.live.profiles import traffic_profiles
 from gcsim.analysis.live.report import factors, live_suite, points
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import Findings
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.files import temporary_folder, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 from gcsim.signals import stoppable
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import execute, traffic_of
 from gcsim.simulator.host import Host
+from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
 _PATIENCE = 6.0
@@ -82,7 +98,7 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
     with temporary_folder("gcsim-live-") as temporary:
         trace = temporary / "trace"
         passes = calibrate.calibrate_passes(plan, trace, progress)
-        profiles = traffic_profiles(plan, trace, progress)
+        profiles = _traffic_profiles(plan, trace, progress)
     goodput = calibrate.calibrate_links(plan, progress)
     samples = calibrate.calibrate_messages(plan, progress)
     alone = Knowledge(link=None, host=None, device=own)
@@ -153,3 +169,113 @@ def _write_measurements(measured: Mapping[str, Times], path: Path) -> None:
         "measurements": {name: list(times.seconds) for name, times in measured.items()},
     }
     write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, TrafficProfile]:
+    """By label of the plan's methods; `trace` holds gradients of as many workers as ranks."""
+    import yaml
+
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.run import traffic_profiles as run_compressors
+    from gcsim.scenarios.running.keys import profile_keys
+
+    file = trace.parent / "live.yaml"
+    file.write_text(yaml.safe_dump(_scenario(plan, plan.training, trace)), encoding="utf-8")
+    scenario = load_scenario(file)
+    keys = profile_keys(scenario)
+    found = run_compressors(scenario, keys, use_cache=False, progress=progress)
+    return {task.label: profile for task, profile in zip(plan.training, found, strict=True)}
+
+
+def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[str, Any]:
+    """Its cluster is of no account: only what is sent is asked for."""
+    return {
+        "name": "live",
+        "model": "recorded",
+        "batch_size": plan.batch,
+        "gradients": {"source": "recorded", "trace": str(trace)},
+        "cluster": {
+            "nodes": plan.most_ranks,
+            "devices_per_node": 1,
+            "device": "cpu_2core",
+            "network": "1gbe",
+            "intra_node": "host_memory",
+        },
+        "compressors": [
+            {"kind": task.compressor, "label": task.label, **task.parameters} for task in tasks
+        ],
+        "seed": plan.seed,
+    }
+
+
+_DIGITS = 6
+_BYTES = 10**6
+"""A cost a million bytes is of the size of the others: the fit is better conditioned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A collective that was measured."""
+
+    record: CollectiveRecord
+    cluster: Cluster
+    """Without a host."""
+    seconds: float
+
+
+def fit_host(observations: Sequence[Observation], cores: int) -> Host:
+    """The host of all ranks, on one machine of so many cores."""
+    from scipy.optimize import nnls
+
+    free = Host(cores=cores, per_message=Fraction(0), ranks="all")
+    units = [
+        replace(free, per_call=Fraction(1)),
+        replace(free, per_message=Fraction(1)),
+        replace(free, per_byte=Fraction(1, _BYTES)),
+    ]
+    handled = [
+        (seen, traffic_of(seen.record, seen.cluster), _network(seen)) for seen in observations
+    ]
+    rows, works = [], []
+    for seen, traffic, alone in handled:
+        if not traffic.copied:
+            row = [unit.work(traffic).beside / PS_PER_SECOND for unit in units]
+            work = work_of(free, alone, picoseconds(seen.seconds)) / PS_PER_SECOND
+            rows.append(np.array(row) / seen.seconds)
+            works.append(work / seen.seconds)
+    costs, _ = nnls(np.array(rows), np.array(works))
+    call, message, byte = map(_digits, costs.tolist())
+    host = replace(free, per_call=call, per_message=message, per_byte=byte / _BYTES)
+    copies, rests = [], []
+    for seen, traffic, alone in handled:
+        if traffic.copied:
+            expected = host.together(alone, host.work(traffic).beside) / PS_PER_SECOND
+            unit = replace(free, per_copied_byte=Fraction(1, _BYTES))
+            copies.append(unit.work(traffic).after / PS_PER_SECOND / seen.seconds)
+            rests.append((seen.seconds - expected) / seen.seconds)
+    if copies:
+        copy, _ = nnls(np.array(copies)[:, None], np.array(rests))
+        host = replace(host, per_copied_byte=_digits(float(copy[0])) / _BYTES)
+    return host
+
+
+def _network(seen: Observation) -> Picoseconds:
+    """What the network alone would take."""
+    entry = np.zeros(seen.cluster.workers, dtype=np.int64)
+    return int(execute(seen.record, entry, seen.cluster).max())
+
+
+def _digits(value: float) -> Fraction:
+    return Fraction(f"{value:.{_DIGITS}g}")
+
+
+def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
+    """The largest W with `host.together(alone, W)` at most `total`; 0 where there is none."""
+    low, high = 0, max(total, 0)  # T(N, W) is at least W
+    while low < high:
+        middle = (low + high + 1) // 2
+        if host.together(alone, middle) <= total:
+            low = middle
+        else:
+            high = middle - 1
+    return low

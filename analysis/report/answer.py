@@ -1,4 +1,4 @@
-"""Does compression pay here? The answer in sentences: what is safe, what to try, how sure it is.
+"""The answer in sentences: whether compression pays, what is safe, what to try, how sure it is.
 
 What is named is chosen by the rules of `gcsim.analysis.report.selection`. A gradient error is a
 property of single updates, not an accuracy: the sentences say what was measured and claim no more.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
-from gcsim.analysis.report.dense_steps import dense_at_first
-from gcsim.analysis.report.dispersion import number
-from gcsim.analysis.report.intervals import iteration_known, speedup_known, within
+from gcsim.analysis.report.intervals import iteration_known, number, speedup_known, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
@@ -74,7 +73,7 @@ def answer(result: Result) -> list[str]:
 
 def _said_of_all(result: Result) -> list[str]:
     """Sentences about the rows that hold for every answer."""
-    return [*dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
+    return [*_dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
 
 
 def _where(found: Verdict) -> str:
@@ -281,3 +280,20 @@ def _winner(found: Verdict) -> str:
         return "nothing" if found.dense is None else name_of(found.dense)
     sure = found.pays in (None, "yes")
     return found.to_try.label + ("" if sure else f" ({found.probability:.0%} to pay)")
+
+
+def _dense_at_first(result: Result) -> list[str]:
+    """A sentence that names the methods with `dense_steps`; none where there are none."""
+    entries: Any = result.scenario.get("compressors", ())
+    told = [
+        f"{entry['label']} ({_share(entry['dense_steps'])})"
+        for entry in entries
+        if "dense_steps" in entry
+    ]
+    if not told:
+        return []
+    return [f"Dense first, and predicted for the steps after that: {listed(told)}."]
+
+
+def _share(steps: float) -> str:
+    return f"{steps:.4g} of all steps" if steps < 1 else plural(int(steps), "step")

@@ -1,4 +1,4 @@
-"""How wide is the range of a number?
+"""Intervals of numbers, and how far iterations differ.
 
 Uncertain inputs were drawn: a row's interval holds the middle 80 % of the draws. An interval that
 is too narrow for the digits shown is not shown.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gcsim.analysis.report.numbers import elapsed, significant
-from gcsim.scenarios.result import Row
+from gcsim.analysis.report.numbers import elapsed, plural, significant
+from gcsim.scenarios.result import Result, Row
 
 
 def uncertain(rows: Iterable[Row]) -> bool:
@@ -44,3 +44,30 @@ def _ends(low: float | None, high: float | None) -> str:
 def within(interval: str) -> str:
     """An interval behind the value that it belongs to."""
     return f" ({interval})" if interval else ""
+
+
+def spreads(rows: Iterable[Row]) -> bool:
+    """Whether the rows' iterations differ."""
+    return any(row.iteration_p5_s is not None for row in rows)
+
+
+def averaged(result: Result) -> str:
+    """What the times are: "means of 100 iterations"; empty where all iterations are alike."""
+    return f"means of {number(result)}" if spreads(result.rows) else ""
+
+
+def number(result: Result) -> str:
+    """Over how many iterations the means are: "100 iterations", "100 to 800 iterations" where some
+    methods needed more."""
+    counts = {row.iterations for row in result.rows if row.iterations is not None}
+    if not counts:
+        return "many iterations"
+    fewest = f"{min(counts)} to " if len(counts) > 1 else ""
+    return fewest + plural(max(counts), "iteration")
+
+
+def range_of(row: Row) -> str:
+    """From the 5th to the 95th percentile: "95 ms to 110 ms"; empty where all are alike."""
+    if row.iteration_p5_s is None or row.iteration_p95_s is None:
+        return ""
+    return f"{elapsed(row.iteration_p5_s)} to {elapsed(row.iteration_p95_s)}"

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.dispersion import spreads
+from gcsim.analysis.report.intervals import spreads
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic

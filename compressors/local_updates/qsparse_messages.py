@@ -32,7 +32,7 @@ from gcsim.compressors.coding.rounding.levels import (
 from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 STEPS = 127
 VALUE_BUCKET = 512
@@ -79,7 +79,9 @@ def encoded(
     if rounding is None:
         middle, begins = packed_bytes(k, 1), starts(packed_bytes(k, 1))
         codes = values.new_empty(int(middle.sum()), dtype=torch.uint8)
-        cells, norms = kept.whole, fold_signs(values, kept.whole, codes, begins)
+        cells, norms = kept.whole, values.new_zeros(len(k))
+        full = kept.cells(None)  # of tensors with elements
+        norms[_rows(full, norms)] = fold_signs(values, full, codes, begins)
     else:
         middle, cells = k, kept.cells(rounding.bucket)
         norms = cell_norms(values, cells, rounding.norm)
@@ -150,7 +152,9 @@ def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor,
     norms = taken(message, found.at, head, torch.float32)
     values = norms.new_zeros(int(k.sum()))
     if signs[0]:
-        add_scaled_signs(values, cells, message, found.at + head, norms, weight)
+        full = kept.cells(None)
+        scales = norms[_rows(full, norms)]
+        add_scaled_signs(values, full, message, found.at + head, scales, weight)
     else:
         codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
         add_coded_levels(
@@ -159,3 +163,8 @@ def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor,
     coded = taken(message, found.at + head + middle, tail, torch.uint8)
     indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
     return flat_places(indices, segments, k), values
+
+
+def _rows(cells: Cells, like: Tensor) -> Tensor:
+    """The tensor of each cell."""
+    return torch.from_numpy(cells.owner).to(like.device)

@@ -1,4 +1,4 @@
-"""What is there to choose from? Compressors, scenarios, models, tasks, traces, devices, links.
+"""Lists of compressors, scenarios, models, tasks, traces, devices and links.
 
 Each kind has two functions: all entries in short, and one entry in full. What a person reads is
 written from the same values that `--json` gives. Nothing here imports torch.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
@@ -20,6 +20,7 @@ from gcsim.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from gcsim.simulator.devices.device import Device
     from gcsim.simulator.network.links import Link, Range
+
 
 Entry = dict[str, Any]
 
@@ -168,7 +169,7 @@ def _task(name: str, full: bool) -> Entry:
 
 def _trace(name: str, full: bool) -> Entry:
     from gcsim.traces.storage.manifest import read_manifest
-    from gcsim.traces.storage.shipped import shipped_traces
+    from gcsim.traces.storage.store import shipped_traces
 
     folder = shipped_traces()[name]
     held = read_manifest(folder)
@@ -285,7 +286,7 @@ def _measured_models(device: Device) -> list[str]:
 
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link, own_figures
-    from gcsim.scenarios.sections.link_text import calibration, plain_link
+    from gcsim.scenarios.sections.link import calibration, plain_link
     from gcsim.scenarios.sections.named_files import read_link
 
     found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
@@ -335,8 +336,7 @@ def _floats(bounds: Range | None) -> list[float] | None:
 
 
 def _paper(name: str, full: bool) -> Entry:
-    from gcsim.scenarios.papers.preset import printed
-    from gcsim.scenarios.papers.registry import preset
+    from gcsim.scenarios.papers.preset import preset, printed
 
     found = preset(name)
     entry: Entry = {"name": name, "title": found.title, "source": found.source}
@@ -354,9 +354,71 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.scenarios: ("gcsim.scenarios.load:shipped_scenarios", _scenario),
     Kind.models: ("gcsim.traces.models.registry:MODELS", _model),
     Kind.tasks: ("gcsim.traces.tasks.registry:TASKS", _task),
-    Kind.traces: ("gcsim.traces.storage.shipped:shipped_traces", _trace),
+    Kind.traces: ("gcsim.traces.storage.store:shipped_traces", _trace),
     Kind.devices: ("gcsim.scenarios.catalog:devices", _device),
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
-    Kind.papers: ("gcsim.scenarios.papers.registry:PRESETS", _paper),
+    Kind.papers: ("gcsim.scenarios.papers.preset:PRESETS", _paper),
 }
 """Of each kind: what has the names, imported when it is asked for, and what describes one."""
+
+
+ABOUT_MODELS = ("One model with its paper: gcsim list models NAME.",)
+"""What stands below the tables."""
+
+HEADINGS = ("name", "parameters", "sample", "what it is")
+
+
+def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Title and rows (see `HEADINGS`): of models of images, of tokens, and tables of layers."""
+    kinds = {
+        "Images": [e for e in entries if e["build"] and e["input"] == "samples"],
+        "Sequences of tokens": [e for e in entries if e["build"] and e["input"] == "tokens"],
+        "Tables of layers: nothing to train, synthetic gradients only": [
+            e for e in entries if not e["build"]
+        ],
+    }
+    for title, members in kinds.items():
+        if members:
+            yield title, [_row(entry) for entry in members]
+
+
+def model_details(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Label and text of each thing that is known of a model."""
+    from gcsim.traces.tasks.registry import TASKS
+
+    count = entry["parameters"]
+    if count is not None:
+        yield "parameters", f"{count:,}; gradients of {4 * count / 1e6:,.4g} MB in float32"
+    yield "sample", _sample(entry, " x ")
+    yield (
+        "output",
+        f"{entry['classes']:,} "
+        + ("classes" if entry["input"] == "samples" else "kinds of tokens"),
+    )
+    if entry["auxiliary_weight"]:
+        yield (
+            "loss",
+            "that of the last classifier and "
+            f"{entry['auxiliary_weight']:g} times that of each one inside the network",
+        )
+    if entry["build"]:
+        task = TASKS.get(entry["task"])
+        yield "task", entry["task"] + (f": {task.title}" if task else "")
+        yield "built by", entry["build"]
+    else:
+        forward = sum(layer["forward_flops"] for layer in entry["layers"])
+        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs a sample"
+    if entry["paper"]:
+        yield "paper", entry["paper"]
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    count = entry["parameters"]
+    size = "" if count is None else f"{count:,}"
+    return entry["name"], f"{size:>11}", _sample(entry, "x"), entry["title"]
+
+
+def _sample(entry: Entry, times: str) -> str:
+    if entry["input"] == "tokens":
+        return f"{entry['input_shape'][0]} tokens"
+    return times.join(map(str, entry["input_shape"]))

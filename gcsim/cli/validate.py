@@ -60,7 +60,7 @@ def validate(
     from gcsim.analysis.validation.report.as_json import to_json
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines
     from gcsim.analysis.validation.report.write import write
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import scenario_from
-from gcsim.scenarios.advice.methods import LOCAL, METHODS
+from gcsim.scenarios.advice.asked import LOCAL, METHODS, scenario_from
 from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress

@@ -24,7 +24,7 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
 from gcsim.scenarios.sections.file import RECORDED
-from gcsim.scenarios.sections.link_text import plain_link
+from gcsim.scenarios.sections.link import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
 from gcsim.scenarios.sections.train import plan_text
 from gcsim.scenarios.sections.transports import NONE, defaults

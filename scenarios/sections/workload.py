@@ -32,7 +32,7 @@ from gcsim.scenarios.sections.recorded import recorded_model
 from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.registry import own_model, shipped_model, trained_on
 from gcsim.traces.passes import PassTimes
-from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.storage.store import shipped_traces
 from gcsim.traces.tasks.folder import PREFIX, fault
 
 

@@ -31,7 +31,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import counted
 from gcsim.simulator.steps.cycles import MOST, Steady
 from gcsim.simulator.steps.events.even_cluster import Together
-from gcsim.simulator.steps.events.ring_programs import RingPrograms
+from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle

@@ -14,17 +14,6 @@ from typing import Any
 from gcsim.errors import InputError
 from gcsim.json_stream import Fault, JsonStream, Where, opened
 from gcsim.traces.kineto.execution_trace import as_events
-from gcsim.traces.kineto.refused import (
-    FLIGHT_RECORDER_JSON,
-    LINK_IT,
-    NAME_THE_JSON,
-    NO_PASSES,
-    NO_TIMES,
-    PROTOBUF,
-    TAKE_IT_TO_LINK,
-    is_chakra_protobuf,
-    is_pickle,
-)
 
 Event = dict[str, Any]
 
@@ -45,7 +34,7 @@ def events(path: Path) -> Iterator[Event]:
         if is_pickle(head):
             raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
         if is_chakra_protobuf(head):
-            raise InputError(PROTOBUF, place=str(path), hint=NAME_THE_JSON)
+            raise InputError(PROTOBUF, place=str(path), hint=_NAME_THE_JSON)
         yield from _events(path, JsonStream(file, lambda what, at: _stops(path, what, at)))
 
 
@@ -77,10 +66,10 @@ def _events(path: Path, stream: JsonStream) -> Iterator[Event]:
                 timed = True
                 yield event
             if not timed:
-                raise InputError(NO_TIMES, place=str(path), hint=LINK_IT)
+                raise InputError(_NO_TIMES, place=str(path), hint=_LINK_IT)
             found = True
         elif key in {_RECORDER, "pg_config"}:
-            raise InputError(NO_PASSES, place=str(path), hint=TAKE_IT_TO_LINK)
+            raise InputError(_NO_PASSES, place=str(path), hint=_TAKE_IT_TO_LINK)
         else:
             stream.value()
     if not found:
@@ -94,3 +83,63 @@ def _events(path: Path, stream: JsonStream) -> Iterator[Event]:
 
 def _objects(stream: JsonStream) -> Iterator[Event]:
     return (value for value in stream.items() if isinstance(value, dict))
+
+
+FLIGHT_RECORDER_JSON = (
+    "a pickle runs code when it is loaded, so gcsim never loads one; have the training write JSON: "
+    "open('fr.json', 'wb').write(torch._C._distributed_c10d._dump_nccl_trace_json()), with Gloo "
+    "_dump_fr_trace_json(), or ask its worker server for dump_nccl_trace_json (torchfrtrace -j "
+    "prints a table and no JSON)"
+)
+"""How a dump of PyTorch's flight recorder is had as JSON. Source: pytorch/pytorch, torch/csrc/
+distributed/c10d/FlightRecorder.cpp, init.cpp; torch/distributed/flight_recorder (2.5 to 2.13)."""
+
+_NO_PASSES = (
+    "is a dump of PyTorch's flight recorder, which says when collectives were queued, of how many "
+    "bytes, and with TORCH_NCCL_ENABLE_TIMING=1 how long they took; not when forward and backward "
+    "passes begin"
+)
+_TAKE_IT_TO_LINK = (
+    "gcsim calibrate link FILE reads its collectives; for passes profile the same training with "
+    "torch.profiler"
+)
+_NO_TIMES = (
+    "is an execution trace of ExecutionTraceObserver, which says which operators ran, and not when"
+)
+_LINK_IT = (
+    "link it to the Kineto trace of the same steps (chakra_trace_link) and name what comes out, or "
+    "name the Kineto trace itself"
+)
+OPERATORS = "is an execution trace, which says which operators ran and times no collective"
+NAME_THE_KINETO = (
+    "for a link name the Kineto trace of the same steps, with NCCL's kernels; for passes "
+    "`compute: {profile: FILE}` in a scenario reads the JSON of chakra_trace_link"
+)
+PROTOBUF = (
+    "is a Chakra trace as protobuf (.et), whose nodes have durations and no times at which they "
+    "start"
+)
+_NAME_THE_JSON = (
+    "name the JSON that chakra_trace_link wrote (the input of chakra_converter), or the Kineto "
+    "trace of the same steps"
+)
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a pickle: protocol 2 to 5, or a zip of one."""
+    return head[:1] == b"\x80" and head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}
+
+
+def is_chakra_protobuf(head: bytes) -> bool:
+    """Whether it begins with Chakra's `GlobalMetadata`, whose first attribute is the schema.
+
+    A length stands before each message (varint), then field 1 (0x0a), its length, and field 1 of
+    that, the name: mlcommons/chakra, schema/protobuf/et_def.proto.
+    """
+    if head[:1] in {b"{", b"["}:
+        return False
+    at = 0
+    while at < len(head) and head[at] & 0x80 and at < 4:
+        at += 1
+    body = head[at + 1 :]
+    return len(body) > 3 and body[0] == 0x0A and b"\x0a" in body[2:5] and b"schema" in body[:64]

@@ -1,4 +1,4 @@
-"""What is sum_z g_z^2 for one layer's weight and bias, from its input and its output's gradient?
+"""Sums over samples of g_z^2 for a layer's weight and bias.
 
 a: the layer's input, delta: the gradient at its output; both with the batch first. The
 per-sample gradients of a convolution exist for some samples at a time, within `_LIMIT` bytes.
@@ -6,6 +6,17 @@ Batch normalisation: g_z is what the sample's own places add to the gradient of 
 
 Source: I. Goodfellow, "Efficient per-example gradient computations", arXiv:1510.01799 (rank-one
 case); the others form g_z = delta_z a_z^T and square it.
+
+Layers that sequences pass, with the gradient delta at the layer's output:
+
+Linear layers over sequences are in `moments/layers.py`. Here, with the gradient delta at the
+layer's output:
+
+- Embedding: sample z adds delta at each of its places to the row of the token that stands there,
+  so g_z has at most as many rows as the sample has places. Rows are summed for each pair of sample
+  and token, squared, and added up over the samples; never more than one row a place exists.
+- Layer and root-mean-square normalisation: scale and shift have g_z = sum over the places of
+  delta_z times the normalised input, and of delta_z.
 """
 
 from __future__ import annotations
@@ -13,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.traces.moments.sequence_layers import is_sequence_layer, sequence_moment, sequence_sum
 
 _LIMIT = 64 * 1024 * 1024
 """Bytes of per-sample intermediates alive at once."""
@@ -21,13 +31,13 @@ _LIMIT = 64 * 1024 * 1024
 
 def has_closed_form(layer: nn.Module) -> bool:
     """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
-    process), or a layer of `moments/sequence_layers.py`, on its own weight and bias."""
+    process), or a layer of `moments/layers.py`, on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
     if type(layer) is torch.nn.Conv2d:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) is torch.nn.Linear or is_batch_norm(layer) or is_sequence_layer(layer)
+    return type(layer) is torch.nn.Linear or is_batch_norm(layer) or _is_sequence_layer(layer)
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
@@ -39,8 +49,8 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
     """The second moment of the layer's weight or bias (`role`), in the parameter's shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))
-    if is_sequence_layer(layer):
-        return sequence_moment(layer, role, given, gradient)
+    if _is_sequence_layer(layer):
+        return _sequence_moment(layer, role, given, gradient)
     if role == "bias":
         return bias_moment(_channels_last(layer, gradient))
     if isinstance(layer, torch.nn.Conv2d):
@@ -58,8 +68,8 @@ def adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found:
     from torch.nn.grad import conv2d_weight
 
     scale = float(gradient.abs().sum())
-    if is_sequence_layer(layer):
-        expected, largest = sequence_sum(layer, role, given, gradient)
+    if _is_sequence_layer(layer):
+        expected, largest = _sequence_sum(layer, role, given, gradient)
         found = found.sum(1) if isinstance(layer, torch.nn.Embedding) else found
         scale *= largest
     elif role == "bias":
@@ -156,3 +166,85 @@ def _portions(batch: int, elements: int) -> Iterator[slice]:
     length = max(1, _LIMIT // (4 * elements))
     for start in range(0, batch, length):
         yield slice(start, start + length)
+
+
+def _is_sequence_layer(layer: nn.Module) -> bool:
+    """Whether this file knows the layer's samples apart.
+
+    An embedding that changes its weight on the way (`max_norm`), or whose gradient is scaled over
+    the whole batch or sparse, is left to the slow way.
+    """
+    if type(layer) is torch.nn.Embedding:
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    return _is_norm(layer)
+
+
+def places_are_inside(layer: nn.Module, given: Tensor) -> bool:
+    """Whether the first axis of the layer's input is the batch alone, not what is normalised."""
+    if not _is_norm(layer):
+        return True
+    assert isinstance(layer.normalized_shape, tuple)
+    return given.dim() > len(layer.normalized_shape)
+
+
+def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
+    """The second moment of weight or bias (`role`), in the parameter's shape.
+
+    `given` and `gradient` have the batch first; an embedding's input `[B, …]` is int64.
+    """
+    if isinstance(layer, torch.nn.Embedding):
+        return _embedding_moment(layer, given, gradient)
+    return _samples(layer, role, given, gradient).square().sum(0)
+
+
+def _sequence_sum(
+    layer: nn.Module, role: str, given: Tensor, gradient: Tensor
+) -> tuple[Tensor, float]:
+    """What the samples' gradients add up to, and the largest factor of delta in it.
+
+    Of an embedding, summed over each row: `[classes]`.
+    """
+    if isinstance(layer, torch.nn.Embedding):
+        sums = gradient.new_zeros(layer.num_embeddings)
+        sums.index_add_(0, given.flatten(), gradient.sum(-1).flatten())
+        if layer.padding_idx is not None:
+            sums[layer.padding_idx] = 0
+        return sums, 1.0
+    largest = float(_sequence_normalised(layer, given).abs().max()) if role == "weight" else 1.0
+    return _samples(layer, role, given, gradient).sum(0), largest
+
+
+def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> Tensor:
+    """`[classes, width]` from tokens `[B, …]` and the output's gradient `[B, …, width]`."""
+    classes, width = layer.weight.shape
+    sample = torch.arange(len(tokens), device=tokens.device)[:, None]
+    numbers = (sample * classes + tokens.flatten(1)).flatten()
+    pairs, pair = torch.unique(numbers, return_inverse=True)
+    rows = gradient.new_zeros(len(pairs), width)
+    rows.index_add_(0, pair, gradient.reshape(-1, width))
+    result = gradient.new_zeros(classes, width)
+    result.index_add_(0, pairs % classes, rows.square_())
+    if layer.padding_idx is not None:
+        result[layer.padding_idx] = 0
+    return result
+
+
+def _samples(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
+    """Each sample's gradient of a normalisation's weight or bias, `[B, *normalized_shape]`."""
+    terms = gradient * _sequence_normalised(layer, given) if role == "weight" else gradient
+    places = terms.dim() - 1 - layer.get_parameter(role).dim()
+    return terms.flatten(1, places).sum(1) if places else terms
+
+
+def _sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
+    """What the layer scales and shifts."""
+    if isinstance(layer, torch.nn.LayerNorm):
+        shape = list(layer.normalized_shape)
+        return torch.nn.functional.layer_norm(given, shape, eps=layer.eps)
+    assert isinstance(layer, torch.nn.RMSNorm)
+    return torch.nn.functional.rms_norm(given, list(layer.normalized_shape), eps=layer.eps)
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    root_mean_square = getattr(torch.nn, "RMSNorm", None)  # torch 2.4
+    return type(layer) in {torch.nn.LayerNorm, root_mean_square}

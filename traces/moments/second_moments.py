@@ -11,7 +11,7 @@ so nothing is divided here.
   one matrix product, no per-sample gradient in memory. I. Goodfellow, "Efficient per-example
   gradient computations", arXiv:1510.01799.
 - Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time; Linear on `[B, …, in]` likewise.
-- Embeddings and layer normalisation: `moments/sequence_layers.py`.
+- Embeddings and layer normalisation: `moments/layers.py`.
 - Batch normalisation (scale and shift): what each sample's own places add to the gradient.
 - Every other parameter: one backward pass a sample through the same graph (the same dropout
   masks). Exact for any model, but B backward passes: slow.
@@ -37,8 +37,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
-from gcsim.traces.moments.layers import adds_up, has_closed_form, moment
-from gcsim.traces.moments.sequence_layers import places_are_inside
+from gcsim.traces.moments.layers import adds_up, has_closed_form, moment, places_are_inside
 from gcsim.traces.profile import Costs
 
 

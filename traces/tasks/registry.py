@@ -57,13 +57,13 @@ _SHIPPED = (
         name="characters",
         title="next character of gcsim's own sources, as they once were (97 characters)",
         input="tokens",
-        make="gcsim.traces.tasks.characters:characters",
+        make="gcsim.traces.tasks.text:characters",
     ),
     TaskEntry(
         name="words",
         title="next word of gcsim's own sources, as they once were, hashed below classes",
         input="tokens",
-        make="gcsim.traces.tasks.words:words",
+        make="gcsim.traces.tasks.text:words",
     ),
 )
 _OWN = "gcsim.traces.tasks.own:own_split"

@@ -84,7 +84,7 @@ def _step(
     entry: ModelEntry, model: nn.Module, size: int, device: torch.device
 ) -> Callable[[], object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    inputs, labels = _samples(entry, size, device)
+    inputs, labels = samples(entry, size, device)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -95,7 +95,8 @@ def _step(
     return step
 
 
-def _samples(entry: ModelEntry, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def samples(entry: ModelEntry, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Random inputs and labels of a batch of `size`."""
     with keyed_generator(0, "samples for timing"):
         if entry.input == "tokens":
             tokens = torch.randint(entry.classes, (size, *entry.input_shape))

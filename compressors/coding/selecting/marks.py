@@ -109,23 +109,51 @@ def mark_again(values: Tensor, segments: Segments, marks: Marks, rows: Column) -
     marks.passed[rows] = some.passed
 
 
+def _counting_launches(
+    _: object, values: object, segments: Segments, *__: object
+) -> Iterator[KernelCost]:
+    yield launch("streaming", "dryden._add_and_count", segments.length, 12 * segments.length)
+
+
+@counted_as(_counting_launches)
+def mark_and_count(
+    values: Tensor, segments: Segments, up: ArrayLike, down: ArrayLike, memory: Tensor
+) -> tuple[Marks, Column]:
+    """`mark`, and the elements of each tensor above and below zero: int64 `[tensors, 2]`."""
+    marks = Marks.room(values, segments, up, down)
+    sides = np.zeros((2, len(segments.table)), dtype=np.int64)
+    fill_marks(memory, segments, marks, values, sides)
+    return marks, sides.T
+
+
 @primitive
-def fill_marks(values: Tensor, segments: Segments, marks: Marks, added: Tensor | None) -> None:
-    """The pass of `mark`: values += added, if given; counts, places and `passed` of the marks."""
+def fill_marks(
+    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None,
+    sides: Column | None = None,
+) -> None:  # fmt: skip
+    """The pass of `mark`: values += added, if given; counts, places and `passed` of the marks.
+
+    And the elements above and below zero in `sides`, int64 `[2, tensors]`, if given.
+    """
     with written_back(values) as source:
-        mark_arrays(source, NOTHING if added is None else array(added), segments, marks)
+        mark_arrays(source, NOTHING if added is None else array(added), segments, marks, sides)
 
 
 def mark_arrays(
-    source: NDArray[np.float32], added: NDArray[np.float32], segments: Segments, marks: Marks
-) -> None:
+    source: NDArray[np.float32], added: NDArray[np.float32], segments: Segments, marks: Marks,
+    sides: Column | None = None,
+) -> None:  # fmt: skip
     """`fill_marks` of arrays; `added` may be empty."""
     counts = array(marks.counts)
+    signs = np.empty((2, counts.size if sides is not None else 0), dtype=np.int64)
     in_tiles(
         _mark, segments.tiles, source, np.ascontiguousarray(added), segments.table, marks.up,
-        marks.down, marks.first, counts, marks.places,
+        marks.down, marks.first, counts, marks.places, signs,
     )  # fmt: skip
     count_marks(segments.length, marks.first, counts, marks.passed)
+    if sides is not None:
+        for own, side in zip(signs, sides, strict=True):
+            count_marks(segments.length, marks.first, own, side)
     if not marks.counts.is_cpu:
         marks.counts.copy_(torch.from_numpy(counts))
 
@@ -246,7 +274,7 @@ def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any
 @loop
 def _mark(
     start: int, stop: int, tiles: Any, values: Any, added: Any, table: Any, up: Any, down: Any,
-    firsts: Any, counts: Any, places: Any,
+    firsts: Any, counts: Any, places: Any, sides: Any,
 ) -> None:  # fmt: skip
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
@@ -261,6 +289,12 @@ def _mark(
                 for i in range(part.size):
                     part[i] += more[i]
             block = firsts[t] + (first + at) // BLOCK
+            if sides.size:
+                positive, negative = np.int32(0), np.int32(0)
+                for i in range(part.size):
+                    positive += np.int32(part[i] > np.float32(0))
+                    negative += np.int32(part[i] < np.float32(0))
+                sides[0, block], sides[1, block] = positive, negative
             counts[block] = mark_block(part, up[t], down[t], mask, words, places[block])
 
 

@@ -1,7 +1,5 @@
 """How do small integers become bytes on a GPU? Twins of `coding/integers/packing.py`, `digits.py`.
 
-And of the two bits of an element that Strom's method has in MXNet.
-
 Up to 8 bits a group of eight codes is one word. Wider codes are gathered byte by byte: a byte holds
 bits of two codes at most, and a code of up to 32 bits lies in five bytes at most.
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import triton
 import triton.language as tl
 
@@ -161,24 +158,6 @@ def separated(
     launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
     largest, stray = found.amax(0).tolist()
     return largest, stray
-
-
-def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
-    """See `strom.two_bits`."""
-    level = float(np.float32(tau))
-    total = memory.add_(gradient)
-    plus, minus = total >= level, total <= -level
-    codes = 2 * (plus | minus).to(torch.uint8) | plus
-    total -= torch.where(plus, level, torch.where(minus, -level, 0.0))
-    return packed_codes(codes, 2)[0]
-
-
-def add_two_bits(out: Tensor, packed: Tensor, level: float) -> Tensor:
-    """See `strom._add`."""
-    codes = unpacked(packed, out.numel(), 2, torch.uint8)
-    signs = (codes & 1).float() * 2 - (codes >> 1).float()
-    out.add_(signs * float(np.float32(level)))
-    return (codes == 1).any().to(torch.uint8)[None]
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -17,18 +17,26 @@ from gcsim.compressors.gpu.parts import Parts, by_part, by_program, launch_parts
 from gcsim.compressors.gpu.words import blocks, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Segments
+from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InputError
 
 
 @kernel_of(loops.fill_marks)
-def fill_marks(values: Tensor, segments: Segments, marks: Marks, added: Tensor | None) -> None:
+def fill_marks(
+    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None,
+    sides: Column | None = None,
+) -> None:  # fmt: skip
     """Each program counts a block; the counts come to the host as sums."""
     parts = limited_parts(values, segments, marks)
-    counts = values.new_empty(parts.firsts[-1], dtype=torch.int64)
+    counts = values.new_empty((1 if sides is None else 3, parts.firsts[-1]), dtype=torch.int64)
     more = values if added is None else added.contiguous()
-    launch_parts(_mark, parts, values, more, counts, ADD=added is not None, BLOCK=BLOCK)
-    put_counts(marks, counts, parts)
+    launch_parts(
+        _mark, parts, values, more, counts, parts.firsts[-1], ADD=added is not None,
+        SIDES=sides is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    put_counts(marks, counts[0], parts)
+    if sides is not None:
+        sides[:] = by_part(counts[1:].T, parts).T.tolist()
 
 
 @kernel_of(loops.take)
@@ -82,8 +90,8 @@ def inside(v, column, parts):
 
 @triton.jit
 def _mark(
-    values, added, counts, table, parts,
-    LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+    values, added, counts, programs, table, parts,
+    LANES: tl.constexpr, ADD: tl.constexpr, SIDES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts, LANES)
     at = number * BLOCK + tl.arange(0, BLOCK)
@@ -94,7 +102,11 @@ def _mark(
         tl.store(source, v, mask=at < n)
     within = inside(v, column, parts)
     hits = tl.where((at < n) & (within == 0), 1, 0)
-    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
+    own = counts + tl.program_id(0)
+    tl.store(own, tl.sum(hits, axis=0).to(tl.int64))
+    if SIDES:  # what is not there is 0
+        tl.store(own + programs, tl.sum((v > 0).to(tl.int32), axis=0).to(tl.int64))
+        tl.store(own + 2 * programs, tl.sum((v < 0).to(tl.int32), axis=0).to(tl.int64))
 
 
 @triton.jit

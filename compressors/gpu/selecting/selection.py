@@ -17,7 +17,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import selection as loops
-from gcsim.compressors.coding.selecting.marks import BLOCK, mark, take
+from gcsim.compressors.coding.selecting.marks import BLOCK
 from gcsim.compressors.coding.selecting.selection import NO_NUMBER
 from gcsim.compressors.gpu.parts import (
     Parts,
@@ -36,19 +36,6 @@ from gcsim.errors import InputError
 
 _MOST_BLOCKS = 16
 """Blocks whose magnitudes one program counts in its histogram, at most; a power of two."""
-
-
-def select(
-    values: Tensor, added: Tensor | None, elements: Sequence[int], begins: Sequence[int],
-    limits: Sequence[float | np.float32], *, clear: bool,
-) -> tuple[Tensor, Tensor, list[int]]:  # fmt: skip
-    """`marks.passing` of so many tensors."""
-    segments = Segments(np.array((begins, elements), dtype=np.int64).T.copy())
-    marks = mark(
-        values if added is None else added.contiguous(), segments, np.array(limits),
-        memory=None if added is None else values,
-    )  # fmt: skip
-    return *take(values, segments, marks, clear=clear), marks.passed.tolist()
 
 
 def take_largest_of(

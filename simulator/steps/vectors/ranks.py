@@ -1,4 +1,4 @@
-"""Where are all ranks, from one collective to the next and from one iteration to the next?
+"""Times of all ranks, from one collective to the next and from one iteration to the next.
 
 `Vectors` keeps what follows from one to the next, simulates one iteration at a time, and says where
 it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int64 picoseconds:
@@ -15,21 +15,21 @@ it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.loops import loop
 from gcsim.errors import InternalError
-from gcsim.simulator.clock import Times, check_room
+from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.service import BEFORE, Piece
-from gcsim.simulator.steps.step_plan import CarryOut
-from gcsim.simulator.steps.vectors.ends import begin, beside
-from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD
-from gcsim.simulator.steps.vectors.plan import PlanArrays
+from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
+from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD, Layout
 
 PARTS = (*KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
@@ -51,7 +51,7 @@ class Vectors:
     def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
-        self._steps = [PlanArrays(plan) for plan in schedule.plans]
+        self._steps = [_PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
         self._number = 0
         """Of the iteration that comes next, or is under way."""
@@ -132,7 +132,7 @@ class Vectors:
     def _simulate(self, table: NDArray[np.int64]) -> None:
         plan, layout, state = self._step.plan, self._step.layout, self._state
         numbers = (plan.accumulation, plan.input_batch, self._batches, layout.side_stream)
-        begin(
+        _begin(
             self._start,
             state[INPUT],
             state[MADE],
@@ -241,7 +241,7 @@ class Vectors:
         if self._step.layout.side_stream:
             out = np.zeros((len(KINDS), self._width), dtype=np.int64)
             begins, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
-            beside(begins, self._state[ISSUED], jobs, factors, out)
+            _beside(begins, self._state[ISSUED], jobs, factors, out)
             for place, kind in enumerate(KINDS):
                 parts[kind] += out[place]
         parts["communication"][:] = self._state[SHARED]
@@ -253,3 +253,121 @@ _COLUMNS = ("_state", "_taken", "_asked", "_side", "_starts", "_start")
 
 def _zeros(*shape: int) -> NDArray[np.int64]:
     return np.zeros(shape, dtype=np.int64)
+
+
+@loop
+def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
+    start: Times,
+    waited: Times,
+    made: Times,
+    taken: NDArray[np.int64],
+    free: Times,
+    ended: Times,
+    ready: NDArray[np.int64],
+    work: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+) -> None:
+    """All micro-batches up to the end of the last one's forward pass, begun at `start` `[ranks]`.
+
+    Written are the time waited for batches, when the last batch was made, when the forward pass
+    is done (`free`; `ended` as well) and, with a side stream, when bucket b's part of the backward
+    pass is (`ready[b]`), and all of it (`ended`). `taken[b mod prefetch]` is when batch b was
+    taken. `work` has the durations of a forward and a whole backward pass, `parts` those of the
+    buckets' parts and of the rest, `[..., ranks or 1]`. `numbers`: micro-batches, the loader's time
+    a batch, batches taken before, 1 for a side stream.
+    """
+    accumulation, batch, before, on_side = numbers
+    wide = 1 if work.shape[1] > 1 else 0
+    for r in range(start.size):
+        column = r * wide
+        now = start[r]
+        waited[r] = 0
+        for micro in range(accumulation):
+            if micro:
+                now += work[1, column]
+            if batch:
+                slot = (before + micro) % taken.shape[0]
+                made[r] = max(made[r], taken[slot, r]) + batch
+                waited[r] += max(made[r] - now, 0)
+                now = max(made[r], now)
+                taken[slot, r] = now
+            now += work[0, column]
+        free[r] = now
+        if on_side:
+            for b in range(ready.shape[0]):
+                now += parts[b, column]
+                ready[b, r] = now
+            now += parts[ready.shape[0], column]
+        ended[r] = now
+
+
+@loop
+def _beside(
+    starts: NDArray[np.int64],
+    ended: Times,
+    jobs: NDArray[np.int64],
+    factors: NDArray[np.float64],
+    out: NDArray[np.int64],
+) -> None:
+    """Time on the side stream while the compute stream has nothing to do, `[kinds, ranks]`.
+
+    `starts` `[pieces, ranks]` says when pieces start, `ended` when the backward pass has ended;
+    `jobs` as `Layout.side_jobs`; `factors` are the paces, `[ranks or 1]`. The compute stream works
+    from an iteration's last forward pass to the end of its backward pass, and then not before the
+    side stream has done everything.
+    """
+    for r in range(ended.size):
+        factor = factors[r] if factors.size > 1 else factors[0]
+        piece, now = -1, np.int64(0)
+        for j in range(jobs.shape[0]):
+            if jobs[j, 1] != piece:
+                piece = jobs[j, 1]
+                now = starts[piece, r]
+            duration = jobs[j, 0]
+            if factor != 1.0:
+                duration = np.int64(np.rint(duration * factor))
+            now += duration
+            out[jobs[j, 2], r] += max(0, min(duration, now - ended[r]))
+
+
+class _PlanArrays:
+    """One plan, for one simulation at a time."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        if plan.machines is not None:
+            raise InternalError("ranks that share cores: only events simulate that")
+        if plan.slots != 1:
+            raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
+        if plan.input_batch and plan.prefetch < 1:
+            raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
+        self.work = _work(plan)
+        check_room(0, self.work)  # longer times fit no table
+        self.plan, self.layout = plan, Layout.of(plan)
+        self.even_table = self.layout.table(_ONE)
+        self.asked, self.side = _zeros(0, 0), _zeros(0, 0)
+        self._uneven = _zeros(0, 0)
+
+    def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The durations at these factors; until the next call."""
+        if self._uneven.shape[-1] != len(factors):
+            self._uneven = self.layout.room(len(factors))
+        return self.layout.table(factors, self._uneven)
+
+    def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`asked` and `side`, whatever is in them, with as many columns."""
+        if self.asked.shape[-1] != width or self.side.shape[-1] != width:
+            layout, collectives = self.layout, len(self.layout.names)
+            pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
+            self.asked, self.side = _zeros(collectives, width), _zeros(pieces, width)
+        return self.asked, self.side
+
+
+def _work(plan: StepPlan) -> Picoseconds:
+    """All that a rank's streams and its loader do in an iteration, at a pace of 1."""
+    jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
+    exchanges = ceil(
+        sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)
+    ) + len(jobs)
+    micro_batch = plan.compute.total + plan.backward + plan.input_batch
+    return plan.accumulation * micro_batch + exchanges + plan.optimizer

@@ -31,7 +31,7 @@ from gcsim.analysis.live.predict import (
     step_seconds,
     write_predictions,
 )
-from gcsim.analysis.live.suite import bounds
+from gcsim.analysis.live.report import bounds
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord

@@ -21,10 +21,10 @@ from gcsim.scenarios.calibration.device import Calibration, calibrate_device, pr
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.calibration.sums import time_device_sums
 from gcsim.scenarios.catalog import read_devices
-from gcsim.scenarios.catalog.device_file import device_yaml, write_device
+from gcsim.scenarios.catalog.devices import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import ExactCurve
 from gcsim.traces.timing.clock import CpuClock, CudaClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 from tests.compressors.standin import pretended_gpu

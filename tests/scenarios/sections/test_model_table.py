@@ -332,7 +332,7 @@ def test_a_damaged_fit_is_told_by_check(tmp_path: Path) -> None:
 def test_a_large_table_needs_the_memory_of_a_bucket_only(tmp_path: Path) -> None:
     """Elements that are drawn for one bucket, of a model that would not fit a disk."""
     from gcsim.compressors.bucket import BucketLayout, TensorSlice
-    from gcsim.scenarios.sections.synthetic import open_synthetic
+    from gcsim.scenarios.running.gradients import open_synthetic
 
     rows = "".join(f"layer{n}.weight,50000x50000,5000000000\n" for n in range(40))
     table = "name,shape,forward_flops\nsmall.weight,30x40,2400\n" + rows

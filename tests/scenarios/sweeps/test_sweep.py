@@ -27,9 +27,8 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
-from gcsim.scenarios.sweeps.stage1 import Stage1
-from gcsim.scenarios.sweeps.stored import read_sweep
-from gcsim.scenarios.sweeps.sweep import sweep
+from gcsim.scenarios.sweeps.store import read_sweep
+from gcsim.scenarios.sweeps.sweep import Stage1, sweep
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
 
 SCENARIO = """\
@@ -582,7 +581,7 @@ def test_a_sweep_of_any_size_is_read_again(tmp_path: Path, monkeypatch: pytest.M
     """`results.json` grows with the points; what one file may hold does not."""
     swept = sweep("small.yaml", {"cluster.nodes": [1, 2, 3]}, output="out")
     largest = max(path.stat().st_size for path in (tmp_path / "out" / "points").iterdir())
-    monkeypatch.setattr("gcsim.scenarios.sweeps.stored.LARGEST", 100)
+    monkeypatch.setattr("gcsim.scenarios.sweeps.store.LARGEST", 100)
     monkeypatch.setattr("gcsim.json_file.LARGEST", largest)
     again = read_sweep(tmp_path / "out")
     assert [point.values for point in again.points] == [point.values for point in swept.points]

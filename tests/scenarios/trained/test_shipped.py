@@ -37,14 +37,6 @@ train:
 """
 
 
-@pytest.fixture(autouse=True)
-def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was trained here."""
-    found: list[Any] = []
-    monkeypatch.setattr(searching, "LocalWorkers", here(found))
-    return found
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small scenario, and in `shipped` what is made for it."""

@@ -374,7 +374,7 @@ def test_the_small_transformer_learns_more_than_how_often_characters_occur() -> 
     tokens = make_task(entry, 0)._tokens  # type: ignore[attr-defined]
     shares = torch.from_numpy(tokens).bincount().double() / len(tokens)
     entropy = -float(torch.xlogy(shares, shares).sum())
-    assert entropy == pytest.approx(3.32, abs=0.005)  # as tasks/characters.py says
+    assert entropy == pytest.approx(3.32, abs=0.005)  # as tasks/text.py says
     assert sum(losses[-25:]) / 25 < entropy - 0.3
 
 

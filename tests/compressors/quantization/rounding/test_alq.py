@@ -34,8 +34,7 @@ from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
 from gcsim.compressors.quantization.rounding.amq import Amq
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.requests import AllGather, AllReduce
-from gcsim.traces.storage.shipped import shipped_traces
-from gcsim.traces.storage.store import Trace
+from gcsim.traces.storage.store import Trace, shipped_traces
 from tests.compressors.shared import BucketOf, Draw, layout_of, layout_of_shapes, members
 
 Exchange = Callable[..., list[torch.Tensor]]
