@@ -77,14 +77,13 @@ from gcsim.compressors.coding.indices.index_coding import (
 )
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import (
     NO_NUMBER,
-    add_and_take_largest,
     count_kept,
     scatter_add,
     share_kept,
     take_each,
-    take_largest,
 )
 from gcsim.compressors.coding.selecting.subsets import distinct_positions, mark_and_list, parts_of
 from gcsim.compressors.coding.sparse import energy
@@ -96,6 +95,7 @@ from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key, stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
 from gcsim.errors import InputError
 
@@ -174,11 +174,11 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         fixed_length = True
         for piece, part in batched(bucket.layout.views(sums)):
             k = count_kept(piece.numel, self.parameters.ratio)
+            alone, memory = Segments.alone(piece.numel), part if feedback else None
+            given = piece.of(bucket.gradient) if feedback else part
+            indices, values = largest(given, alone, np.array([k]), memory=memory)
             if feedback:
-                indices, values = add_and_take_largest(part, piece.of(bucket.gradient), k)
                 part[indices] = values  # others may be sent in their place
-            else:
-                indices, values = take_largest(part, k, clear=False)
             way = self.coding.way(piece)
             coded = self.coding.encode_indices(piece, way, indices, step)
             chosen = self.coding.chosen(piece, way, coded, k, step) if way.bloom else indices
