@@ -20,16 +20,21 @@ SHAPES = ((30, 70), (1,))
 STEPS = 3
 
 
-def test_the_page_says_where_each_method_works() -> None:
+def places() -> dict[str, str]:
+    """The page's word on where each method works."""
     section = PAGE.read_text().split("## Which methods stay on the device")[1].split("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} >= set(REGISTRY)
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("|")]
+    return {name: place for names, place in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_page_says_where_each_method_works() -> None:
+    assert places().keys() >= set(REGISTRY)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", REGISTRY)
 def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) -> None:
-    """With default parameters; and nothing longer than a header comes to the host."""
+    """With default parameters; and nothing longer than a header comes to the host of most."""
 
     def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
         workers = team(name, SHAPES, workers=2)
@@ -50,4 +55,4 @@ def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) 
         )
     else:
         assert equal(found, expected)
-    assert max(seen, default=0) <= ON_HOST
+    assert max(seen, default=0) <= ON_HOST or "host memory" in places()[name]
