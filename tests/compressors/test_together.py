@@ -38,9 +38,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
     ("onebit_sgd", {}),
     ("onebit_sgd", {"threshold": "mean"}),
-    ("orq", {"bucket": 50}),
-    ("linear", {"levels": 9}),
-    ("thc", {"bits": 3, "granularity": 20}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(
