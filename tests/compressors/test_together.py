@@ -33,7 +33,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("gtopk", {"ratio": 0.1}),
     ("dryden", {"proportion": 0.2}),
     ("dryden", {"proportion": 1.0}),
-    ("variance_bounded", {"ratio": 0.1}),
     ("ce_sgd", {"unsent_limit": 2}),
     ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
     ("onebit_sgd", {}),
