@@ -39,8 +39,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("deepreduce", {"skip": 30, "policy": "p0"}),
     ("ce_sgd", {"unsent_limit": 2}),
     ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
-    ("onebit_sgd", {}),
-    ("onebit_sgd", {"threshold": "mean"}),
     ("orq", {"bucket": 50}),
     ("linear", {"levels": 9}),
     ("thc", {"bits": 3, "granularity": 20}),

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frame import (
     HEADER_BYTES,
@@ -63,7 +63,7 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import batched, count_random, kernel
+from gcsim.compressors.meter import count_random, kernel
 from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 from gcsim.errors import InputError
@@ -84,33 +84,6 @@ Clip = Annotated[
 
 Search = Callable[[Any, Any], None]
 """Fills levels (float32 `[buckets, s]`) from rows (float32 `[buckets, length]`, each sorted)."""
-
-
-def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
-    """The DDP bucket with its tensors clipped by `clip_to_spread`; itself without `clip`."""
-    if clip is None:
-        return bucket
-    gradient = bucket.gradient.clone()
-    _clip_all(gradient, bucket.layout, size, clip)
-    return Bucket(layout=bucket.layout, gradient=gradient)
-
-
-@of_bucket("clip")
-def _clip_all(gradient: Tensor, layout: BucketLayout, size: int, clip: float) -> None:
-    for _, values in batched(layout.views(gradient)):
-        clip_to_spread(values, size, clip)
-
-
-@kernel("streaming", updates=("values",))
-@on_device("one_bit.binary")
-def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
-    """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
-
-    The deviation is the population's, about the mean; a bucket where it is 0 is not clipped.
-    """
-    if clip is not None:
-        with written_back(values) as data:
-            in_parallel(_clip_buckets, data.size, data, size, clip, grain=bucket_grain(size))
 
 
 @kernel("sort")

@@ -13,7 +13,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.gpu.one_bit.binary import clip_all, clip_to_spread
+from gcsim.compressors.gpu.one_bit.binary import clip_all
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, put, starts
 from gcsim.compressors.gpu.reductions import Buckets
 from gcsim.compressors.gpu.words import (
@@ -47,7 +47,8 @@ def search_levels(
     ):
         if some.numel():
             rows = some.reshape(-1, length).sort(dim=1).values
-            clip_to_spread(rows.view(-1), length, clip)
+            if clip is not None:
+                clip_all(rows.view(-1), length, clip, [rows.numel()], [0])
             search(rows, at)
     return tables
 
