@@ -21,8 +21,8 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.run import traffic_profiles
-from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster

@@ -131,6 +131,8 @@ def refuse_side_channels(name: str, parameters: Mapping[str, Any]) -> None:
         return
     try:
         transport.only_what_travelled_is_used(subject)
+    except InputError:
+        return  # of another mistake, which its use names
     except AssertionError as error:
         place = f"{subject.compressor.about.title}, {location_of_class(subject.compressor)}"
         hint = "let workers exchange it by a request: they are processes on a cluster"

@@ -20,13 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.cli.links import ABOUT_LINKS, link_details, link_tables
-from gcsim.cli.list import Entry, Kind
-from gcsim.cli.models import ABOUT_MODELS, HEADINGS, model_details, model_tables
+from gcsim.cli.list import ABOUT_MODELS, HEADINGS, Entry, Kind, model_details, model_tables
 from gcsim.errors import printable
 
 if TYPE_CHECKING:
-    from gcsim.scenarios.result import Result
+    from gcsim.scenarios.result import Result, Row
     from gcsim.scenarios.scenario import Scenario
+    from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 
 MEANING = 30
@@ -71,7 +71,7 @@ def note(*lines: str) -> None:
 
 def show_answer(result: Result, *, full: bool) -> None:
     """The table, then the sentences."""
-    from gcsim.analysis.report.summary import parts
+    from gcsim.analysis.report.answer import parts
 
     emit(*parts(result, width(), full=full))
 
@@ -90,10 +90,22 @@ def note_cached(result: Result) -> None:
     came = result.provenance.get(FROM_CACHE)
     if not came or not came["profiles"]:
         return
-    count, all_of = len(came["profiles"]), len({row.label for row in result.rows})
-    named = f"of all {all_of} methods" if count == all_of else f"of {', '.join(came['profiles'])}"
     simulation = ", and the simulation" if came["simulation"] else ""
-    note("", f"From the cache: profiles {named}{simulation} (--no-cache makes them anew).")
+    profiles = f"profiles of {_methods(came['profiles'], result.rows)}"
+    note("", f"From the cache: {profiles}{simulation} (--no-cache makes them anew).")
+
+
+def note_trained_before(result: TrainingResult) -> None:
+    """The methods that were not trained now, on stderr."""
+    if result.from_cache:
+        named = _methods(result.from_cache, result.rows)
+        note("", f"From the cache: trajectories of {named}, trained before.")
+
+
+def _methods(labels: Sequence[str], rows: Sequence[Row | TrainedRow]) -> str:
+    """Some methods of a result, by their labels."""
+    all_of = len({row.label for row in rows})
+    return f"all {all_of} methods" if len(labels) == all_of else ", ".join(labels)
 
 
 def note_written(paths: Sequence[Path], *, brief: bool) -> None:

@@ -52,10 +52,10 @@ def train(
     costs seconds, and the same command goes on after a stop. Trajectories of the shipped scenarios
     come with gcsim.
     """
-    from gcsim.analysis.trained.events import require_tensorboard, write_events
-    from gcsim.cli.folder import check_writable
+    from gcsim.analysis.trained.write import require_tensorboard, write_events
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.trained.study import train as train_all
 
@@ -82,6 +82,7 @@ def train(
     if tensorboard is not None:
         write_events(result, tensorboard)
     if not quiet:
+        note_trained_before(result)
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
         if tensorboard is not None:
             shows = shlex.join(["tensorboard", "--logdir", str(tensorboard)])

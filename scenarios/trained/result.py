@@ -88,14 +88,17 @@ class TrainingResult:
     rows: tuple[TrainedRow, ...]
     curves: tuple[Curve, ...]
     wall: dict[str, float]
-    """Seconds that the stages took; the only part that differs between runs."""
+    """Seconds that the stages took; with `from_cache` the only part that differs between runs."""
+    from_cache: tuple[str, ...] = ()
+    """Labels of the methods whose trajectories were all trained here before."""
 
     def document(self) -> dict[str, Any]:
         """What stands in `training.json`."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def to_json(self) -> str:
-        """`training.json`: the same bytes for the same scenario and seed, apart from `wall`."""
+        """`training.json`: the same bytes for the same scenario and seed, apart from `wall` and
+        `from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     def to_frame(self) -> Any:

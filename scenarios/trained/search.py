@@ -60,6 +60,8 @@ class Tried:
     """By rate and seed, as far as it was trained."""
     made: str = ""
     """On what it was trained, where it comes with gcsim."""
+    kept: bool = False
+    """Whether all of it was trained here before, and came from the cache."""
 
     @property
     def at_edge(self) -> bool:
@@ -100,11 +102,17 @@ def train_all(
     """By method, in the scenario's order. What is there already is not trained again, nor, unless
     it is to be `fresh`, what comes with gcsim.
 
-    Raises `InputError` with what is wrong with a method, the model or the data.
+    Raises `InputError` with what is wrong with a method, the model or the data, before anything is
+    trained where a method's workers share more than collectives bring them.
     """
     check_jobs(jobs, dask)
     search = _Search(scenario, fresh)
     search.begin()
+    if search.to_train:
+        from gcsim.compressors.conformance import refuse_side_channels
+
+        for choice in search.to_train:
+            refuse_side_channels(choice.kind, choice.parameters)
     with closing(_workers(scenario, search, jobs, dask)) as workers:
         return search.run(workers, progress)
 
@@ -155,6 +163,11 @@ class _Search:
         for number in range(len(self.tried)):
             self._compare(number, self._grid)
 
+    @property
+    def to_train(self) -> list[CompressorChoice]:
+        """The methods of which something is not known."""
+        return [self.tried[method].choice for method in dict(self._asked)]
+
     def run(self, workers: Workers, progress: Progress) -> tuple[Tried, ...]:
         """Have done what is waiting, and what follows from it."""
         with progress.task("steps of training", self._expected()) as stage:
@@ -174,6 +187,9 @@ class _Search:
 
             told()
             drive(workers, self.waiting, done, lambda text: stage.advance(0, note=text))
+        trained = dict(self._asked)
+        for method, one in enumerate(self.tried):
+            one.kept = method not in trained and not one.made
         return tuple(self.tried)
 
     def _expected(self) -> int:

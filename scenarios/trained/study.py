@@ -92,6 +92,7 @@ def train(
             "training_s": trained - started,
             "simulation_s": time.perf_counter() - trained,
         },
+        from_cache=tuple(one.choice.label for one in tried if one.kept),
     )
 
 

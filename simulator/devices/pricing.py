@@ -1,4 +1,4 @@
-"""What does a compressor's arithmetic cost on a device? Kernel counts to picoseconds.
+"""Prices of a compressor's arithmetic on a device: kernel counts to picoseconds.
 
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
@@ -8,20 +8,25 @@ inside. The second line is a roofline without overlap between the terms (William
 Patterson 2009, Commun. ACM 52(4)), with a launch overhead. Prices are exact rationals and are
 rounded to the picosecond once for each stretch of computation. A coefficient that a device does
 not state costs nothing.
+
+Between the sizes that were measured f is a line. Beyond the last point the last slope goes on.
+Below the first one the first slope does, but a byte never costs less than at the first point: a
+line that met the axis at a positive size would make short kernels free. A single point is a time in
+proportion to the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.devices.curves import ExactCurve
-from gcsim.simulator.devices.device import Device, KernelRate
-from gcsim.traces.profile import Compute
+from gcsim.simulator.devices.device import Curve, Device, KernelRate
+from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +156,55 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
     if not launches:
         return Fraction(0)
     return launches * curve.seconds(Fraction(worked(cost), launches * servers)) * PS_PER_SECOND
+
+
+def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
+    """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
+
+    measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
+    rates of their classes. With one server, which handles the payloads of all `workers`. Raises
+    `InputError` when the device has no price for a kernel.
+    """
+    sums = PricedBy()
+    for phase in profile.phases:
+        weight = Fraction(phase.count, len(phase.steps) * profile.period)
+        for step in phase.steps:
+            for compute in _computes(step):
+                sums += prices.priced_by(compute, workers).times(weight)
+    return {
+        "measured_kernels": float(sums.primitives / PS_PER_SECOND),
+        "measured_classes": float(sums.classes / PS_PER_SECOND),
+        "estimated_classes": float(sums.estimates / PS_PER_SECOND),
+    }
+
+
+def _computes(step: Step) -> Iterator[Compute]:
+    for exchange in step.exchanges:
+        yield from exchange.computes
+        yield from (server for server in exchange.servers if server is not None)
+        if exchange.moments is not None:
+            yield exchange.moments
+
+
+class ExactCurve:
+    """A `Curve` in exact arithmetic."""
+
+    def __init__(self, points: Curve) -> None:
+        """Raises `InternalError` unless the points ascend in bytes and do not descend in time."""
+        self._sizes = [nbytes for nbytes, _ in points]
+        self._times = [Fraction(seconds) for _, seconds in points]
+        if not points or sorted(set(self._sizes)) != self._sizes or self._sizes[0] <= 0:
+            raise InternalError(f"a curve's sizes do not ascend: {self._sizes}")
+        if sorted(self._times) != self._times or self._times[0] < 0:
+            raise InternalError(f"a curve's times descend: {[float(t) for t in self._times]}")
+
+    def seconds(self, nbytes: Fraction | int) -> Fraction:
+        """Of one launch that moves `nbytes`."""
+        sizes, times = self._sizes, self._times
+        in_proportion = times[0] * nbytes / sizes[0]
+        if len(sizes) == 1:
+            return in_proportion
+        left = min(max(bisect_right(sizes, nbytes) - 1, 0), len(sizes) - 2)
+        slope = (times[left + 1] - times[left]) / (sizes[left + 1] - sizes[left])
+        on_line = times[left] + slope * (nbytes - sizes[left])
+        return max(on_line, in_proportion) if nbytes < sizes[0] else on_line

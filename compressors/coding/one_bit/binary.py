@@ -22,7 +22,7 @@ from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes, unfold_bits
 from gcsim.compressors.coding.one_bit.signs import demand_signs, stray_bits, written_to
-from gcsim.compressors.coding.rounding.bucket_levels import _clip_buckets, magnifier
+from gcsim.compressors.coding.rounding.bucket_levels import clip_cells, magnifier
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
@@ -243,7 +243,7 @@ def add_chosen(
 def _clip(start: int, stop: int, spans: Any, values: Any, factor: float) -> None:
     for span in range(start, stop):
         part = values[spans[span, 1] : spans[span, 2]]
-        _clip_buckets(0, part.size, part, part.size, factor)
+        clip_cells(0, part.size, part, part.size, factor)
 
 
 @loop

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes, stray_bits
 from gcsim.compressors.coding.scans import (
     block_magnitudes,
     block_squares,
@@ -242,7 +242,7 @@ def add_coded_levels(
 def demand_levels(highest: int, steps: int) -> None:
     """`InputError` for a code above 2s; `STRAY` stands for bits behind a tensor's last code."""
     if highest >= STRAY:
-        raise damaged("padding after the last code is not zero")
+        raise stray_bits()
     if highest > 2 * steps:
         raise damaged(f"code {highest} where levels end at {2 * steps}")
 

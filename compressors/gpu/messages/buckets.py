@@ -12,14 +12,8 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.sparse import sparse_message
-from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
-from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import (
-    alike,
-    as_long,
-    places_in,
     tensors_of,
 )
 from gcsim.compressors.gpu.selecting.selection import (
@@ -31,31 +25,6 @@ from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 """What a twin returns that leaves the call to the loop."""
-
-
-# --- powers of two ----------------------------------------------------------------------------
-
-
-def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
-    """See `natural.encoded`."""
-    elements, begins = tensors_of(layout)
-    lengths = [power_bytes(n, bits) for n in elements]
-    message, bodies = begun(gradient, Codec.NATURAL, elements, lengths, flags=bits)
-    powers_of(gradient, message, elements, begins, bodies, keys, bits)
-    seal(message, lengths)
-    return message
-
-
-def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `natural.add_decoded`."""
-    frames = alike(message, layout, Codec.NATURAL)
-    bits = frames[0].flags if frames else 0
-    elements, begins = tensors_of(layout)
-    if bits not in (8, 9) or not as_long(frames, [power_bytes(n, bits) for n in elements]):
-        return _NOT_HERE
-    places = places_in(message, frames)
-    right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
-    return None if right else _NOT_HERE
 
 
 # --- values and indices -----------------------------------------------------------------------

@@ -6,8 +6,6 @@ their own (`reductions.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.one_bit import binary as loops
 from gcsim.compressors.coding.one_bit.signs import demand_signs
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.words import (
     GROUPS,
     float64,
@@ -25,11 +24,10 @@ from gcsim.compressors.gpu.words import (
     places_of,
     random16,
     store_codes,
-    tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Column
 
 _WIDEST = 1024
 """Elements of a cell that are added up at a time, at most."""
@@ -39,14 +37,6 @@ _WIDEST = 1024
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
     """A program reads a cell three times."""
     launch_parts(_clip, _by_cell(values, cells), values, float64_bits(clip), WIDTH=_width(cells))
-
-
-def clip_all(
-    values: Tensor, size: int, clip: float, elements: Sequence[int], begins: Sequence[int]
-) -> None:
-    """`clip_to_spread` of many tensors in cells of `size` elements, where each begins."""
-    table = np.array((begins, elements), dtype=np.int64).T
-    clip_to_spread(values, Segments(table).cells(size), clip)
 
 
 @kernel_of(loops.class_means)
@@ -86,7 +76,7 @@ def put_bits_above(
     values: Tensor, cells: Cells, thresholds: Tensor, bits: Tensor, at: Column
 ) -> None:
     """A program writes a tile."""
-    parts = _tiled(values, cells, at)
+    parts = parts_of_cells(values, cells, at)
     launch_parts(
         _above, parts, values.contiguous(), thresholds, bits, GROUPS=GROUPS, INDEX=parts.index
     )
@@ -98,7 +88,7 @@ def put_random_bits(
     at: Column,
 ) -> None:  # fmt: skip
     """A program writes a tile."""
-    parts = _tiled(values, cells, at, keys.tolist())
+    parts = parts_of_cells(values, cells, at, keys)
     launch_parts(_draw, parts, values.contiguous(), bounds, bits, GROUPS=GROUPS, INDEX=parts.index)
 
 
@@ -107,21 +97,13 @@ def add_chosen(
     out: Tensor, cells: Cells, bits: Tensor, at: Column, lows: Tensor, highs: Tensor, weight: float
 ) -> None:
     """The host waits once."""
-    parts = _tiled(out, cells, at)
+    parts = parts_of_cells(out, cells, at)
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _choose, parts, out, bits.contiguous(), lows, highs, stray, float(np.float32(weight)),
         GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
     demand_signs(stray=bool(stray.any()))
-
-
-def _tiled(like: Tensor, cells: Cells, at: Column, *more: Sequence[int]) -> Parts:
-    """Tiles of tensors: begin, first cell, first byte, length of cells, and more."""
-    elements = cells.segments.length.tolist()
-    columns = cells.segments.begin, cells.first, at, cells.size
-    programs = [tiles(n) for n in elements]
-    return parts_of(like, elements, programs, *(each.tolist() for each in columns), *more)
 
 
 def _by_cell(like: Tensor, cells: Cells) -> Parts:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -142,6 +143,13 @@ class Planned(nn.Module):
 
 def planned(device: torch.device | None = None, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(Planned().to(device), bucket_cap_mb=BUCKET_MB, **options)
+
+
+def end_groups(*kept: dist.ProcessGroup) -> None:
+    """Destroy all process groups but the job's own and some: threads of Gloo's poll for each."""
+    made = dist.distributed_c10d._world.pg_map
+    for group in [one for one in made if one not in (dist.group.WORLD, *kept)]:
+        dist.destroy_process_group(group)
 
 
 def gpus_for(count: int) -> bool:

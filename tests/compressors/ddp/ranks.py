@@ -40,6 +40,7 @@ from tests.compressors.ddp.plan import (
     SOME,
     carried,
     carried_with_options,
+    end_groups,
     gpus_for,
     planned,
     steps_of,
@@ -162,6 +163,7 @@ def loops(rank: int) -> Iterator[Any]:
             traceback.print_exc()
             yield traceback.format_exc()
             return
+        end_groups()
         yield ""
 
 

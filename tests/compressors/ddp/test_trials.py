@@ -52,7 +52,8 @@ def test_situation(ranks: Results, number: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [2, 4])
-def test_each_method_is_skipped_and_saved_in_every_way(tmp_path: Path, count: int) -> None:
-    (found,) = start_ranks(tmp_path, count, "all_trials", timeout=900)
+@pytest.mark.parametrize(("count", "job"), [(2, "all_trials"), (4, "trials")])
+def test_each_method_is_skipped_and_saved(tmp_path: Path, count: int, job: str) -> None:
+    """Between two ranks in every way."""
+    (found,) = start_ranks(tmp_path, count, job, timeout=600)
     expect_nothing(found)

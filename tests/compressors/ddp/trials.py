@@ -24,7 +24,7 @@ from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError
-from tests.compressors.ddp.plan import PROBE, SEED, gradients, planned, same_bits
+from tests.compressors.ddp.plan import PROBE, SEED, end_groups, gradients, planned, same_bits
 
 BAD = {
     # In the place of iteration 0, and after iterations 1 and 2: rank, tensor, and value of an
@@ -353,6 +353,7 @@ def situations(rank: int) -> Iterator[Any]:
     """What was wrong in each."""
     for one in SITUATIONS.values():
         yield list(one(rank))
+        end_groups()
 
 
 # --- all of it ---------------------------------------------------------------------------
@@ -371,4 +372,5 @@ def trials(rank: int, cases: Sequence[tuple[str, dict[str, Any]]], *, full: bool
         found = [*saved(rank, make, ways, wanted), *overflows(rank, make, wanted)]
         for refuses in (False, True) if full or number % 8 == 0 else ():
             found += skips(rank, make, wanted, refuses=refuses)
+        end_groups(group)
         yield found

@@ -11,6 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios.run import run
+from gcsim.scenarios.trained.study import train
 from tests.scenarios.files import load
 
 SCENARIO = """
@@ -21,6 +22,7 @@ gradients: {source: synthetic, workers: 2, iterations: 2}
 uncertainty: {draws: 0}
 compressors: [none, {kind: 'own_one:Mine'}]
 """
+TRAIN = "train: {task: digits, workers: 2, steps: 2, evaluate_every: 2, target: {accuracy: 0.01}}"
 HEAD = """
 import torch
 from gcsim.compressors.base import About, Compressor
@@ -97,6 +99,15 @@ def test_a_mistake_is_the_users_and_names_the_file(own: Path, case: str) -> None
     with pytest.raises(InputError, match=message) as caught:
         run(load(own.parent, SCENARIO))
     assert str(own) in str(caught.value)
+
+
+@pytest.mark.parametrize("case", [name for name in BODIES if "variable" in name])
+def test_a_side_channel_is_found_before_anything_is_trained(own: Path, case: str) -> None:
+    own.write_text(HEAD + BODIES[case][0])
+    scenario = load(own.parent, SCENARIO + TRAIN)
+    with pytest.raises(InputError, match=r"own_one.py:\d+: .* depends on more than the replies"):
+        train(scenario)
+    assert not list(own.parent.glob("cache/trajectories/*"))
 
 
 def test_a_compressor_that_uses_collectives_alone_is_believed(own: Path) -> None:

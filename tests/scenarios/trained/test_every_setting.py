@@ -16,12 +16,10 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.file import schema_json
-from gcsim.scenarios.trained import search as searching
 from gcsim.scenarios.trained.runs import Run
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from tests.scenarios.test_settings import leaves, resolved
-from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -143,11 +141,6 @@ def test_every_setting_is_on_one_list() -> None:
         places = [stands_under(key, CLOCK), key in listed, stands_under(key, {*REFUSED})]
         assert sum(places) == 1, key
     assert listed <= set(found)
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "LocalWorkers", here([]))
 
 
 @pytest.fixture(scope="module")

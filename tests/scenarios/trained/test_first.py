@@ -7,27 +7,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import gains_figure
 from gcsim.analysis.trained.table import FASTEST, answer, parts
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained import make_shipped, study
-from gcsim.scenarios.trained import search as searching
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import WIDER, Tried, train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory, holds, steps_to
-from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -39,14 +36,6 @@ train:
   {task: digits, workers: 2, steps: 80, evaluate_every: 10, target: {accuracy: 0.6}, seeds: 3,
    learning_rate: 0.05, device: cpu}
 """
-
-
-@pytest.fixture(autouse=True)
-def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The trajectories that were trained, in their order."""
-    found: list[Any] = []
-    monkeypatch.setattr(searching, "LocalWorkers", here(found))
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,7 @@ import pytest
 import gcsim
 from gcsim.analysis.trained.write import draw_training
 from gcsim.errors import InputError
-from gcsim.scenarios.trained import search as searching
 from gcsim.traces.models import losses
-from tests.scenarios.trained.here import here
 
 CODE = '''
 """A straight line through points, which is no question of classes."""
@@ -75,7 +73,6 @@ YAML = SCENARIO.replace(
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(searching, "LocalWorkers", here([]))
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "line.yaml").write_text(SCENARIO)
     (tmp_path / "whole.yaml").write_text(YAML)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -35,14 +35,6 @@ train:
   {task: digits, workers: 2, steps: 20, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 1,
    learning_rate: {values: [0.01, 0.1]}, device: cpu}
 """
-
-
-@pytest.fixture(autouse=True)
-def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was trained here."""
-    found: list[Any] = []
-    monkeypatch.setattr(searching, "LocalWorkers", here(found))
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import gcsim
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.report.selection import verdict
-from gcsim.analysis.report.summary import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
 from gcsim.analysis.write import REPORT
@@ -24,12 +24,10 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.trained import search as searching
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training.trajectory import steps_to
-from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -50,14 +48,6 @@ train:
   learning_rate: 0.05
   seeds: 2
 """
-
-
-@pytest.fixture(autouse=True)
-def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The trajectories that were trained, in their order."""
-    found: list[Any] = []
-    monkeypatch.setattr(searching, "LocalWorkers", here(found))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -188,11 +178,18 @@ def test_what_changes_the_mathematics_is_trained_again(tmp_path: Path, work: lis
 def test_a_result_is_the_same_bytes_again(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = replace(train(scenario), wall={})
+    first = replace(train(scenario), wall={}, from_cache=())
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "empty"))
     again = replace(train(scenario), wall={})
     assert first.to_json() == again.to_json()
     json.loads(first.to_json(), parse_constant=pytest.fail)  # neither NaN nor infinity
+
+
+def test_methods_whose_trajectories_are_there_are_said(tmp_path: Path) -> None:
+    known = train(loaded(tmp_path, "seed=9", "compressors=[none, fp16]"))
+    assert known.from_cache == ()
+    assert train(loaded(tmp_path, "seed=9")).from_cache == ("dense", "fp16")
+    assert train(loaded(tmp_path, "seed=9", "train.seeds=3")).from_cache == ()
 
 
 def test_the_best_rate_is_found_by_halving(tmp_path: Path, work: list[Any]) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
-from gcsim.analysis.trained.page import training_page
 from gcsim.analysis.trained.table import parts
+from gcsim.analysis.trained.write import training_page
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
 from gcsim.scenarios.trained import make_shipped
-from gcsim.scenarios.trained import search as searching
 from gcsim.scenarios.trained.known import with_trained
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import COMPRESSED
@@ -23,7 +22,6 @@ from gcsim.scenarios.trained.study import train
 from gcsim.traces.training.loop import Rules, advance
 from gcsim.traces.training.plan import Schedule, Stop, Target
 from gcsim.traces.training.trajectory import Trajectory
-from tests.scenarios.trained.here import here
 from tests.traces.training.world import fresh, method, team
 
 TEXT = """
@@ -48,7 +46,6 @@ STEPS = 4
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(searching, "LocalWorkers", here([]))
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
 
 

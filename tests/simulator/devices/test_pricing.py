@@ -14,11 +14,9 @@ from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost, b
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
-from gcsim.simulator.devices.price_sources import price_sources
-from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
     Compute,
     Exchange,
