@@ -145,10 +145,11 @@ def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: floa
     """
     body, n = array(message), out.numel()
     tags, rest = body[: packed_bytes(n, 2)], body[packed_bytes(n, 2) :]
-    each = tags[:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3  # [bytes, 4]
-    counts = np.bincount(each.reshape(-1), minlength=4)[1:]
+    each = [tags >> shift & 3 for shift in (0, 2, 4, 6)]
+    counts = np.array([sum(np.count_nonzero(one == k) for one in each) for k in (1, 2, 3)])
     ends = np.cumsum(counts * (1, 2, 4))
-    if each.size < n or each.reshape(-1)[n:].any() or ends[2] != rest.size or counts.sum() != sent:
+    stray = n % 4 and tags.size and tags[-1] >> 2 * (n % 4)
+    if 4 * tags.size < n or stray or ends[2] != rest.size or counts.sum() != sent:
         raise InputError(
             f"damaged payload: {body.size} bytes of {sent} values, "
             f"the tags of {n} ask for {counts.tolist()} of 1, 2 and 4 bytes"
