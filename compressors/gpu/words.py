@@ -56,11 +56,6 @@ def float64_bits(value: float) -> int:
     return int(np.float64(value).view(np.uint64))
 
 
-def shifted(words: Tensor, bits: int) -> Tensor:
-    """int64 as words without a sign, shifted to the right."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)
-
-
 def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
     """table[places], where the places are; a short table."""
     return there(table, places.device)[places.long()]
