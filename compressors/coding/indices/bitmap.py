@@ -51,7 +51,8 @@ def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
 def bits_each(begins: NDArray[np.int64], segments: Segments) -> Column:
     """Set bits of each tensor, of `bit_starts`."""
     blocks = segments.cells(BLOCK)
-    return begins[blocks.first + blocks.count] - begins[blocks.first]
+    found: Column = begins[blocks.first + blocks.count] - begins[blocks.first]
+    return found
 
 
 def _moved(name: str, values: Tensor, bits: Tensor, some: Tensor, times: int) -> Any:

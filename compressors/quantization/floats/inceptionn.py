@@ -130,7 +130,8 @@ def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
     forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
     counts = np.zeros(4, dtype=np.int64)
     scale8 = np.float32(2.0 ** (7 + bound // 2))
-    _cut(array(values), np.float32(factor), _limits(bound), scale8, tags, *forms, counts)
+    settings = np.float32(factor), _limits(bound), scale8
+    _cut(array(values), *settings, tags, forms[0], forms[1], forms[2], counts)
     pairs = zip(forms, counts[1:], strict=True)
     parts = [tags, *(form[:count].view(np.uint8) for form, count in pairs)]
     return tensor(np.concatenate(parts), values), int(counts[1:].sum())
@@ -159,7 +160,7 @@ def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: floa
     # 2^128 is only met where no value takes 32 bits
     scales = weight * 0.5 ** (7 + bound // 2), weight * 0.5**15, min(weight, 3e38)
     with written_back(out) as target:
-        _add(tags, *forms, np.array(scales, dtype=np.float32), target)
+        _add(tags, forms[0], forms[1], forms[2], np.array(scales, dtype=np.float32), target)
 
 
 def _limits(bound: int) -> NDArray[np.uint32]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.indices.bitmap import BLOCK, bytes_of, places
+from gcsim.compressors.coding.indices.bitmap import BLOCK, bits_each, bytes_of, places
 from gcsim.compressors.coding.integers.packing import fold_bits
 from gcsim.compressors.coding.rounding.levels import cell_norms
 from gcsim.compressors.kernels import KernelCost, spread
@@ -83,8 +83,8 @@ class Selection:
         counts = _choose(*state, values, segments, (mode, self.unsent_limit), highest, keys)
         new = _each(counts[4], segments) > 0
         plan, ways = self._plan(counts, wanted, segments, draws)
-        places = _find(*state[1:], segments, self.unsent_limit, plan, ways, ~keys)
-        return (new | first).astype(np.int64), places, _each(plan[0] + plan[2], segments)
+        found = _find(*state[1:], segments, self.unsent_limit, plan, ways, ~keys)
+        return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
 
     def _plan(
         self, counts: NDArray[np.int64], wanted: Column, segments: Segments, draws: Draws
@@ -122,9 +122,7 @@ class Selection:
 
 def _each(numbers: NDArray[np.int64], segments: Segments) -> Column:
     """The sum over each tensor's blocks."""
-    blocks = segments.cells(BLOCK)
-    upto = np.append(0, numbers.cumsum())
-    return upto[blocks.first + blocks.count] - upto[blocks.first]
+    return bits_each(np.append(0, numbers.cumsum()), segments)
 
 
 @kernel("selection", name="ce_sgd_speculation.level_of")

@@ -383,7 +383,7 @@ def test_no_selection_travels_twice_and_the_server_knows_the_last(
         for rank, worker in enumerate(team):
             now = worker._selections[0].chosen
             assert torch.equal(team[0]._known[0, rank], now)
-            for number, own in enumerate(now.split(bytes_of(Segments.of(layout)).tolist())):
+            for number, own in enumerate(torch.split(now, bytes_of(Segments.of(layout)).tolist())):
                 assert sent.last[rank, number] == own.tolist()
 
 
