@@ -44,6 +44,10 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("strom", {"threshold": 0.5}),
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
+    ("randomk", {"ratio": 0.2, "scaled": True}),
+    ("gradient_sampling_bayes", {"ratio": 0.2}),
+    ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
+    ("tk_ccd", {"ratio": 0.3, "groups": 4}),
 ]
 
 
@@ -70,8 +74,9 @@ def test_launches_and_waits_do_not_grow_with_tensors(
         launched.clear()
         workers = team(name, ((5,), (9,), (2, 9)) * (tensors // 3), workers=2, **parameters)
         with whole_methods(), host_copies() as seen:
-            gradients = torch.randn(2, workers.layout.numel, generator=generator)
-            workers.step(gradients.unbind(), 0)
+            for at in range(2):  # of some methods the first one is a synchronisation
+                gradients = torch.randn(2, workers.layout.numel, generator=generator)
+                workers.step(gradients.unbind(), at)
         return list(launched), len(seen)
 
     assert step(6) == step(3)
