@@ -62,10 +62,8 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 	PYTHONPATH=. $(BIN)/python tests/benchmarks/transfer_table.py > build/kernel-transfer.md
 	mv build/kernel-transfer.md docs/kernel-transfer-two-threads.md
 
-gpu: $(VENV)/run.stamp  ## docs/gpu-measured.md, on a machine with an NVIDIA GPU; QUICK=1, ONLY=name,name
-	@mkdir -p build
-	@PYTHONPATH=. $(BIN)/python tests/benchmarks/gpu_table.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) > build/gpu-measured.md
-	mv build/gpu-measured.md docs/gpu-measured.md
+gpu: $(VENV)/run.stamp  ## docs/gpu-measured.md, on a machine with an NVIDIA GPU; PART="correct stages", ONLY=name,name, OUT=folder
+	@PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gpu $(PART) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	$(BIN)/python -m gcsim.scenarios.trained.make_shipped

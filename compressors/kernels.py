@@ -48,8 +48,6 @@ class KernelCost:
     work: Whole = 0
     """Bytes that decide on how long the kernel takes, where they are others than `nbytes`: of a
     tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
-    merged: Whole = 0
-    """Of the launches, those that a GPU saves: one launch serves many tensors (`meter.batched`)."""
 
 
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
@@ -113,7 +111,6 @@ def joined(first: KernelCost, second: KernelCost) -> KernelCost:
         nbytes=first.nbytes + second.nbytes,
         flops=first.flops + second.flops,
         work=first.work + second.work,
-        merged=first.merged + second.merged,
     )
 
 

@@ -24,11 +24,14 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from gcsim.compressors import on_device
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.compressors.recorder import MERGING, Batch, Recorder
+from gcsim.compressors.recorder import Recorder
 from gcsim.compressors.streams import Clock
 
 P = ParamSpec("P")
@@ -134,13 +137,12 @@ def kernel(
 
 
 def counted_as(
-    launches: Callable[..., Iterable[list[KernelCost]]], *also: KernelClass
+    launches: Callable[..., Iterable[KernelCost]],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
 
-    `launches(result, *args, **kwargs)` gives the kernels of each tensor (`launch`), which are
-    merged as those of a loop are that is `batched(..., *also)`. Torch's kernels inside are not
-    counted. With a clock the time of a bucket of one tensor is that of its last kernel.
+    `launches(result, *args, **kwargs)` gives the kernels that run for the bucket (`launch`).
+    Torch's kernels inside are not counted. With a clock the call's time is the last kernel's.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -157,11 +159,9 @@ def counted_as(
                     result = function(*args, **kwargs)
                     ended = recorder.now() if on_device.host_visits == visits else None
                 if recorder.counting:
-                    each = list(launches(result, *args, **kwargs))
-                    for costs in batched(each, *also):
-                        for number, cost in enumerate(costs, 1):
-                            timed = len(each) == 1 and number == len(costs)
-                            recorder.launched(cost, started, ended if timed else None)
+                    costs = list(launches(result, *args, **kwargs))
+                    for number, cost in enumerate(costs, 1):
+                        recorder.launched(cost, started, ended if number == len(costs) else None)
             finally:
                 recorder.paused = False
             return result
@@ -171,15 +171,17 @@ def counted_as(
     return decorate
 
 
-def launch(kind: KernelClass, name: str, elements: Any, *nbytes: Any) -> KernelCost:
-    """One launch on a tensor, which moves so many bytes in all."""
-    moved = sum(int(each) for each in nbytes)
-    return KernelCost(kind=kind, name=name, launches=1, elements=int(elements), nbytes=moved)
+def launch(kind: KernelClass, name: str, elements: ArrayLike, *nbytes: ArrayLike) -> KernelCost:
+    """One launch for a bucket; elements and bytes are numbers, or columns that are added up."""
+    moved = sum(int(np.sum(each)) for each in nbytes)
+    return KernelCost(
+        kind=kind, name=name, launches=1, elements=int(np.sum(elements)), nbytes=moved
+    )
 
 
-def drawn(name: str, elements: Any, bits: int) -> KernelCost:
+def drawn(name: str, elements: ArrayLike, bits: int) -> KernelCost:
     """Numbers of so many random bits that the kernel `name` draws; see `count_random`."""
-    n = int(elements)
+    n = int(np.sum(elements))
     nbytes = -(-n * bits // 8)
     return KernelCost(kind="random", name=name, part=True, launches=0, elements=n, nbytes=nbytes)
 
@@ -230,39 +232,8 @@ def count_bytes(kind: KernelClass, nbytes: int) -> None:
 
 
 def batched(tensors: Iterable[T], *also: KernelClass) -> Iterator[T]:
-    """A loop over a bucket's tensors whose kernels a GPU launches for many of them at once.
-
-    So do torch's operators over lists (`torch._foreach_add_`), for up to 30 tensors a launch here;
-    bytes are those of all. Kernels that treat elements alike are merged, and the classes in `also`
-    where operands are as short as to be padded into one matrix. On a CPU the loop is a loop.
-    Loops inside are part of the outermost. Its body must not yield requests.
-    """
-    recorder = _active[-1] if _active else None
-    if recorder is None or recorder.batch is not None:
-        yield from tensors
-        return
-    kinds = MERGING.union(also) if recorder.merging is None else recorder.merging
-    recorder.batch = batch = Batch(kinds)
-    try:
-        for tensor in tensors:
-            batch.next_tensor()
-            yield tensor
-    finally:
-        recorder.batch = None
-
-
-@contextmanager
-def merging(*kinds: KernelClass) -> Iterator[None]:
-    """Merge the launches of these classes alone, in place of those of `batched`; none: not one."""
-    if not _active or _active[-1].merging is not None:
-        yield
-        return
-    recorder = _active[-1]
-    recorder.merging = frozenset(kinds)
-    try:
-        yield
-    finally:
-        recorder.merging = None
+    """Iterate over a bucket's tensors: for methods that are written tensor by tensor."""
+    yield from tensors
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:

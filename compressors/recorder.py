@@ -6,7 +6,6 @@ kept apart, because it grows with the number of workers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -23,39 +22,6 @@ class TimedKernel:
 
     cost: KernelCost
     seconds: float
-
-
-TENSORS_A_LAUNCH = 30
-"""Of a kernel over lists of tensors: what fits its arguments, 30 for five lists, 110 for one
-(PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh, depth_to_max_tensors)."""
-MERGING: frozenset[KernelClass] = frozenset({"streaming", "reduction", "gather_scatter", "random"})
-"""Kernels that treat elements alike, wherever their tensor begins."""
-
-
-class Batch:
-    """A loop over tensors, in which the n-th run of a kernel for each of them is one launch."""
-
-    def __init__(self, kinds: frozenset[KernelClass]) -> None:
-        self._kinds = kinds
-        self._runs: Counter[tuple[KernelClass, str]] = Counter()
-        """Of this tensor."""
-        self._tensors: Counter[tuple[KernelClass, str, int]] = Counter()
-        """For which a kernel ran for the n-th time."""
-
-    def next_tensor(self) -> None:
-        """The loop goes on."""
-        self._runs.clear()
-
-    def counted(self, cost: KernelCost) -> KernelCost:
-        """The cost; its launch is merged with that of an earlier tensor where there is room."""
-        if cost.kind not in self._kinds:
-            return cost
-        name = cost.name.partition(":")[0]
-        self._runs[cost.kind, name] += 1
-        key = (cost.kind, name, self._runs[cost.kind, name])
-        first = self._tensors[key] % TENSORS_A_LAUNCH == 0
-        self._tensors[key] += 1
-        return cost if first else replace(cost, merged=cost.launches)
 
 
 class Recorder:
@@ -78,10 +44,6 @@ class Recorder:
         """The sum over all parts of one whole: more workers launch more, and move as much."""
         self.parts = 0
         self.paused = False
-        self.batch: Batch | None = None
-        """Of the loop over tensors that runs now."""
-        self.merging: frozenset[KernelClass] | None = None
-        """Classes whose launches are merged, where that is not left to the loop."""
         self._reading: list[KernelCost] | None = None
         self._stated = 0
 
@@ -91,8 +53,6 @@ class Recorder:
         That the host looks into a payload is not counted: it checks what a deployment leaves to
         the network, or reads a scale that an accelerator's kernel finds where it lies.
         """
-        if self.batch is not None and cost.launches:
-            cost = self.batch.counted(cost)
         if self._reading is None:
             self.fixed.append(cost)
         elif cost.kind != "host_sync":

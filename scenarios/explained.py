@@ -21,13 +21,13 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.run import traffic_profiles
-from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent
-from gcsim.simulator.devices.pricing import PriceList, launches_on
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
 from gcsim.simulator.training import Training
@@ -228,7 +228,6 @@ def _one_pass(costs: Costs, elements: int) -> Costs:
 
 
 def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tuple[Kernel, ...]:
-    processor = cluster.device.processor
     sums: dict[tuple[str, str, KernelClass], list[Fraction]] = defaultdict(
         lambda: [Fraction(0)] * 3
     )
@@ -240,7 +239,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
             priced = prices.priced_by(alone, payloads, servers).total
             for place, number in enumerate(
                 (
-                    Fraction(launched * launches_on(processor, cost)),
+                    Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
                     priced / PS_PER_SECOND,
                 )

@@ -3,6 +3,10 @@
 Every problem of a file is reported at once, with its line and column. A setting that changes
 nothing is a warning, through `logging`: on stderr where nobody asked for anything else. Nothing is
 run and torch is not imported: `gcsim check` and a run from the cache start at once.
+
+A method without a label is called by its kind and what tells it from its like (`_labelled`).
+`[none, {kind: powersgd, rank: 1}, {kind: powersgd, rank: 4}]` are "dense", "powersgd rank 1" and
+"powersgd rank 4".
 """
 
 from __future__ import annotations
@@ -10,30 +14,29 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.ineffective import idle
-from gcsim.scenarios.labels import labelled
 from gcsim.scenarios.links.csv_table import shown
+from gcsim.scenarios.links.rate_trace import read_traces
 from gcsim.scenarios.reading.checking import check
 from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.cluster import build_cluster
-from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile
-from gcsim.scenarios.sections.link import read_traces
+from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile, build_training
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
 from gcsim.scenarios.sections.train import build_plan
-from gcsim.scenarios.sections.training import build_training
 from gcsim.scenarios.sections.workload import (
     compute_of,
     gradients_of,
@@ -226,7 +229,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             parameters=checked.model_dump(),
         )
     first: dict[str, str] = {}
-    named = labelled(tuple(choices.values()))
+    named = _labelled(tuple(choices.values()))
     for key_path, choice in zip(choices, named, strict=True):
         if choice.label in first:
             place = document.place((*key_path, "label"))
@@ -245,3 +248,41 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     place = document.location_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
+
+
+_DENSE = "dense"
+"""Label of uncompressed training, kind `none`."""
+_LONGEST = 40
+"""Characters of a parameter's value."""
+
+
+def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ...]:
+    """Return the choices with a label in the place of an empty one.
+
+    Two of them have one label only where a scenario says so, or lists the same method twice.
+    """
+    unnamed = [choice for choice in choices if not choice.label]
+    return tuple(
+        choice if choice.label else replace(choice, label=_label(choice, unnamed))
+        for choice in choices
+    )
+
+
+def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
+    like = [other.parameters for other in others if other.kind == choice.kind]
+    kind = _DENSE if choice.kind == "none" else choice.kind
+    return " ".join((kind, *_differing(choice.parameters, like)))
+
+
+def _differing(own: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Name and value of each parameter that is not the same in all."""
+    for name, value in own.items():
+        if any(other.get(name) != value for other in like):
+            yield f"{name.replace('_', ' ')} {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

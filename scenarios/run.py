@@ -19,23 +19,21 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
+from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
-from gcsim.scenarios.running.carriage import as_carried
 from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.running.provenance import provenance
 from gcsim.scenarios.running.rows import make_rows
-from gcsim.scenarios.running.simulate import compute_times, simulate
+from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 
 

@@ -7,23 +7,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gcsim.fields import POSITIVE, Bytes, Count, Key, Limits
+from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.models.registry import ModelEntry
+from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
+
+MOST_WORKERS = 1024
+"""Workers whose gradients are compressed here; a cluster may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGradients:
     """Train the model here and take its gradients as they come."""
 
-    workers: Count = 2
+    workers: Annotated[int, Limits(least=1, most=MOST_WORKERS)] = 2
     """Virtual workers: each has its own mini-batches; all share the weights."""
     warmup_steps: Annotated[int, Limits(least=0)] = 20
     """Dense SGD steps before the first gradient is taken."""
-    iterations: Count = 4
+    iterations: Annotated[int, Limits(least=1, most=100_000)] = 4
     """Consecutive iterations whose gradients are taken."""
     learning_rate: Annotated[float, POSITIVE] = 0.01
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.9

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.timeline.trace_rules import checked
+from tests.analysis.trace_rules import checked
 from tests.command import Finished
 from tests.command import gcsim as in_this_process
 

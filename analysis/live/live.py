@@ -1,25 +1,42 @@
-"""Is what was predicted also measured, here and now? The live suite, from nothing to its report.
+"""The live suite, from nothing to its report.
 
-    calibrate this machine ─► predict everything ─► predictions.json ─► measure ─► judge
+calibrate this machine ─► predict everything ─► predictions.json ─► measure ─► judge
 
 Predictions are on the disk before the first rank is started that is judged, and are read back from
 there.
+
+Compressors run in stage 1 on the gradients of the training that is then measured.
+
+The costs of this machine's host are fitted on a few collectives that no bound judges. Each measured
+time T, beside what the network alone would take, tells how much work W the host had
+(`Host.together`, solved for W). Where nothing is copied afterwards, W is linear in the costs of a
+call, a message and a byte, so that non-negative least squares gives them. What is left of the
+others' times then gives the cost of a copied byte. Residuals count relative to T, as errors are
+judged.
+
+They are wider than those of measurements that were made in peace: other programs take the same
+cores, and a virtual machine's clock and cores are its host's.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from gcsim.analysis.live import calibrate
-from gcsim.analysis.live.host_fit import Observation, fit_host
+from gcsim.analysis.live.calibrate import Sample, busy_share, cores, machine, stolen
 from gcsim.analysis.live.launch import Times, run_tasks, times_of
-from gcsim.analysis.live.machine import busy_share, cores, stolen
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
 from gcsim.analysis.live.predict import (
@@ -31,15 +48,18 @@ from gcsim.analysis.live.predict import (
     record_of,
     write_predictions,
 )
-from gcsim.analysis.live.profiles import traffic_profiles
-from gcsim.analysis.live.report import factors, live_suite, points
 from gcsim.analysis.validation.judge import Report, judge
-from gcsim.analysis.validation.suite import Findings
+from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.files import temporary_folder, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 from gcsim.signals import stoppable
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import execute, traffic_of
 from gcsim.simulator.host import Host
+from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
 _PATIENCE = 6.0
@@ -68,9 +88,9 @@ def run_live(
         measured = _measure(chosen, predicted, watcher)
         after = stolen()
         _write_measurements(measured, folder / MEASUREMENTS)
-    findings = Findings(points=points(predicted, measured), factors=factors(host, samples))
+    findings = Findings(points=_points(predicted, measured), factors=_factors(host, samples))
     away = (after[0] - before[0]) / max(1, after[1] - before[1]) if before and after else None
-    suite = live_suite(chosen, findings, others, away)
+    suite = _live_suite(chosen, findings, others, away)
     return judge(suite, findings, time.perf_counter() - begun)
 
 
@@ -82,7 +102,7 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
     with temporary_folder("gcsim-live-") as temporary:
         trace = temporary / "trace"
         passes = calibrate.calibrate_passes(plan, trace, progress)
-        profiles = traffic_profiles(plan, trace, progress)
+        profiles = _traffic_profiles(plan, trace, progress)
     goodput = calibrate.calibrate_links(plan, progress)
     samples = calibrate.calibrate_messages(plan, progress)
     alone = Knowledge(link=None, host=None, device=own)
@@ -153,3 +173,237 @@ def _write_measurements(measured: Mapping[str, Times], path: Path) -> None:
         "measurements": {name: list(times.seconds) for name, times in measured.items()},
     }
     write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, TrafficProfile]:
+    """By label of the plan's methods; `trace` holds gradients of as many workers as ranks."""
+    import yaml
+
+    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.run import traffic_profiles as run_compressors
+    from gcsim.scenarios.running.keys import profile_keys
+
+    file = trace.parent / "live.yaml"
+    file.write_text(yaml.safe_dump(_scenario(plan, plan.training, trace)), encoding="utf-8")
+    scenario = load_scenario(file)
+    keys = profile_keys(scenario)
+    found = run_compressors(scenario, keys, use_cache=False, progress=progress)
+    return {task.label: profile for task, profile in zip(plan.training, found, strict=True)}
+
+
+def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[str, Any]:
+    """Its cluster is of no account: only what is sent is asked for."""
+    return {
+        "name": "live",
+        "model": "recorded",
+        "batch_size": plan.batch,
+        "gradients": {"source": "recorded", "trace": str(trace)},
+        "cluster": {
+            "nodes": plan.most_ranks,
+            "devices_per_node": 1,
+            "device": "cpu_2core",
+            "network": "1gbe",
+            "intra_node": "host_memory",
+        },
+        "compressors": [
+            {"kind": task.compressor, "label": task.label, **task.parameters} for task in tasks
+        ],
+        "seed": plan.seed,
+    }
+
+
+_DIGITS = 6
+_BYTES = 10**6
+"""A cost a million bytes is of the size of the others: the fit is better conditioned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A collective that was measured."""
+
+    record: CollectiveRecord
+    cluster: Cluster
+    """Without a host."""
+    seconds: float
+
+
+def fit_host(observations: Sequence[Observation], cores: int) -> Host:
+    """The host of all ranks, on one machine of so many cores."""
+    from scipy.optimize import nnls
+
+    free = Host(cores=cores, per_message=Fraction(0), ranks="all")
+    units = [
+        replace(free, per_call=Fraction(1)),
+        replace(free, per_message=Fraction(1)),
+        replace(free, per_byte=Fraction(1, _BYTES)),
+    ]
+    handled = [
+        (seen, traffic_of(seen.record, seen.cluster), _network(seen)) for seen in observations
+    ]
+    rows, works = [], []
+    for seen, traffic, alone in handled:
+        if not traffic.copied:
+            row = [unit.work(traffic).beside / PS_PER_SECOND for unit in units]
+            work = work_of(free, alone, picoseconds(seen.seconds)) / PS_PER_SECOND
+            rows.append(np.array(row) / seen.seconds)
+            works.append(work / seen.seconds)
+    costs, _ = nnls(np.array(rows), np.array(works))
+    call, message, byte = map(_digits, costs.tolist())
+    host = replace(free, per_call=call, per_message=message, per_byte=byte / _BYTES)
+    copies, rests = [], []
+    for seen, traffic, alone in handled:
+        if traffic.copied:
+            expected = host.together(alone, host.work(traffic).beside) / PS_PER_SECOND
+            unit = replace(free, per_copied_byte=Fraction(1, _BYTES))
+            copies.append(unit.work(traffic).after / PS_PER_SECOND / seen.seconds)
+            rests.append((seen.seconds - expected) / seen.seconds)
+    if copies:
+        copy, _ = nnls(np.array(copies)[:, None], np.array(rests))
+        host = replace(host, per_copied_byte=_digits(float(copy[0])) / _BYTES)
+    return host
+
+
+def _network(seen: Observation) -> Picoseconds:
+    """What the network alone would take."""
+    entry = np.zeros(seen.cluster.workers, dtype=np.int64)
+    return int(execute(seen.record, entry, seen.cluster).max())
+
+
+def _digits(value: float) -> Fraction:
+    return Fraction(f"{value:.{_DIGITS}g}")
+
+
+def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
+    """The largest W with `host.together(alone, W)` at most `total`; 0 where there is none."""
+    low, high = 0, max(total, 0)  # T(N, W) is at least W
+    while low < high:
+        middle = (low + high + 1) // 2
+        if host.together(alone, middle) <= total:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tuple[Point, ...]:
+    """Medians of what was measured, beside the predictions."""
+    source = f"measured here on {date.today().isoformat()}: {machine()}"
+    found = []
+    for one in predicted:
+        times = measured[one.name].seconds
+        kind = one.name.partition(" ")[0]
+        found.append(
+            Point(
+                name=one.name,
+                series=one.series,
+                unit="s",
+                measured=statistics.median(times),
+                predicted=one.seconds,
+                unfitted=one.unfitted,
+                source=f"{source}, median of {len(times)}",
+                workers=one.ranks,
+                setting=f"{one.ranks} ranks, {one.rate // 10**6} Mbit/s" if one.method else "",
+                method=DENSE if one.method == "dense" else one.method,
+                panel="" if one.nbytes is None else f"{kind}, {one.ranks} ranks",
+                curve="" if one.nbytes is None else f"{one.rate // 10**6} Mbit/s",
+                x=None if one.nbytes is None else one.nbytes / 1e6,
+            )
+        )
+    return tuple(found)
+
+
+def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
+    """What the host costs, fitted on these: Gloo copies in all-gathers alone, which give that cost
+    and no other."""
+    copying = sum(sample.task.kind == "all_gather" for sample in samples)
+    others = len(samples) - copying
+    costs: tuple[tuple[str, Fraction, float, str, int], ...] = (
+        ("processor time a message", host.per_message, 1e6, "us", others),
+        ("processor time a byte", host.per_byte, 1e9, "ns", others),
+        ("processor time a rank and collective", host.per_call, 1e6, "us", others),
+        ("processor time a copied byte", host.per_copied_byte, 1e9, "ns", copying),
+    )
+    return tuple(
+        Factor("all", name, float(value) * scale, unit, fitted_on, catalogue=0.0)
+        for name, value, scale, unit, fitted_on in costs
+    )
+
+
+def _live_suite(
+    plan: Plan, findings: Findings, others: float | None, stolen: float | None = None
+) -> Suite:
+    """The suite of these findings; `others`: see `machine.busy_share`; `stolen`: the share of
+    processor time that other virtual machines had meanwhile."""
+    present = Counter(point.series for point in findings.points)
+    calibration = sum(len(one.tasks) for one in plan.calibration)
+    busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
+    if stolen:
+        busy += f" Meanwhile other virtual machines had {stolen:.1%} of their time."
+    return Suite(
+        name="live",
+        title="Gloo and DDP in network namespaces, here and now",
+        about=(
+            f"Real ranks of torch.distributed (Gloo, CPU) on this machine ({machine()}), one in "
+            "each network namespace, joined by virtual NICs that are shaped in both directions "
+            "(tc tbf), and real DDP training with gcsim's compressors as communication hooks. All "
+            f"ranks share this machine's cores.{busy} Predictions were on the disk "
+            f"({PREDICTIONS}) before the first of these ranks was started."
+        ),
+        fitted_on=(
+            f"what the host costs: {calibration} collectives of other sizes at 4 Gbit/s; what "
+            "the links give: one message each way; kernels, passes and hooks: measured before, "
+            "without any exchange. None of it is judged"
+        ),
+        missing=_MISSING,
+        bounds=bounds(present),
+        find=lambda: findings,
+        figure_x="MB that each rank hands over",
+    )
+
+
+_MISSING = (
+    "Collectives below 1 MB, and all at 1 Gbit/s, wait for processors: which rank is woken when is "
+    "the kernel's choice, and times have several modes. The shaper lets a frame pass for free "
+    "after a pause (about a millisecond of data), and a pause of the whole machine that is longer "
+    "takes the time away from a link for good. What Python and DDP do around a compressor is "
+    "measured on as many ranks as there are cores, which exchange nothing; of more ranks each has "
+    "a fair share of the cores, where a real scheduler lets them wait for each other. "
+    "Gloo's all-gather of two ranks takes two or three halves of a block, as "
+    "they enter; three are predicted. Other programs on this machine are in nobody's model."
+)
+
+_LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (
+    (
+        "collectives of 1 MB and more, 50 and 100 Mbit/s",
+        ("all-reduce >= 1 MB, 50, 100 Mbit/s", "all-gather >= 1 MB, 50, 100 Mbit/s"),
+        0.10,
+        None,
+    ),
+    (
+        "collectives below 1 MB, 50 and 100 Mbit/s",
+        ("all-reduce < 1 MB, 50, 100 Mbit/s", "all-gather < 1 MB, 50, 100 Mbit/s"),
+        0.25,
+        None,
+    ),
+    ("training steps, 100 Mbit/s", ("training steps, 100 Mbit/s",), 0.20, 0.08),
+    ("training steps, 1 Gbit/s", ("training steps, 1 Gbit/s",), 0.25, 0.12),
+)
+_FEWEST = 4
+"""Points that a median is bounded over: fewer say nothing when one of them has two modes."""
+_DECISIONS = 0.8
+"""Share of decisions, of training."""
+
+
+def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
+    """Those over series that were measured, on so many points each."""
+    found = [
+        Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
+        for name, wanted, limit, target in _LIMITS
+    ]
+    found = [bound for bound in found if sum(series[name] for name in bound.series) >= _FEWEST]
+    trained = tuple(sorted(one for one in series if one.startswith("training")))
+    if trained:
+        found.append(
+            Bound("decisions of training", trained, statistic="decisions", limit=_DECISIONS)
+        )
+    return tuple(found)

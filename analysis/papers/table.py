@@ -1,9 +1,11 @@
-"""What did the paper print, and what came out? A table that fits 80 cells, and the verdicts."""
+"""A reproduced table as text of 80 cells with its verdicts, and the files of `gcsim reproduce`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich import box
 from rich.console import RenderableType
@@ -11,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.files import csv_text
 from gcsim.scenarios.papers.preset import Cell, Reproduction, Verdict
+from gcsim.scenarios.reading import document
 
 NOT = "-"
 _QUICK = "The reduced size: it shows that everything runs, and its verdicts say little."
@@ -87,3 +92,36 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
     table.add_row("", "")
     table.add_row(Text("in all", style="bold"), Text(summary(verdicts)))
     return table
+
+
+def _to_csv(found: Reproduction) -> str:
+    """The numbers: row, column, printed, what came out by seed with spaces between."""
+    columns = ("row", "column", "printed", "here")
+    cells = (
+        (cell.row, cell.column, cell.printed, " ".join(map(str, cell.here)))
+        for cell in found.outcome.cells
+    )
+    return csv_text(columns, (dict(zip(columns, cell, strict=True)) for cell in cells))
+
+
+def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
+    """See `write_all`; the scenarios are there to be run by themselves."""
+    texts: dict[str, Writer] = {
+        "reproduction.json": as_text(Reproduction.to_json),
+        "numbers.csv": as_text(_to_csv),
+    }
+    for number, scenario in enumerate(found.scenarios, 1):
+        texts[f"scenario_{number}.yaml"] = _scenario(scenario)
+    return write_all(found, folder, texts, _FIGURES)
+
+
+def _scenario(resolved: dict[str, Any]) -> Writer:
+    return as_text(lambda _: document.write(resolved))
+
+
+def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
+    """See `draw_all`."""
+    return draw_all(found, folder, _FIGURES, beside="reproduction.json")
+
+
+_FIGURES: dict[str, Writer] = {"figure.png": drawn("gcsim.analysis.papers.picture:figure")}

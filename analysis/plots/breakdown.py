@@ -27,8 +27,7 @@ from gcsim.analysis.plots.style import (
     new_figure,
     settings,
 )
-from gcsim.analysis.report.dispersion import averaged, spreads
-from gcsim.analysis.report.intervals import speedup_known, uncertain, within
+from gcsim.analysis.report.intervals import averaged, speedup_known, spreads, uncertain, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row

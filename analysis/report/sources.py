@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcsim.scenarios.result import Result
-from gcsim.scenarios.sections.link_text import carrier
+from gcsim.scenarios.sections.link import carrier
 
 _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""

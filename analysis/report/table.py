@@ -21,8 +21,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.dispersion import averaged, spreads
-from gcsim.analysis.report.intervals import uncertain
+from gcsim.analysis.report.intervals import averaged, spreads, uncertain
 from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gcsim.analysis.report.dispersion import averaged, number, range_of
-from gcsim.analysis.report.intervals import speedup_known, to_target_known, within
+from gcsim.analysis.report.intervals import (
+    averaged,
+    number,
+    range_of,
+    speedup_known,
+    to_target_known,
+    within,
+)
 from gcsim.analysis.report.numbers import significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.analysis.report.trust import DENSE

@@ -1,15 +1,26 @@
-"""What does `gcsim train` leave behind? Results first, then figures, as a run does."""
+"""Files of `gcsim train`: results, then figures and the report, and runs for TensorBoard.
+
+TensorBoard sees one run a method and seed, on the cluster's clock. Wall times are simulated seconds
+on the largest cluster, so that TensorBoard's horizontal axis "relative" compares methods as the
+target does, and "step" as iterations do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
-from gcsim.analysis.trained.page import training_page
+from gcsim.analysis.page.charts import training_sections
+from gcsim.analysis.page.page import Cell, Html, code, folded, notes, page, paragraphs, table
+from gcsim.analysis.trained.table import answer, columns_of, legend, ranked, title
 from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
-from gcsim.csv_text import csv_text
+from gcsim.errors import InputError
+from gcsim.files import csv_text
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.trained.result import TrainingResult
+from gcsim.scenarios.result import Curve
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 
 def to_csv(result: TrainingResult) -> str:
@@ -47,3 +58,84 @@ def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tu
     """See `draw_all`; the report names the command that made it."""
     report = as_text(lambda shown: training_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
+
+
+def training_page(result: TrainingResult, command: str) -> Html:
+    """The report as HTML; `command` is what made it."""
+    rows = ranked(result)
+    every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
+    kinds = {row.label: row.compressor for row in result.rows}
+    sections: list[tuple[str, Html]] = [
+        ("Answer", paragraphs(answer(result), "verdict")),
+        (title(result), _table(result, rows) + notes([legend(result)])),
+        *training_sections(kinds, result.curves, result.measure),
+        ("All sizes", folded(f"{len(every)} rows", _table(result, every, nodes=True))),
+        ("What was learned", notes([result.data])),
+        ("The command that made it", code(command)),
+        ("The scenario", folded("with every default", code(document.write(result.scenario)))),
+    ]
+    return page(str(result.scenario.get("name", "scenario")), f"time to {result.target}", sections)
+
+
+def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = False) -> Html:
+    columns = columns_of(result.measure, rows)
+    headings = ["method", *(["nodes"] if nodes else [])]
+    headings += [heading.replace("\n", " ") for heading, _ in columns]
+    return table(
+        headings,
+        (
+            [
+                Cell(row.label),
+                *([Cell(str(row.nodes), row.nodes)] if nodes else []),
+                *(Cell(text, _number(text)) for text in (shown(row) for _, shown in columns)),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _number(text: str) -> float:
+    """What a cell is sorted by: its number, of a range the lower end."""
+    try:
+        return float(text.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0])
+    except ValueError:
+        return -1.0
+
+
+def require_tensorboard(place: str) -> None:
+    """Raise `InputError` where the package is not installed; `place` is what asks for it."""
+    if find_spec("tensorboard") is None:
+        hint = "pip install 'gcsim[tensorboard]'"
+        raise InputError("needs tensorboard, which is not installed", place=place, hint=hint)
+
+
+def write_events(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
+    """A folder a curve in `folder`, with the scalars `held_out/accuracy` (a fraction),
+    `held_out/loss`, `sent/bytes_per_worker_and_step` and `update/nmse`; the folders. Events of the
+    same curves that an earlier call left are replaced."""
+    return tuple(_write(curve, folder / _name(curve)) for curve in result.curves)
+
+
+def _name(curve: Curve) -> str:
+    return f"{curve.label.replace('/', '_')}, seed {curve.seed}"
+
+
+def _write(curve: Curve, folder: Path) -> Path:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    points = list(zip(curve.steps, curve.seconds, strict=True))
+    series: dict[str, tuple[float | None, ...]] = {
+        "held_out/accuracy": curve.accuracy,
+        "held_out/loss": curve.loss,
+        "sent/bytes_per_worker_and_step": curve.wire_bytes_per_worker,
+        "update/nmse": curve.nmse,
+    }
+    with SummaryWriter(str(folder)) as writer:
+        for name, values in series.items():
+            # what is of the steps between two evaluations stands at the second
+            for (step, seconds), value in zip(points[-len(values) :], values, strict=True):
+                if value is not None:
+                    writer.add_scalar(name, value, step, walltime=seconds)
+    return folder

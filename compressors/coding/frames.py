@@ -13,7 +13,7 @@ that are not those of the layout are an `InputError`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,14 @@ def frames(
     return message, at
 
 
-@counted_as(lambda *_: ())  # `_seal` counts what is copied
+def _copying(copied: Tensor | None, message: object, at: object, *given: Any) -> list[KernelCost]:
+    """The copy of parts of bodies: those of `put`, or those that are `taken`."""
+    source = given[0] if copied is None else copied
+    n = source.nbytes
+    return [launch("streaming", "aten.cat", n, 2 * n)] if n else []
+
+
+@counted_as(_copying)
 @primitive
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
@@ -95,7 +102,7 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
         _copy(data, starts(lengths), array(message), at, lengths)
 
 
-@counted_as(lambda *_: ())  # who uses the bytes reads them where they are
+@counted_as(_copying)
 @primitive
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     """Undo `put`: `[sum of lengths / size]` of `dtype`."""
@@ -104,28 +111,11 @@ def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> T
     return out.to(message.device)
 
 
+@counted_as(lambda *_: ())  # a deployment leaves checksums to the network
+@primitive
 def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
     """The message, once the checksums of its frames are written."""
-    _seal(message, at, sizes)
-    return _joined(message)
-
-
-def _copies(_: object, message: Tensor, at: Column, sizes: Column) -> Iterator[list[KernelCost]]:
-    """Copies of each tensor: the parts of its body, then header and body into the message."""
-    for size in sizes.tolist():
-        both = [size, HEADER_BYTES + size] if size else [HEADER_BYTES]
-        yield [launch("streaming", "aten.cat", n, 2 * n) for n in both]
-
-
-@counted_as(_copies)
-@primitive
-def _seal(message: Tensor, at: Column, sizes: Column) -> None:
     _write_checksums(array(message), at, sizes)
-
-
-@counted_as(lambda _, m: [[launch("streaming", "aten.cat", m.numel(), 2 * m.numel())]])
-def _joined(message: Tensor) -> Tensor:
-    """The message, as the frames of all tensors are put together."""
     return message
 
 

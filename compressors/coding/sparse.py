@@ -24,9 +24,7 @@ from gcsim.compressors.coding.frame import (
     Frame,
     as_bytes,
     from_bytes,
-    of_bucket,
     pack_frame,
-    words_at,
 )
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.indices.coded import coded_positions
@@ -40,7 +38,6 @@ from gcsim.compressors.coding.indices.index_coding import (
     positions_in,
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.messages import decoder, split_body
 from gcsim.compressors.coding.selecting.selection import share_kept
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -140,18 +137,20 @@ def sparse_message(
 
 
 def _half_launches(
-    _: object, values: object, segments: Segments, k: Column, indices: object,
+    _: object, values: Tensor, segments: Segments, k: object, indices: object,
     memory: Tensor | None,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
-        ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
-        if memory is not None:
-            ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
-        costs = [launch("streaming", f"aten.{name}", many, each * many) for name, each in ways]
-        if memory is not None:
-            name = f"aten.index_copy_:{spread(n)}"
-            costs.append(launch("gather_scatter", name, n, 16 * many))
-        yield costs if many else []
+) -> Iterator[KernelCost]:  # fmt: skip
+    many = values.numel()
+    if not many:
+        return
+    ways = [("clamp", 8), ("_to_copy:float32_to_float16", 6)]
+    if memory is not None:
+        ways += [("_to_copy:float16_to_float32", 6), ("sub", 12)]
+    for name, each in ways:
+        yield launch("streaming", f"aten.{name}", many, each * many)
+    if memory is not None:
+        reach = spread(int(segments.length.max()))
+        yield launch("gather_scatter", f"aten.index_copy_:{reach}", memory.numel(), 16 * many)
 
 
 @counted_as(_half_launches)
@@ -184,25 +183,23 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def _scatter_launches(
-    _: object, out: object, segments: object, coded: object, sizes: Column, coders: Column,
+    _: object, out: object, segments: Segments, coded: object, sizes: Column, coders: Column,
     values: Tensor, k: Column, weight: float,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    half = values.dtype == torch.float16
-    for many, size, coder in zip(k.tolist(), sizes.tolist(), coders.tolist(), strict=True):
-        costs = []
-        if half and many:
-            name = "aten._to_copy:float16_to_float32"
-            costs.append(launch("streaming", name, many, 6 * many))
-        name, most, places = "sparse._add_checked", many, 8 * many
+) -> Iterator[KernelCost]:  # fmt: skip
+    total, reach = values.numel(), spread(int(segments.length.max(initial=0)))
+    if values.dtype == torch.float16 and total:
+        yield launch("streaming", "aten._to_copy:float16_to_float32", total, 6 * total)
+    for coder in np.unique(coders):
+        own = coders == coder
+        name, many, places = "sparse._add_checked", k[own], 8 * k[own]
         if coder == Coder.BITMAP:
-            name, most, places = "sparse._add_set", max(many, size), size
+            name, places = "sparse._add_set", sizes[own]
         elif coder == Coder.RAW:
             places = 4 * many
         else:
             decoding = f"index_coding.decode_indices:coder_{coder}"
-            costs.append(launch("streaming", decoding, max(many, size), size + places))
-        name = f"{name}:{spread(most)}"
-        yield [*costs, launch("gather_scatter", name, most, 12 * many, places)]
+            yield launch("streaming", decoding, many, sizes[own], places)
+        yield launch("gather_scatter", f"{name}:{reach}", many, 12 * many, places)
 
 
 @counted_as(_scatter_launches)
@@ -315,49 +312,6 @@ def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = 
     return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
 
 
-def _add_short_signed(
-    data: Any, found: Any, table: Any, out: Any, weight: float,
-    levels: tuple[float, float] | None = None,
-) -> bool:  # fmt: skip
-    """`add_signed` of all tensors."""
-    positive, negative = levels or (0.0, 0.0)
-    inside = LEVELS_INSIDE if levels is None else 0
-    return bool(
-        _add_found_signs(data, found, table, out, weight, float(positive), float(negative), inside)
-    )
-
-
-@of_bucket("add_signed", "messages.words")
-@decoder(Codec.SIGNED_INDEX, _add_short_signed)
-def add_signed(
-    frame: Frame, part: Tensor, weight: float, levels: tuple[float, float] | None = None
-) -> None:
-    """Add a frame of `pack_signed`; `levels`: (positive, negative), None when the frame has them.
-
-    Raises `InputError` when it is of the other kind.
-    """
-    inside = levels is None
-    if frame.flags != (LEVELS_INSIDE if inside else 0):
-        raise InputError(f"damaged payload: flags {frame.flags} of a frame of signed indices")
-    head, tail = split_body(frame, 8 if inside else 0, 4 * frame.nonzero)
-    positive, negative = levels or from_bytes(head, torch.float32, 2).tolist()
-    words = from_bytes(tail, torch.int32, frame.nonzero)
-    weighted = weight * positive, weight * negative
-    _demand_ascending(_add_signs(part[: words.numel()], words, weighted, part))
-
-
-@kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("sparse")
-def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out: Tensor) -> bool:
-    """`out` += the words' levels, the positive or the negative one; see `_add_checked`."""
-    bad = np.zeros(1, dtype=np.uint8)
-    data = array(words).view(np.uint32)
-    positive, negative = (np.float32(level) for level in levels)
-    with written_back(out) as target:
-        in_parallel(_add_signed, data.size, data, positive, negative, target, bad)
-    return not bad[0]
-
-
 def _demand_ascending(ascending: bool) -> None:
     if not ascending:
         raise InputError("damaged indices: positions do not ascend below the tensor's length")
@@ -395,42 +349,6 @@ def _scatter(
 
 
 @loop
-def _check_places(places: Any, n: int, bad: Any) -> None:
-    last = np.int64(-1)
-    for i in range(places.size):
-        at = np.int64(places[i])
-        bad[0] |= at <= last or at >= n
-        last = at
-
-
-@loop
-def _add_found_signs(
-    data: Any, found: Any, table: Any, out: Any, weight: float, positive: float, negative: float,
-    flags: int,
-) -> bool:  # fmt: skip
-    """The words of all frames, with these levels or with those inside; see `_add_found`."""
-    bad = np.zeros(1, dtype=np.uint8)
-    head = 8 if flags else 0
-    for t in range(found.shape[0]):
-        k, start, end = found[t, 2], found[t, 3], found[t, 4]
-        if found[t, 0] != flags or end - start != head + 4 * k:
-            return False
-        words = words_at(data, start + head, k)
-        _check_places(words & np.uint32(0x7FFFFFFF), table[t, 1], bad)
-    if bad[0]:
-        return False
-    for t in range(found.shape[0]):
-        k, start, first = found[t, 2], found[t, 3], table[t, 0]
-        if flags:
-            levels = words_at(data, start, 2).view(np.float32)
-            positive, negative = np.float64(levels[0]), np.float64(levels[1])
-        above, below = np.float32(weight * positive), np.float32(weight * negative)
-        part = out[first : first + table[t, 1]]
-        _add_signed(0, k, words_at(data, start + head, k), above, below, part, bad)
-    return True
-
-
-@loop
 def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
     """The number of bits that are set, or another one than there are values when one is stray."""
     found = 0
@@ -445,22 +363,6 @@ def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
             found += 1
             rest &= rest - 1  # without its lowest bit
     return found
-
-
-@loop
-def _add_signed(
-    start: int, stop: int, words: Any, positive: Any, negative: Any, out: Any, bad: Any
-) -> None:
-    low = np.uint32(0x7FFFFFFF)
-    last = np.int64(words[start - 1] & low) if start > 0 else np.int64(-1)
-    part = words[start:stop]
-    for i in range(part.size):
-        at = np.int64(part[i] & low)
-        if at <= last or at >= out.size:
-            bad[0] = 1
-            return
-        out[at] += negative if part[i] > low else positive
-        last = at
 
 
 @loop

@@ -36,9 +36,10 @@ def seal(message: Tensor, lengths: list[int]) -> None:
     message[_bytes_of(message, begins, HEADER_BYTES - 4, HEADER_BYTES)] = found
 
 
-@kernel_of(loops._seal)
-def _seal(message: Tensor, at: Column, sizes: Column) -> None:
+@kernel_of(loops.seal)
+def _sealed(message: Tensor, at: Column, sizes: Column) -> Tensor:
     seal(message, sizes.tolist())
+    return message
 
 
 @kernel_of(loops.put)

@@ -75,7 +75,7 @@ def by_part(found: Tensor, parts: Parts) -> Tensor:
     """The sum of whole numbers over the programs of each part: `[programs, …]` to `[parts, …]`."""
     if parts.count == 1:
         return found.sum(0, keepdim=True, dtype=torch.int64)
-    upto = torch.cat((torch.zeros_like(found[:1]), found)).cumsum(0)
+    upto = torch.cat((found.new_zeros((1, *found.shape[1:])), found)).cumsum(0)
     ends = there(parts.firsts, found.device)
     return upto[ends[1:]] - upto[ends[:-1]]
 

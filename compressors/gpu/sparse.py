@@ -74,14 +74,6 @@ def signed_words(
     return (indices | (minus.long() << 31)).int()  # the low 32 bits
 
 
-def _add_signs(touched: Tensor, words: Tensor, levels: tuple[float, float], out: Tensor) -> bool:
-    """See `sparse._add_signs`."""
-    positive, negative = (float(np.float32(level)) for level in levels)
-    signed = torch.where(words < 0, negative, positive)
-    places = words.long() & (INDEX_LIMIT - 1)
-    return add_at_parts(out, places, signed, [len(places)], [0], [out.numel()], weight=1.0)
-
-
 def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
 ) -> tuple[Tensor, Tensor]:

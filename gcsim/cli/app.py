@@ -90,7 +90,7 @@ class Dtype(StrEnum):
 
 def _version(asked: bool) -> None:
     if asked:
-        from gcsim import __version__
+        from gcsim.version import __version__
 
         print(f"gcsim {__version__}")
         raise typer.Exit
@@ -137,7 +137,7 @@ def run(
     Runs every compressor on gradients of the model and simulates the cluster at every size.
     """
     from gcsim.analysis.write import draw_figures, write_results
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import (
         emit_exactly,
@@ -223,7 +223,7 @@ def check(
     your own (my_module:Mine, parameters by --set) is run on small gradients and held to what it
     says of itself; exit code 2 where it fails.
     """
-    from gcsim.cli.check_compressor import names_a_compressor, report_on, text_of
+    from gcsim.cli.check import names_a_compressor, report_on, text_of
 
     if names_a_compressor(scenario):
         report = report_on(scenario, sets or ())
@@ -262,7 +262,7 @@ def list_(
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 
     if layers:
-        from gcsim.cli.fit import layers_text
+        from gcsim.cli.list import layers_text
 
         emit_exactly(layers_text(kind, name))
     elif as_json:
@@ -323,7 +323,7 @@ def record(
     quiet: QuietOption = False,
 ) -> None:
     """Train a model here and store its gradients."""
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
@@ -369,7 +369,7 @@ def fit(
 
     A scenario draws from them with gradients: {source: synthetic, fit: FILE}.
     """
-    from gcsim.cli.fit import fit_traces, fitted_lines
+    from gcsim.cli.list import fit_traces, fitted_lines
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note
 

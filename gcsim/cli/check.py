@@ -1,4 +1,4 @@
-"""What did gcsim understand of a scenario? Links, training, and what the transport chooses.
+"""Text of `gcsim check`: what gcsim understands of a scenario, and a report on a compressor.
 
 Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`).
 What is really sent is known when the compressors have run, and a run's report names what carried
@@ -7,7 +7,10 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
@@ -18,13 +21,17 @@ from rich.text import Text
 
 from gcsim import units
 from gcsim.analysis.report.numbers import bits, duration, plural, significant, size, times
+from gcsim.cli.outcome import users_code
+from gcsim.compressors.conformance import CHECKS, Report, examine
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.registry import compressor_class
+from gcsim.errors import InputError
 from gcsim.scenarios.links.csv_table import shown
-from gcsim.scenarios.reading.document import dotted
+from gcsim.scenarios.reading.document import Document, dotted
+from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
-from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
+from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.host import MANY, Host
@@ -33,7 +40,7 @@ from gcsim.simulator.push_pull import WAYS, way
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Noise, Overlap, Training
 from gcsim.traces.kineto.iterations import described
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 
 Line = tuple[str, str]
 """Label and text."""
@@ -356,3 +363,45 @@ def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
         span = plural(first, "node") if first == last else f"{first} to {last} nodes"
         parts.append(f"{title} on {span}")
     return "; ".join(parts)
+
+
+def names_a_compressor(text: str) -> bool:
+    """Whether an argument is `package.module:Class`, and no file of that name."""
+    module, colon, cls = text.partition(":")
+    named = all(part.isidentifier() for part in module.split("."))
+    return bool(colon) and named and cls.isidentifier() and not Path(text).exists()
+
+
+def report_on(name: str, sets: Sequence[str]) -> Report:
+    """What all checks find of a compressor with the parameters of `--set limit=0.5`.
+
+    Raises `InputError` where it cannot be imported, and for impossible parameters.
+    """
+    document = Document("--set", {})
+    if problems := apply(document, sets):
+        raise InputError(problems)
+    try:
+        with users_code():
+            return examine(name, document.data)
+    except InputError as error:
+        places = {key: f"--set {key}" for key in document.data}
+        raise InputError(
+            [replace(p, place=places.get(p.place, p.place)) for p in error.problems]
+        ) from error
+
+
+def text_of(report: Report) -> str:
+    """The report for people; where all is well, also what was looked at."""
+    lines = str(report).splitlines()
+    if not report.findings:
+        checked = "; ".join(check.replace("_", " ") for check in CHECKS)
+        lines += [f"  {checked}", *(f"note: {text}" for text in report.notes)]
+    width = shutil.get_terminal_size((100, 24)).columns
+    return "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(line: str, width: int) -> str:
+    indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("  ") else 2))
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,14 +1,15 @@
-"""What is there to choose from? Compressors, scenarios, models, tasks, traces, devices, links.
+"""Lists of compressors, scenarios, models, tasks, traces, devices and links.
 
 Each kind has two functions: all entries in short, and one entry in full. What a person reads is
-written from the same values that `--json` gives. Nothing here imports torch.
+written from the same values that `--json` gives. Nothing here imports torch, but `gcsim fit`, whose
+text stands last.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
@@ -18,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 from gcsim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from gcsim.scenarios.progress import Progress
     from gcsim.simulator.devices.device import Device
     from gcsim.simulator.network.links import Link, Range
+    from gcsim.traces.synthetic.fit_file import ModelFit
+
 
 Entry = dict[str, Any]
 
@@ -168,7 +172,7 @@ def _task(name: str, full: bool) -> Entry:
 
 def _trace(name: str, full: bool) -> Entry:
     from gcsim.traces.storage.manifest import read_manifest
-    from gcsim.traces.storage.shipped import shipped_traces
+    from gcsim.traces.storage.store import shipped_traces
 
     folder = shipped_traces()[name]
     held = read_manifest(folder)
@@ -285,7 +289,7 @@ def _measured_models(device: Device) -> list[str]:
 
 def _link(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import link, own_figures
-    from gcsim.scenarios.sections.link_text import calibration, plain_link
+    from gcsim.scenarios.sections.link import calibration, plain_link
     from gcsim.scenarios.sections.named_files import read_link
 
     found = read_link(name, Path.cwd())[0] if _names_a_file(name) else link(name)
@@ -335,8 +339,7 @@ def _floats(bounds: Range | None) -> list[float] | None:
 
 
 def _paper(name: str, full: bool) -> Entry:
-    from gcsim.scenarios.papers.preset import printed
-    from gcsim.scenarios.papers.registry import preset
+    from gcsim.scenarios.papers.preset import preset, printed
 
     found = preset(name)
     entry: Entry = {"name": name, "title": found.title, "source": found.source}
@@ -354,9 +357,120 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.scenarios: ("gcsim.scenarios.load:shipped_scenarios", _scenario),
     Kind.models: ("gcsim.traces.models.registry:MODELS", _model),
     Kind.tasks: ("gcsim.traces.tasks.registry:TASKS", _task),
-    Kind.traces: ("gcsim.traces.storage.shipped:shipped_traces", _trace),
+    Kind.traces: ("gcsim.traces.storage.store:shipped_traces", _trace),
     Kind.devices: ("gcsim.scenarios.catalog:devices", _device),
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
-    Kind.papers: ("gcsim.scenarios.papers.registry:PRESETS", _paper),
+    Kind.papers: ("gcsim.scenarios.papers.preset:PRESETS", _paper),
 }
 """Of each kind: what has the names, imported when it is asked for, and what describes one."""
+
+
+ABOUT_MODELS = ("One model with its paper: gcsim list models NAME.",)
+"""What stands below the tables."""
+
+HEADINGS = ("name", "parameters", "sample", "what it is")
+
+
+def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Title and rows (see `HEADINGS`): of models of images, of tokens, and tables of layers."""
+    kinds = {
+        "Images": [e for e in entries if e["build"] and e["input"] == "samples"],
+        "Sequences of tokens": [e for e in entries if e["build"] and e["input"] == "tokens"],
+        "Tables of layers: nothing to train, synthetic gradients only": [
+            e for e in entries if not e["build"]
+        ],
+    }
+    for title, members in kinds.items():
+        if members:
+            yield title, [_row(entry) for entry in members]
+
+
+def model_details(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Label and text of each thing that is known of a model."""
+    from gcsim.traces.tasks.registry import TASKS
+
+    count = entry["parameters"]
+    if count is not None:
+        yield "parameters", f"{count:,}; gradients of {4 * count / 1e6:,.4g} MB in float32"
+    yield "sample", _sample(entry, " x ")
+    yield (
+        "output",
+        f"{entry['classes']:,} "
+        + ("classes" if entry["input"] == "samples" else "kinds of tokens"),
+    )
+    if entry["auxiliary_weight"]:
+        yield (
+            "loss",
+            "that of the last classifier and "
+            f"{entry['auxiliary_weight']:g} times that of each one inside the network",
+        )
+    if entry["build"]:
+        task = TASKS.get(entry["task"])
+        yield "task", entry["task"] + (f": {task.title}" if task else "")
+        yield "built by", entry["build"]
+    else:
+        forward = sum(layer["forward_flops"] for layer in entry["layers"])
+        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs a sample"
+    if entry["paper"]:
+        yield "paper", entry["paper"]
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    count = entry["parameters"]
+    size = "" if count is None else f"{count:,}"
+    return entry["name"], f"{size:>11}", _sample(entry, "x"), entry["title"]
+
+
+def _sample(entry: Entry, times: str) -> str:
+    if entry["input"] == "tokens":
+        return f"{entry['input_shape'][0]} tokens"
+    return times.join(map(str, entry["input_shape"]))
+
+
+def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[ModelFit, ...]:
+    """Fit the traces and write one file for all. Raises `InputError`; nothing is left then."""
+    from gcsim.traces.storage.store import Trace
+    from gcsim.traces.synthetic.fit_file import write_fits
+    from gcsim.traces.synthetic.fitting import fit_trace
+
+    traces = [Trace.open(folder) for folder in folders]
+    names = [trace.facts.name for trace in traces]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"two traces are of {twice[0]!r}: a file holds one fit of a model"
+        raise InputError(message, place="TRACE", hint="fit them to two files")
+    with progress.task("fit", sum(len(trace.parameters) for trace in traces)) as task:
+        fits = tuple(fit_trace(trace, lambda name: task.advance(note=name)) for trace in traces)
+    write_fits(output, fits)
+    return fits
+
+
+def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
+    """What was found, in a line a model."""
+    from gcsim.analysis.report.numbers import plural
+
+    lines = [f"Written to {output}"]
+    for fit in fits:
+        elements = sum(tensor.numel for tensor in fit.tensors)
+        common = sum(t.common * t.numel * t.rms**2 for t in fit.tensors)
+        energy = sum(t.numel * t.rms**2 for t in fit.tensors) or 1.0
+        lines.append(
+            f"  {fit.model}: {plural(len(fit.tensors), 'tensor')}, {elements:,} elements, from "
+            f"{plural(fit.iterations, 'iteration')} of {plural(fit.workers, 'worker')}; "
+            f"{common / energy:.0%} of the gradients' energy is common to all workers, lengths "
+            f"scatter by {fit.scatter:.2f} (standard deviation of the logarithm)"
+        )
+    return lines
+
+
+def layers_text(kind: Kind, name: str | None) -> str:
+    """The CSV of a model's layers. Raises `InputError` for anything but a model."""
+    if kind is not Kind.models or name is None:
+        message = "--layers belongs to one model"
+        hint = "write gcsim list models NAME --layers"
+        raise InputError(message, place="--layers", hint=hint)
+    from gcsim.traces.models.registry import shipped_model
+    from gcsim.traces.models.table import table_text
+
+    details(kind, name)  # says which models there are
+    return table_text(shipped_model(name))

@@ -1,9 +1,14 @@
-"""Which arguments and options do several commands share?"""
+"""Arguments and options that several commands share.
+
+A folder for results is tried before hours of work, not after them.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -49,3 +54,19 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except InputError as error:
         raise InputError([replace(one, place=option) for one in error.problems]) from error
+
+
+def check_writable(folder: Path, option: str = "-o") -> None:
+    """Raise `InputError` when no files can be created in `folder`, which `option` names; create
+    nothing."""
+    folder.absolute()  # raises where the working folder is gone
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        message = f"{existing} is a file, not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        message = f"no permission to write in {existing}"
+    else:
+        return
+    raise InputError(message, place=str(folder), hint=f"choose another folder with {option}")

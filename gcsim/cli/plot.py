@@ -45,10 +45,10 @@ def plot(
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import draw_again, draw_sweep
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.terminal import note
     from gcsim.scenarios.stored import read_results
-    from gcsim.scenarios.sweeps.stored import is_sweep, read_sweep
+    from gcsim.scenarios.sweeps.store import is_sweep, read_sweep
 
     folder = output or (run if run.is_dir() else run.parent)
     failed = 0

@@ -36,19 +36,18 @@ def reproduce(
     Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0
     whatever the verdicts are. What was trained is kept, and the same command goes on after a stop.
     """
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note
+    from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
-    from gcsim.scenarios.papers.registry import preset
 
     chosen = preset(name)
     folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
     check_writable(folder)
     with kept_on_interrupt(), watching(quiet) as progress:
         found = run(chosen, quick=small, jobs=jobs, progress=progress)
-    from gcsim.analysis.papers.table import parts
-    from gcsim.analysis.papers.write import draw_reproduction, write_reproduction
+    from gcsim.analysis.papers.table import draw_reproduction, parts, write_reproduction
 
     paths = write_reproduction(found, folder)
     if as_json:

@@ -53,7 +53,7 @@ def sweep(
     One `gcsim run` each. The same command goes on after a stop.
     """
     from gcsim.analysis.report.sweep import parts
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS

@@ -20,8 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.cli.links import ABOUT_LINKS, link_details, link_tables
-from gcsim.cli.list import Entry, Kind
-from gcsim.cli.models import ABOUT_MODELS, HEADINGS, model_details, model_tables
+from gcsim.cli.list import ABOUT_MODELS, HEADINGS, Entry, Kind, model_details, model_tables
 from gcsim.errors import printable
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def note(*lines: str) -> None:
 
 def show_answer(result: Result, *, full: bool) -> None:
     """The table, then the sentences."""
-    from gcsim.analysis.report.summary import parts
+    from gcsim.analysis.report.answer import parts
 
     emit(*parts(result, width(), full=full))
 

@@ -52,8 +52,8 @@ def train(
     costs seconds, and the same command goes on after a stop. Trajectories of the shipped scenarios
     come with gcsim.
     """
-    from gcsim.analysis.trained.events import require_tensorboard, write_events
-    from gcsim.cli.folder import check_writable
+    from gcsim.analysis.trained.write import require_tensorboard, write_events
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario

@@ -1,8 +1,12 @@
-"""What is asked? A few words, a recorded trace or a scenario, as one scenario that can be changed.
+"""The scenario that advice is asked for, from a few words, a recorded trace or a file.
 
 A word stands for a setting of a scenario file and is checked as that; a mistake is told by what the
 user calls it. What nobody says is what most have: DDP's overlap, NCCL between GPUs and Gloo between
 CPUs, the bus of the board, a batch of 32.
+
+Without a file the methods are those that are deployed, or that frameworks and well-known papers
+offer, one setting each: the method's own default, or what its paper and `docs/compressors.md` use
+most.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from typing import Any
 from gcsim import units
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.methods import METHODS
 from gcsim.scenarios.advice.profiles import setting
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
@@ -27,7 +30,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
-from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.storage.store import shipped_traces
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
@@ -223,3 +226,23 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
     known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}
+
+
+METHODS: tuple[Mapping[str, object], ...] = (
+    {"kind": "none", "label": "dense"},
+    {"kind": "fp16", "label": "half precision"},
+    {"kind": "powersgd", "label": "PowerSGD rank 4"},
+    {"kind": "powersgd", "label": "PowerSGD rank 2", "rank": 2},
+    {"kind": "topk", "label": "Top-k 1 %", "ratio": 0.01},
+    {"kind": "dgc", "label": "DGC 1 %", "ratio": 0.01},
+    {"kind": "qsgd", "label": "QSGD 4 bit", "steps": 7},
+    {"kind": "terngrad", "label": "TernGrad"},
+    {"kind": "thc", "label": "THC"},
+    {"kind": "ef_signsgd", "label": "EF-signSGD"},
+    {"kind": "onebit_adam", "label": "1-bit Adam"},
+    {"kind": "gradient_sampling", "label": "gradient sampling"},
+    {"kind": "cser", "label": "CSER 1/96"},
+)
+
+LOCAL: Mapping[str, object] = {"kind": "torch_post_local_sgd", "label": "post-local SGD, 4 steps"}
+"""Fewer exchanges in the place of smaller ones: no compressor, a change of the training."""

@@ -18,16 +18,14 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import scenario_from
-from gcsim.scenarios.advice.methods import LOCAL, METHODS
+from gcsim.scenarios.advice.asked import LOCAL, METHODS, scenario_from
 from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.trained.make_shipped import made_here, with_defaults
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 

@@ -1,8 +1,19 @@
-"""Which devices and links are known? The catalogue's YAML as the simulator's own values.
+"""Devices and links of the catalogue, from YAML to the simulator's own values.
 
 A device or a link is one entry of `catalog/devices*.yaml` or `catalog/links.yaml`; a new entry
 needs no code. An entry may say `like: NAME` and give only what differs. Every number has a
 source, and says whether it was measured on that device (`estimate: false`) or not.
+
+The wire is one, the software is not: Gloo has one TCP connection between two ranks, NCCL several;
+what a message waits for in the software of both ends is another time for each. So an entry of
+`catalog/links.yaml` has figures for all transports, and under `transports` those of single ones:
+
+    25gbe:
+      latency: 50 us
+      transports:
+        gloo: {latency: 110 us, latency_range: [50 us, 220 us], source: ...}
+
+A figure that stands there comes with its own range, or with none.
 """
 
 from __future__ import annotations
@@ -10,6 +21,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_args
@@ -22,13 +34,13 @@ from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_de
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
 from gcsim.scenarios.links.rate_trace import with_traces
-from gcsim.scenarios.links.transports import REACHED, reached
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_shipped
-from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.reading.types import Duration, Share
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.links import RANGED, Link
 
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
@@ -48,7 +60,7 @@ _Text = Annotated[str, Field(min_length=1)]
 class _LinkEntry(LinkFields):
     estimate: bool
     source: _Text
-    transports: dict[TransportName, Annotated[Spelled, REACHED]] | None = None
+    transports: dict[TransportName, Annotated[Spelled, _REACHED]] | None = None
 
 
 class _LinkTable(Section):
@@ -68,7 +80,7 @@ def devices() -> Mapping[str, Device]:
 def links(transport: TransportName | None = None) -> Mapping[str, Link]:
     """The shipped links by name, in the order of the file.
 
-    With a transport: as it finds them, where the catalogue knows that (`links/transports.py`).
+    With a transport: as it finds them, where the catalogue knows that (`catalog/__init__.py`).
     """
     return MappingProxyType(_as_found(_shipped_links(), transport))
 
@@ -167,7 +179,7 @@ def _as_found(table: _LinkTable, transport: TransportName | None) -> dict[str, L
         shipped = entry.link(name=name, source=entry.source, estimate=entry.estimate)
         own = (entry.transports or {}).get(transport) if transport else None
         found[name] = (
-            shipped if own is None or transport is None else reached(own, shipped, transport)
+            shipped if own is None or transport is None else _reached(own, shipped, transport)
         )
     return found
 
@@ -227,3 +239,29 @@ def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
         hint = f"there are {', '.join(variants)}" if variants else did_you_mean(own, known)
         raise InputError(f"unknown {kind} {name!r}", hint=hint)
     return known[own]
+
+
+_RANGES = {f"{figure}_range" for figure in RANGED}
+_NO_FIGURES: dict[str, Any] = {
+    field.name: None for field in fields(Link) if field.name not in {*RANGED, *_RANGES}
+}
+_REACHED = As(
+    Link,
+    title="ReachedSection",
+    **_NO_FIGURES
+    | {
+        "latency": (Duration | None, None),
+        "efficiency": (Share | None, None),
+        "overhead": (Duration | None, None),
+        "source": (Annotated[str, Field(min_length=1)], ...),
+    },
+)
+
+
+def _reached(section: Spelled, link: Link, transport: TransportName) -> Link:
+    """The link as this transport finds it."""
+    figures = {
+        name: getattr(section, name) for name in RANGED if getattr(section, name) is not None
+    }
+    source = f"{transport}: {section.source} Others: {link.source}"
+    return section.value(Link, link.exactly(**figures, source=source))

@@ -1,18 +1,22 @@
-"""What may an entry of a device say, and which simulator's value does it make?
+"""Entries of devices: the value that each makes, and the file that a measured one is written to.
 
 The keys of `devices*.yaml` are the fields of `Device`. A device is put together from its entry
 (kernels, and what it states of training itself) and from the tables of `catalog/rates.py`, in which
 it stands under its `board`.
+
+A measured device is written in the same form, as a table `devices` with one entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
+from gcsim.files import write_text
 from gcsim.scenarios.catalog.rates import (
     Board,
     boards,
@@ -22,7 +26,7 @@ from gcsim.scenarios.catalog.rates import (
 )
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.types import in_catalogue
-from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.simulator.devices.device import Device, TrainingRate
 from gcsim.simulator.devices.ranges import TimeRange, Times
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
@@ -137,3 +141,34 @@ def _board(entry: Spelled) -> Board | None:
         estimate=product.estimate or copy.estimate,
         source="rates of matmul and streaming kernels of this device",
     )
+
+
+def write_device(device: Device, path: Path, head: str) -> None:
+    """Write `device` to `path`; `head` goes in front of it as comments.
+
+    Raises `InputError` when the file cannot be written; an earlier file is then as it was.
+    """
+    write_text(path, device_yaml(device, head))
+
+
+def device_yaml(device: Device, head: str) -> str:
+    """The file's text."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Lists on one line, mappings as blocks."""
+
+    Dumper.add_representer(
+        list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, True)
+    )
+    entry = text_of(device)
+    entry = {"title": entry["title"], "source": entry["source"], **entry}
+    text = yaml.dump(
+        {"devices": {device.name: entry}},
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+    )
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
+    return f"{comments}\n{text}"

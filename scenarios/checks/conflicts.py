@@ -14,7 +14,7 @@ from typing import get_args
 from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
-from gcsim.scenarios.sections.topology import links_of, random_settings
+from gcsim.scenarios.sections.cluster import links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
 

@@ -1,25 +1,30 @@
-"""Which settings of a scenario change nothing beside the others, or not what they seem to?
+"""Settings of a scenario that change nothing beside the others, or not as they seem to.
 
 None of them is wrong, so each is a warning that names the setting: a knob that is turned and
 does nothing is worse than an error, and so are random settings that are drawn too few times.
+Settings of processors stand last: those that carry messages, add, or compute beside the devices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import Problem
 from gcsim.scenarios.catalog import loops
-from gcsim.scenarios.checks.ineffective_processors import idle_processors, said
 from gcsim.scenarios.reading.document import Document, Keys, dotted
-from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets
+from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
 from gcsim.scenarios.sections.file import ScenarioFile
-from gcsim.scenarios.sections.topology import matters, random_settings, slows, timed_settings
+from gcsim.scenarios.sections.recorded import warn_once
+from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.host import DTYPES, MANY, PRICES, Host
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
+from gcsim.traces.profile import TrafficProfile
 
 FEWEST = 10
 """Iterations that are drawn, and events in all of them, below which a mean is mostly luck."""
@@ -46,7 +51,7 @@ def idle(
             *_servers(document, cluster.collectives, compressors),
             *_topology(document, cluster),
             *_bus(document, cluster, training),
-            *idle_processors(document, cluster, training),
+            *_idle_processors(document, cluster, training),
             *_buckets(document, file),
             *_streams(document, training),
             *_two_at_a_time(document, cluster, training),
@@ -64,7 +69,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
     stated = (*_COLLECTIVES, "transport") in document.values
     if stated and named and chosen.transport in {"nccl", "mpich"}:
         why = ": all_reduce and all_gather name their algorithms"
-        yield said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
+        yield _said(document, (*_COLLECTIVES, "transport"), why, "leave them out, or write auto",
                     value=chosen.transport)  # fmt: skip
     cut = (
         chosen.all_gather in {"pipelined_ring", "pipelined_ring_sync"}
@@ -78,7 +83,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
             f"all_gather {chosen.all_gather!r}"
         )
         hint = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
-        yield said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
+        yield _said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
 
 
 def _servers(
@@ -92,14 +97,14 @@ def _servers(
             "gcsim list compressors names those that do",
         )
         if chosen.push_pull != "auto":
-            yield said(document, (*_COLLECTIVES, "push_pull"), why, hint, value=chosen.push_pull)
+            yield _said(document, (*_COLLECTIVES, "push_pull"), why, hint, value=chosen.push_pull)
         if chosen.names_servers and "parameter_server" not in served:
             hint += ", or let all_reduce or all_gather be parameter_server"
-            yield said(document, (*_COLLECTIVES, "servers"), why, hint)
+            yield _said(document, (*_COLLECTIVES, "servers"), why, hint)
     if chosen.server_network is not None and chosen.server_hosts != "dedicated":
         why = ": the servers live on the nodes and use their NICs"
         hint = "write servers: dedicated"
-        yield said(document, (*_COLLECTIVES, "server_network"), why, hint)
+        yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
 
 def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -107,14 +112,14 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if racks is not None and racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
-        yield said(document, ("cluster", "racks", "nodes"), why, hint)
+        yield _said(document, ("cluster", "racks", "nodes"), why, hint)
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which shares its bus with nobody"
-        yield said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
+        yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
     for node, nic in cluster.nics.items():
         if nic == cluster.network:
             why = f": it is {nic.name}, as cluster.network"
-            yield said(document, ("cluster", "nics", str(node)), why, "leave it out")
+            yield _said(document, ("cluster", "nics", str(node)), why, "leave it out")
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -125,35 +130,35 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     why, hint = ": a node has one device", "set cluster.devices_per_node, or leave it out"
     if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
         why_bus = f"{why}, and nothing is copied through its host"
-        yield said(document, ("cluster", "intra_node"), why_bus, hint)
+        yield _said(document, ("cluster", "intra_node"), why_bus, hint)
     if alone and training.shared_node.slowdown not in {
         0,
         loops.shared_node(chosen.transport).slowdown,
     }:
-        yield said(document, ("training", "shared_node", "slowdown"), why, hint)
+        yield _said(document, ("training", "shared_node", "slowdown"), why, hint)
     if training.interference.bus not in {0, usual.bus}:
         key_path = ("training", "interference", "bus")
         if alone and not chosen.stages:
-            yield said(document, key_path, f"{why}, whose collectives pass no bus", hint)
+            yield _said(document, key_path, f"{why}, whose collectives pass no bus", hint)
         elif training.concurrent_collectives == 2:
             why, hint = ": two collectives at a time are simulated at the bus's own rate", "write 1"
-            yield said(document, ("training", "interference", "bus"), why, hint)
+            yield _said(document, ("training", "interference", "bus"), why, hint)
     network = document.data["cluster"].get("network")
     if cluster.nodes == 1 and isinstance(network, dict) and chosen.server_hosts == "nodes":
         why = ": one node sends nothing over it"
-        yield said(document, ("cluster", "network"), why, "name any link, or set cluster.nodes")
+        yield _said(document, ("cluster", "network"), why, "name any link, or set cluster.nodes")
 
 
 def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
     if file.training.overlap == "by_tensor" and file.ddp.value(DdpBuckets) != DdpBuckets():
         why = ": training.overlap is by_tensor, so that every tensor is a bucket"
-        yield said(document, ("ddp",), why, "leave one of the two out")
+        yield _said(document, ("ddp",), why, "leave one of the two out")
 
 
 def _streams(document: Document, training: Training) -> Iterator[Problem]:
     if training.side_slowdown != 1 and training.encode_on != "side":
         why = ": encoding runs on the compute stream"
-        yield said(document, ("training", "side_slowdown"), why, "write encode_on: side")
+        yield _said(document, ("training", "side_slowdown"), why, "write encode_on: side")
 
 
 def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -168,10 +173,10 @@ def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> 
     if not algorithms & _OVERLAPPING:
         why = f": no algorithm here is a ring, and {chosen.transport} runs all others one by one"
         hint = "write 1, or let all_reduce or all_gather be ring or gloo_ring"
-        yield said(document, key_path, why, hint, value=2)
+        yield _said(document, key_path, why, hint, value=2)
     elif cluster.workers == 2 and "ring" not in algorithms:
         why = ": Gloo's rings of two ranks run one by one here"
-        yield said(document, key_path, why, "write 1, or set cluster.nodes", value=2)
+        yield _said(document, key_path, why, "write 1, or set cluster.nodes", value=2)
 
 
 def _one_bucket(
@@ -189,14 +194,14 @@ def _one_bucket(
     why = f": the gradient ({4 * count:,} bytes) is one bucket, which has no other beside it"
     hint = "set ddp.bucket below that, or leave it out"
     if training.overlap == "none":
-        yield said(document, ("training", "overlap"), why, hint, value="none")
+        yield _said(document, ("training", "overlap"), why, hint, value="none")
     if training.concurrent_collectives == 2:
-        yield said(document, ("training", "concurrent_collectives"), why, hint, value=2)
+        yield _said(document, ("training", "concurrent_collectives"), why, hint, value=2)
     if training.encode_on != "compute" and training.side_slowdown == 1:
-        yield said(document, ("training", "encode_on"), why, hint, value=training.encode_on)
+        yield _said(document, ("training", "encode_on"), why, hint, value=training.encode_on)
     usual = loops.interference(cluster.collectives.transport)
     if training.interference.computation not in {0, usual.computation}:
-        yield said(document, ("training", "interference", "computation"), why, hint)
+        yield _said(document, ("training", "interference", "computation"), why, hint)
 
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -205,20 +210,20 @@ def _randomness(document: Document, cluster: Cluster, training: Training) -> Ite
     if stated and not matters(noise) and not {"skew", "skew_range"} & {*stated}:
         why = ": variation is 0 and no worker is ever slow"
         hint = "set variation, or slow_probability and slow_factor"
-        yield said(document, key_path, why, hint)
+        yield _said(document, key_path, why, hint)
     elif noise is not None and not slows(noise):
         if noise.slow_probability > 0:
             why, hint = ": slow_factor is 1", "set slow_factor"
-            yield said(document, (*key_path, "slow_probability"), why, hint)
+            yield _said(document, (*key_path, "slow_probability"), why, hint)
         if noise.slow_factor != 1:
             why, hint = ": slow_probability is 0", "set slow_probability"
-            yield said(document, (*key_path, "slow_factor"), why, hint)
+            yield _said(document, (*key_path, "slow_factor"), why, hint)
     default = Training().iterations
     differ = random_settings(cluster, training) or timed_settings(cluster)
     if training.iterations != default and not differ:
         why = ": nothing is random or changes with time, so one iteration tells all"
         hint = "set training.noise, or a link with jitter, sampled loss or a trace"
-        yield said(document, ("training", "iterations"), why, hint)
+        yield _said(document, ("training", "iterations"), why, hint)
 
 
 def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -268,4 +273,127 @@ def _precision(document: Document, file: ScenarioFile, training: Training) -> It
     if file.compute is not None and training.precision != "fp32":
         why = ": the times under `compute` are taken as they are"
         hint = "leave one of the two out"
-        yield said(document, ("training", "precision"), why, hint, value=training.precision)
+        yield _said(document, ("training", "precision"), why, hint, value=training.precision)
+
+
+def _idle_processors(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """Of `cluster.host`, `cluster.sums`, `library` and `training.on_host`, to warn of."""
+    stated = document.data["cluster"]
+    if stated.get("host") not in (None, NONE):
+        yield from _host(document, cluster, training)
+    if stated.get("sums") not in (None, NONE):
+        yield from _sums(document, cluster)
+    yield from _library(document, cluster.collectives)
+    yield from _on_host(document, cluster, training)
+
+
+def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
+    """Warn of rates that the scenario changes for types that no method adds, which only the
+    methods' traffic tells."""
+    added = {
+        record.dtype if record.dtype in DTYPES else "float32"
+        for profile in profiles
+        for phase in profile.phases
+        for step in phase.steps
+        for exchange in step.exchanges
+        for record in exchange.collectives
+        if record.kind == "all_reduce"
+    }
+    usual, _ = defaults(scenario.cluster.collectives)
+    for dtype in DTYPES:
+        if dtype not in added and getattr(scenario.cluster.sums, dtype) not in {
+            None,
+            getattr(usual, dtype),
+        }:
+            text = f"cluster.sums.{dtype} has no effect: no method here adds {dtype}; leave it out"
+            warn_once(Path(scenario.name), text)
+
+
+def _said(
+    document: Document, key_path: Keys, why: str, hint: str, *, value: object = None
+) -> Problem:
+    """The warning that a setting has no effect."""
+    shown = "" if value is None else f" = {value!r}"
+    return document.problem(key_path, f"{shown} has no effect{why}", hint)
+
+
+def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    host, key_path = cluster.host, ("cluster", "host")
+    stated = document.data["cluster"]["host"]
+    if host is None:
+        return
+    if cluster.workers == 1:
+        yield _said(document, key_path, ": one worker alone sends nothing", "set cluster.nodes")
+    elif not any(getattr(host, price) for price in PRICES):
+        why, hint = ": nothing costs any time", "set per_message, per_byte, per_call or dispatch"
+        yield _said(document, key_path, why, hint)
+    chosen = cluster.collectives
+    gathers = chosen.transport if chosen.all_gather == "auto" else chosen.all_gather
+    if (
+        "per_copied_byte" in stated
+        and host.per_copied_byte
+        and gathers not in {"gloo", "gloo_ring"}
+    ):
+        why = ": only Gloo's all-gather copies what it gathered"
+        hint = "leave it out, or let all_gather be gloo_ring"
+        yield _said(document, (*key_path, "per_copied_byte"), why, hint)
+    reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
+    if (
+        "per_received_byte" in stated
+        and host.per_received_byte
+        and reduces not in {"gloo", "gloo_ring"}
+    ):
+        why = ": only the segments of Gloo's ring all-reduce wait for it"
+        hint = "leave it out, or let all_reduce be gloo_ring"
+        yield _said(document, (*key_path, "per_received_byte"), why, hint)
+    if host.in_flight != Host().in_flight and not host.interleaved:
+        why = ": no message costs any processor time"
+        hint = "set per_message, per_byte or per_call, or leave it out"
+        yield _said(document, (*key_path, "in_flight"), why, hint, value=host.in_flight)
+    if host.ranks == "all" and host.cores == MANY and cluster.nodes > 1:
+        why = ": each process has a core of its own"
+        yield _said(document, (*key_path, "ranks"), why, "set cores, or leave it out", value="all")
+    if host.ranks == "all" and cluster.nodes == 1:
+        why = ": there is one machine anyway"
+        yield _said(document, (*key_path, "ranks"), why, "leave it out", value="all")
+    if host.interleaved and training.concurrent_collectives == 2:
+        why = ": collectives whose processors count (cluster.host) run one at a time"
+        hint = "write 1, or leave cluster.host out"
+        yield _said(document, ("training", "concurrent_collectives"), why, hint, value=2)
+
+
+def _library(document: Document, chosen: Collectives) -> Iterator[Problem]:
+    if f"{chosen.transport}_{chosen.library}" not in transports():
+        newest = Collectives().library
+        if chosen.library != newest:
+            key_path = ("cluster", "collectives", "library")
+            why = f": nothing is known of {chosen.transport} that differs between generations"
+            yield _said(document, key_path, why, "leave it out", value=chosen.library)
+
+
+def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    chosen, key_path = cluster.collectives, ("cluster", "sums")
+    reduces: str = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
+    if cluster.workers == 1:
+        why = ": one worker alone receives nothing"
+        yield _said(document, key_path, why, "set cluster.nodes")
+    elif reduces.startswith("nccl") and not servers_add(chosen):
+        why = ": the bandwidths of NCCL's tuner include it"
+        hint = "leave it out, or let all_reduce be another algorithm"
+        yield _said(document, key_path, why, hint)
+
+
+def _on_host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    host, key_path = cluster.host, ("training", "on_host")
+    if not training.on_host:
+        return
+    if host is None or host.cores == MANY:
+        why, hint = ": nobody says how many cores a machine has", "set cluster.host.cores"
+        yield _said(document, key_path, why, hint)
+    elif training.machines(cluster) is None:
+        together = cluster.workers if host.ranks == "all" else cluster.devices_per_node
+        why = f": each worker of a machine ({together} on {host.cores} cores) has one to itself"
+        yield _said(document, key_path, why, "leave it out, or set cluster.host.cores")
+    elif "optimizer" in training.on_host and not training.optimizer:
+        why = " on the optimizer: its time is 0, or part of the backward pass"
+        yield _said(document, key_path, why, "set training.optimizer, or leave optimizer out")

@@ -1,20 +1,26 @@
-"""What is an experiment of a paper, in miniature, and what came of it?
+"""Experiments of papers in miniature, and what came of them.
 
-A preset is one file: it loads its scenarios (beside it, in `scenarios/`), runs them by the public
-pieces (`train`, `run`, `lockstep`), and says for each statement of the paper whether the same came
-out. Printed numbers stand in `printed.csv`, each with its table or figure. Accuracies and times of
-other data and other machines are not compared; orders and shapes are.
+A paper is one file, and a preset one value in it: it loads its scenarios (beside it, in
+`scenarios/`), runs them by the public pieces (`train`, `run`, `lockstep`), and says for each
+statement of the paper whether the same came out. Printed numbers stand in `printed.csv`, each with
+its table or figure. Accuracies and times of other data and other machines are not compared; orders
+and shapes are.
+
+One more preset is a value in the file of its paper, named after its table or figure, and a line in
+`PRESETS`.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
@@ -203,3 +209,28 @@ def cells(
         for row, of_row in here.items()
         for name, values in of_row.items()
     )
+
+
+PRESETS = (
+    "sampling_fig3",
+    "sampling_table1",
+    "sampling_fig5a",
+    "sampling_fig5b",
+    "orq_fig1",
+    "orq_fig2",
+    "orq_table2",
+    "variance_table1",
+    "variance_table2",
+    "ce_sgd_fig3",
+    "ce_sgd_table1",
+    "ce_sgd_fig4",
+)
+
+
+def preset(name: str) -> Preset:
+    """The preset of a name. Raises `InputError` with a suggestion where there is none."""
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}", hint=did_you_mean(name, PRESETS))
+    paper, _, experiment = name.rpartition("_")
+    found: Preset = getattr(importlib.import_module(f"{__package__}.{paper}"), experiment.upper())
+    return found

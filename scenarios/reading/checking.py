@@ -1,4 +1,4 @@
-"""Does a document have the right shape, and what does a person read when it does not?
+"""Checks of a document's shape, with mistakes as sentences at their lines.
 
 pydantic finds every mistake in one pass; here its locations become `file:line:column` and its
 messages sentences with a suggestion. Strict: a number is never read from text, nor a truth value
@@ -7,15 +7,16 @@ from a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
-from gcsim.rules import context, rule, shown
-from gcsim.scenarios.reading.broken_rules import example, instead, known_keys, way_out
+from gcsim.rules import EXPECTED, context, rule, shown
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
@@ -66,10 +67,10 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
         key_path = (*key_path, last) if last in tags else key_path  # a key that is called so
-        return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
+        return unknown_key(document, key_path, _known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
-        shown_key = f"write {key_path[-1]}: {example(model, key_path)}"
+        shown_key = f"write {key_path[-1]}: {_example(model, key_path)}"
         message = f"key {key_path[-1]!r} is missing{around}"
         return Problem(place=place, message=message, hint=shown_key)
     if last == "[key]" and kind != "refused":
@@ -83,10 +84,10 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     place = document.location_of_key(key_path) if of_key else document.place(key_path)
     if kind == "refused":
         message = context(fault, "message")
-        hint = context(fault, "hint") or instead(model, key_path)
+        hint = context(fault, "hint") or _instead(model, key_path)
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
-    hint = hint or way_out(model, key_path, kind, value) or instead(model, key_path)
+    hint = hint or _way_out(model, key_path, kind, value) or _instead(model, key_path)
     stated = f" = {shown(value)}" if not isinstance(value, dict | list) else ""
     return Problem(place=place, message=f"{name}{stated}: {said}", hint=hint)
 
@@ -99,3 +100,149 @@ def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem
         message=f"unknown key {key_path[-1]!r}{around}",
         hint=did_you_mean(str(key_path[-1]), known),
     )
+
+
+_FEW = 4
+"""Values that a hint repeats."""
+_EXAMPLES = {
+    "batch_size": "32",
+    "build": "package.module:build",
+    "cluster": "{nodes: [1, 2, 4], device: v100, network: 10gbe}",
+    "compressors": "[none, topk]",
+    "device": "v100",
+    "device.name": "v100",
+    "faults.deaths": "[{node: 1, at: 60 s}]",
+    "faults.horizon": "3600 s",
+    "faults.restart": "60 s",
+    "gradients": "{source: live}",
+    "gradients.source": "live",
+    "kind": "topk",
+    "like": "10gbe",
+    "model": "lenet",
+    "network": "10gbe",
+    "nodes": "[1, 2, 4]",
+    "racks.nodes": "4",
+    "racks.uplink": "10gbe",
+    "shape": "[64, 3, 3, 3]",
+    "source": "where the figure is from",
+}
+_ENTRIES = {"compressors": "topk", "nodes": "4"}
+"""Of a list of this name."""
+_OF_TYPE = {"boolean": "true", "integer": "1", "number": "0.5", "array": "[1, 2]", "object": "{}"}
+_LONGEST = 320
+"""Letters of a hint; a longer one is none."""
+
+
+def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
+    """What to write in the place of a value of another type; empty where the rule says it."""
+    hint = ""
+    if value is None:
+        hint = "write its value, or leave the key out if it has a default"
+    elif kind == "list_type":
+        hint = f"write [{', '.join(map(str, value if isinstance(value, dict) else [value]))}]"
+    elif kind in {"model_type", "model_attributes_type"}:
+        keys = _known_keys(model, key_path)
+        hint = f"its keys: {', '.join(keys)}" if keys else ""
+    elif kind in {"int_type", "int_from_float"} and isinstance(value, float):
+        hint = f"write {math.floor(value)} or {math.ceil(value)}" if math.isfinite(value) else ""
+    elif kind == "int_type" and isinstance(value, str) and value.isascii() and value.isdigit():
+        hint = f"write {value}, without quotes"
+    elif kind in EXPECTED and kind != "dict_type" and isinstance(value, list):
+        values = ",".join(map(str, value[:_FEW]))
+        if values and all(isinstance(key, str) for key in key_path):
+            hint = f"for one run each: gcsim sweep --grid '{'.'.join(map(str, key_path))}={values}'"
+    return hint if len(hint) <= _LONGEST else ""
+
+
+def _instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
+    """What could stand there in any case: the default, or an example."""
+    default = _stated(model, key_path, "default")
+    return f"leave it out for {default}" if default else f"such as {_example(model, key_path)}"
+
+
+def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
+    """A value that this key could have, as a file would have it."""
+    names = [key for key in key_path if isinstance(key, str)]
+    listed = bool(key_path) and isinstance(key_path[-1], int)
+    for name in (".".join(names[-2:]), *names[-1:]):
+        if name in (known := _ENTRIES if listed else _EXAMPLES):
+            return known[name]
+    for keyword in ("default", "examples", "enum", "const", "minimum"):
+        found = _stated(model, key_path, keyword)
+        if found:
+            return found
+    return next((such for kind, such in _OF_TYPE.items() if _has(model, key_path, kind)), "mine")
+
+
+def _stated(model: type[BaseModel], key_path: Sequence[str | int], keyword: str) -> str:
+    """What the schema says there, as text; of several the first; "" where it says nothing."""
+    for node in _nodes(model, key_path):
+        value = node.get(keyword)
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, str | int | float) and value != "":
+            return str(value)
+    return ""
+
+
+def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bool:
+    return any(kind in str(node.get("type")) for node in _nodes(model, key_path))
+
+
+def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
+    """Of the JSON schema, what may stand at `key_path`."""
+    schema = _schema(model)
+    found = _alternatives(schema, schema)
+    for key in key_path:
+        inner = [
+            node["items"]
+            if isinstance(key, int)
+            else {**node.get("properties", {})}.get(key)
+            or next(iter(node.get("patternProperties", {}).values()), None)
+            for node in found
+            if not isinstance(key, int) or "items" in node
+        ]
+        found = [each for node in inner if node for each in _alternatives(node, schema)]
+    return found
+
+
+def _alternatives(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in node:
+        return [node, *_alternatives(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)]
+    parts = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
+    return [node, *(each for part in parts for each in _alternatives(part, schema))]
+
+
+@functools.cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
+def _known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
+    """Keys that a mapping at `key_path` may have, over all sections that may stand there."""
+    sections: list[type[BaseModel]] = [model]
+    for key in key_path:
+        annotations = [
+            part
+            for section in sections
+            if isinstance(key, str) and key in section.model_fields
+            for part in (section.model_fields[key].annotation, *section.model_fields[key].metadata)
+        ]
+        # A list index or the key of a table leads into what the annotation holds already.
+        if annotations:
+            sections = [found for annotation in annotations for found in _sections(annotation)]
+    return sorted(
+        {
+            field.alias or name
+            for section in sections
+            for name, field in section.model_fields.items()
+        }
+    )
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    annotation = getattr(annotation, "section", annotation)  # of `values.As`
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _sections(part)]

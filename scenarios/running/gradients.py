@@ -1,4 +1,4 @@
-"""Making the gradients that a scenario asks for: trained here, or read from a trace."""
+"""Gradients that a scenario asks for: trained here, read from a trace, or synthetic."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario,
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.model_table import misfit
 from gcsim.scenarios.sections.passes import check_passes
-from gcsim.scenarios.sections.synthetic import check_synthetic, open_synthetic
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.table import facts_and_parameters, table_parameters
 from gcsim.traces.storage.store import Trace
+from gcsim.traces.synthetic.fit_file import open_fits
+from gcsim.traces.synthetic.fit_mapping import check_shapes
 
 if TYPE_CHECKING:
     from gcsim.traces.synthetic.gradients import SyntheticTrace
+
 
 _GRADIENTS = "gradients-"
 """Of a run, in the cache folder, while it lasts."""
@@ -106,7 +109,7 @@ def check_trace(scenario: Scenario) -> None:
         ]
         if problems:
             raise TraceError(problems)
-    check_synthetic(scenario)
+    _check_synthetic(scenario)
     check_passes(scenario)
 
 
@@ -236,3 +239,43 @@ def _room() -> tuple[str, Path | None]:
     if os.access(cache_folder(), os.W_OK):
         return _GRADIENTS, cache_folder()
     return f"gcsim-{_GRADIENTS}", None
+
+
+def _check_synthetic(scenario: Scenario) -> None:
+    """Raise `InputError` when the fit cannot be read, or is of this model with other tensors.
+
+    Imports no torch; of a model with code only the fit's file is checked.
+    """
+    source = scenario.gradients
+    if not isinstance(source, SyntheticGradients):
+        return
+    fits, title = open_fits(source.fit)
+    if not scenario.model.layers:
+        return
+    try:
+        check_shapes(fits, scenario.model.name, table_parameters(scenario.model))
+    except InputError as error:
+        raise InputError(
+            [
+                Problem(place=title, message=f"{p.place} {p.message}", hint=p.hint)
+                for p in error.problems
+            ]
+        ) from error
+
+
+def open_synthetic(scenario: Scenario, source: SyntheticGradients) -> SyntheticTrace:
+    """The gradients, to be drawn. Raises `InputError` as `_check_synthetic`, and when the model
+    cannot be built."""
+    from gcsim.traces.synthetic.gradients import SyntheticTrace
+
+    fits, title = open_fits(source.fit)
+    facts, parameters = facts_and_parameters(scenario.model, scenario.batch_size)
+    return SyntheticTrace(
+        facts,
+        parameters,
+        fits,
+        workers=source.workers,
+        iterations=source.iterations,
+        seed=scenario.seed,
+        title=title,
+    )

@@ -11,23 +11,22 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-import gcsim
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
-from gcsim.scenarios.sections.topology import links_of, random_settings, timed_settings
 from gcsim.scenarios.uncertainty.figures import PASSES, Input
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, use
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
-from gcsim.simulator.devices.price_sources import price_sources
-from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.pricing import PriceList, price_sources
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1.cache import version
+from gcsim.version import __version__
 
 
 def provenance(
@@ -45,7 +44,7 @@ def provenance(
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
         "versions": {
-            "gcsim": gcsim.__version__,
+            "gcsim": __version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "simpy")},
         },

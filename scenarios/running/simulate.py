@@ -1,8 +1,12 @@
-"""How long does every method take at every size, as stated and in each drawn world?
+"""Times of every method at every size, as stated and in each drawn world.
 
 What is stated is predicted exactly; where times are random, methods between which luck decides over
 more iterations (`uncertainty/close_pairs.py`). A drawn world (`uncertainty/worlds.py`) changes that
 by as much as it changes an approximation (`uncertainty/approximation.py`).
+
+Push-pulls become the collectives that the cluster has. Where the scenario names parameter servers
+and a method goes through them, uncompressed training is offered through the same servers as a row
+of its own, so that the gain of the servers is not taken for that of the compression.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy as np
 
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import UncertainInput
-from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
@@ -26,10 +30,10 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import Prediction, carriers, predict
+from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 
 MATTERS = 1e-6
 """By this share of an iteration an input must move one at least, somewhere, to be told."""
@@ -224,3 +228,30 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
         profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
         spans=False, prices=prices,
     )  # fmt: skip
+
+
+_Methods = tuple[Scenario, list[str], list[TrafficProfile]]
+"""A scenario whose choices say what they go by, and by choice: the profile's key, the profile."""
+
+
+def as_carried(
+    scenario: Scenario, keys: Sequence[str], profiles: Sequence[TrafficProfile]
+) -> _Methods:
+    """The methods as the cluster carries them; the dense one through servers comes last."""
+    cluster = scenario.cluster
+    methods = list(zip(scenario.compressors, keys, profiles, strict=True))
+    dense = next((method for method in methods if method[0].kind == "none"), None)
+    served = [SERVED in ways(profile, cluster) for profile in profiles]
+    if dense is not None and any(served) and not served[methods.index(dense)]:
+        choice, key, profile = dense
+        label = f"{choice.label}, {WAYS[SERVED]}"
+        methods.append((replace(choice, label=label), key, by_servers(profile)))
+
+    def told(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
+        return replace(choice, via="; ".join(WAYS[key_path] for key_path in ways(profile, cluster)))
+
+    return (
+        replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
+        [key for _, key, _ in methods],
+        [as_collectives(profile, cluster) for _, _, profile in methods],
+    )

@@ -1,4 +1,4 @@
-"""What may a scenario file say under `cluster`? Machines, devices, links, topology, collectives."""
+"""The section `cluster` of a scenario file: machines, devices, links, topology, collectives."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from gcsim.scenarios.reading.checking import (
     invalid,
     not_a_list,
 )
+from gcsim.scenarios.reading.document import Keys
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.scenarios.sections.by_device import usual_bus
 from gcsim.scenarios.sections.link import LinkSection, build_link
-from gcsim.scenarios.sections.named_files import device_in
+from gcsim.scenarios.sections.named_files import device_in, usual_bus
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import MANY, Host
-from gcsim.simulator.sums import Sums
+from gcsim.simulator.host import MANY, Host, Sums
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.training import Noise, Training
 
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
@@ -129,7 +130,7 @@ COLLECTIVES = As(
     server_hosts=None,
     server_network=(AnyLink | None, None),
 )
-"""Transport of a scenario that states none: its device's (`by_device`)."""
+"""Transport of a scenario that states none: its device's (`usual_transport`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -242,3 +243,40 @@ def _collectives(section: Spelled) -> Collectives:
         grouped_range=grouped_range,
     )
     return section.value(Collectives, usual)
+
+
+def links_of(cluster: Cluster) -> dict[Keys, Link]:
+    """Every link that is in use by the way to its setting, in the order of a scenario file."""
+    found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
+    for node, nic in sorted(cluster.nics.items()):
+        found["cluster", "nics", str(node)] = nic
+    if cluster.racks is not None:
+        found["cluster", "racks", "uplink"] = cluster.racks.uplink
+    found["cluster", "intra_node"] = cluster.intra_node
+    servers = cluster.collectives
+    if servers.server_network is not None and servers.server_hosts == "dedicated":
+        found["cluster", "collectives", "server_network"] = servers.server_network
+    return found
+
+
+def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
+    """Ways to the settings for which random numbers are drawn, in the order of the file."""
+    found = [key_path for key_path, link in links_of(cluster).items() if link.random]
+    noise = training.noise
+    drawn = noise is not None and (noise.variation > 0 or noise.slow_probability > 0)
+    return found + ([("training", "noise")] if drawn else [])
+
+
+def timed_settings(cluster: Cluster) -> list[Keys]:
+    """Ways to the links whose messages take longer at one time than at another."""
+    return [key_path for key_path, link in links_of(cluster).items() if link.timed]
+
+
+def matters(noise: Noise | None) -> bool:
+    """Whether noise makes any difference."""
+    return noise is not None and (noise.variation > 0 or noise.skew > 0 or slows(noise))
+
+
+def slows(noise: Noise) -> bool:
+    """Whether workers are slow now and then."""
+    return noise.slow_probability > 0 and noise.slow_factor != 1

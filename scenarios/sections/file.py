@@ -1,7 +1,11 @@
-"""What may stand in a scenario file? Its sections, keys, defaults and limits.
+"""A scenario file: its sections, keys, defaults and limits.
 
 These classes exist only while a file is read: `gcsim.scenarios.load` builds the simulator's own
 values from them. `schema_json` gives editors the same rules.
+
+Under `training`, which says how the job runs beside its compressor, the keys are the fields of
+`gcsim.simulator.training.Training`, but for the costs of a framework's code: `framework` names one
+of the catalogue, or changes figures of one.
 """
 
 from __future__ import annotations
@@ -14,10 +18,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import did_you_mean
+from gcsim.scenarios.catalog import loops
+from gcsim.scenarios.catalog.loops import FrameworkSection
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
-from gcsim.scenarios.reading.types import Count, Line, PositiveDuration
+from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.scenario import (
+    MOST_WORKERS,
     DdpBuckets,
     LiveGradients,
     RecordedGradients,
@@ -25,9 +32,8 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.train import TRAIN, TaskName, builder
-from gcsim.scenarios.sections.training import TRAINING
-from gcsim.traces.models.entry import TableLayer
-from gcsim.traces.models.registry import MODELS
+from gcsim.simulator.training import Training
+from gcsim.traces.models.registry import MODELS, TableLayer
 
 _DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -109,7 +115,7 @@ GRADIENTS = As(
     title="Gradients",
     rule=_belongs_together,
     source=(Literal["live", "recorded", "synthetic"], "live"),
-    workers=(Count | None, None),
+    workers=(Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None, None),
     task=(TaskName | None, None),
     trace=(_Path | None, None),
     fit=(_Path | None, None),
@@ -159,6 +165,32 @@ class CostSection(Section):
 
     per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Of a node, in any currency."""
+
+
+_FRAMEWORK = Annotated[
+    Annotated[str, in_catalogue(loops.framework), Tag(NAMED)]
+    | Annotated[FrameworkSection, Tag(SPELLED_OUT)],
+    Discriminator(by_shape),
+]
+
+TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
+
+
+def build_training(section: Spelled, transport: str) -> Training:
+    """How the job runs; what the section does not say is as the catalogue has it."""
+    code = section.framework
+    if isinstance(code, str):
+        reducer, hook = loops.framework(code)
+    else:
+        reducer, hook = code.codes(loops.framework(code.like))
+    usual = Training(
+        interference=loops.interference(transport),
+        shared_node=loops.shared_node(transport),
+        reducer=reducer,
+        hook=hook,
+        noise=loops.workers(),
+    )
+    return section.value(Training, usual)
 
 
 class ScenarioFile(Section):

@@ -1,6 +1,6 @@
-"""Which links and devices of a scenario stand in files of their own, and what do those say?
+"""Links and devices of a scenario that stand in files of their own.
 
-    cluster:
+cluster:
       network: my_link.yaml                    # the file's one link
       intra_node: my_links.yaml:pcie           # one of several, by name
       nics: {3: {like: my_link.yaml, latency: 80 us}}
@@ -11,6 +11,10 @@ scenario's file counts from that file's folder, one of an option from where the 
 are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
 an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
 device as its file, its name and a fingerprint, so that a changed file is noticed.
+
+The device decides the defaults of its cluster, transport and bus. PyTorch's documentation names the
+transport: NCCL between GPUs, Gloo between CPUs
+(https://docs.pytorch.org/docs/stable/distributed.html, "Which backend to use?").
 """
 
 from __future__ import annotations
@@ -31,9 +35,7 @@ from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import LINKS
-from gcsim.scenarios.sections.by_device import fill_in
-from gcsim.scenarios.sections.link import LinkSection, changed_link
-from gcsim.scenarios.sections.link_text import plain_link
+from gcsim.scenarios.sections.link import LinkSection, changed_link, plain_link
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
@@ -107,7 +109,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             holder[key], files[dotted(key_path)] = found
         if key_path == _DEVICE:
             with suppress(InputError):  # which the check of the device reports
-                fill_in(holder, _device(holder[key]))
+                _fill_in(holder, _device(holder[key]))
     return files, problems
 
 
@@ -215,3 +217,26 @@ def _devices(path: Path) -> Mapping[str, Device]:
 @functools.lru_cache(maxsize=64)
 def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Device]:
     return catalog.read_devices(path, like_shipped=True)
+
+
+def _usual_transport(device: Device) -> TransportName:
+    """Return the transport of a scenario that states none."""
+    return "gloo" if device.processor == "cpu" else "nccl"
+
+
+def usual_bus(device: Device) -> str:
+    """Return the link between ranks on a CPU, or the bus of most GPUs."""
+    return "host_memory" if device.processor == "cpu" else "pcie3_x16"
+
+
+def _fill_in(cluster: dict[str, Any], device: Device) -> None:
+    """State the transport, and which bus the figures of an incomplete `intra_node` change."""
+    if cluster.get("collectives") is None:
+        cluster["collectives"] = {}
+    collectives, bus = cluster["collectives"], cluster.get("intra_node")
+    if isinstance(collectives, dict) and collectives.get("transport") is None:
+        collectives["transport"] = _usual_transport(device)
+    if isinstance(bus, Mapping) and "like" not in bus:
+        whole = "latency" in bus and {"bandwidth", "trace"} & {*bus}
+        if not whole:
+            cluster["intra_node"] = {"like": usual_bus(device), **bus}

@@ -1,6 +1,6 @@
-"""What does a sweep leave behind, and what does it find of an earlier one that was interrupted?
+"""The folder of a sweep: what it leaves behind, and what it takes from an earlier one.
 
-    sweep.json      the grid, the first point's resolved scenario, versions: written at the start
+sweep.json      the grid, the first point's resolved scenario, versions: written at the start
     points/         a file for each point that is done: its grid values, scenario, rows, provenance
     results.csv     the rows of all points, the grid's keys as first columns: written at the end
     results.json    the same, by point, and what failed
@@ -15,17 +15,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gcsim
+from pydantic import TypeAdapter, ValidationError
+
+from gcsim import version
 from gcsim.compressors.registry import REGISTRY
-from gcsim.errors import InputError
-from gcsim.files import lock, open_lock, replacing, replacing_together
+from gcsim.errors import InputError, Problem
+from gcsim.files import lock, open_lock, replacing, replacing_together, require_one_run
+from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import (
@@ -35,7 +41,10 @@ from gcsim.scenarios.running.keys import (
     own_model_code,
 )
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps.points import Point, named
+from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
+from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
@@ -190,7 +199,7 @@ class Codes:
         asked = (*files, *sorted(own_model_code(scenario)), named)
         if asked not in self._known:
             facts = {
-                "gcsim": gcsim.__version__,
+                "gcsim": version.__version__,
                 "simulation": simulation_code(),
                 "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }
@@ -199,3 +208,100 @@ class Codes:
                 own.update(own_compressor(choice))
             self._known[asked] = profile_cache.key(facts, own)
         return self._known[asked]
+
+
+_HINT = "gcsim sweep writes it when all points are done; the same command goes on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    point: dict[str, Any]
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    point: dict[str, Any]
+    bug: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    grid: dict[str, tuple[Any, ...]]
+    versions: dict[str, str]
+    points: tuple[_Done, ...]
+    failed: tuple[_Failed, ...]
+
+
+_STORED = TypeAdapter(_Stored)
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder, or the folder of its `results.json`, is that of a sweep."""
+    return ((path if path.is_dir() else path.parent) / HEADER).exists()
+
+
+def read_sweep(path: Path) -> SweepResult:
+    """The result of a sweep's folder, or of its `results.json`; of what failed without traceback.
+
+    Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
+    """
+    file = path / JSON if path.is_dir() else path
+    require_one_run(file.parent)
+    files = (path.stat().st_size for path in (file.parent / POINTS).glob("*.json"))
+    most = max(LARGEST, sum(files))  # rows stand in the points' files, too
+    body = read_object(file, str(file), "result of a sweep", _HINT, largest=most)
+    if body.pop("schema", None) != SCHEMA or "grid" not in body:
+        message = f"is no result of a sweep of schema {SCHEMA}"
+        raise InputError(message, place=str(file), hint=_HINT)
+    try:
+        found = _STORED.validate_python(body)
+    except ValidationError as error:
+        raise InputError(list(broken(error, body, str(file), _HINT))) from error
+    given = [one.point for one in found.points] + [one.point for one in found.failed]
+    if not given or not _as_finished(found.grid, given):
+        message = "its points are not those of its grid"
+        raise InputError(message, place=str(file), hint=_HINT)
+    folder = file.parent
+    done = {_same(one.point): one.file for one in found.points}
+    failed = {
+        _same(one.point): Failure(
+            problems=tuple(Problem(message=text) for text in one.problems),
+            traceback="of a bug, not stored" if one.bug else "",
+        )
+        for one in found.failed
+    }
+    return SweepResult(
+        grid=found.grid,
+        versions=found.versions,
+        points=tuple(
+            _point(dict(zip(found.grid, values, strict=True)), folder, done, failed)
+            for values in itertools.product(*found.grid.values())
+        ),
+        folder=folder,
+    )
+
+
+def _point(
+    values: dict[str, Any], folder: Path, done: dict[str, str], failed: dict[str, Failure]
+) -> SweepPoint:
+    same = _same(values)
+    if same in failed:
+        return SweepPoint(values=values, failure=failed[same])
+    name = Path(done[same]).name  # it lies in this folder, whatever the file says
+    result = read_results(folder / POINTS / name, _HINT)
+    return SweepPoint(values=values, result=result, file=f"{POINTS}/{name}")
+
+
+def _as_finished(grid: dict[str, tuple[Any, ...]], points: Iterable[dict[str, Any]]) -> bool:
+    """Whether each combination of the grid's values is there, once."""
+    there = sorted(map(_same, points))
+    if math.prod(map(len, grid.values())) != len(there):
+        return False
+    wanted = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    return there == sorted(map(_same, wanted))
+
+
+def _same(values: dict[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)

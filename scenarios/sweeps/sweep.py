@@ -1,34 +1,40 @@
 """A sweep: one scenario at every combination of some values, on one machine or on many.
 
-    scenario, grid ─► points, all checked ─► stage 1 for each new compressor and gradients, once
+scenario, grid ─► points, all checked ─► stage 1 for each new compressor and gradients, once
                                                 │
       results.csv, results.json ◄─ points/ ◄────┴─► each point from its profiles, in parallel
 
 Every row is that of `gcsim.run` with the same values, to the last bit, whatever the number of
 workers. Points are stored as they come; what is there already is not run again.
+
+Stage 1 runs every compressor on every gradients once, before any point. Points that differ in the
+cluster alone share all their profiles; points that differ in a compressor's parameters share the
+gradients, which are then made once for a whole batch of compressors. A batch that fails is tried
+again compressor by compressor, so that only the points which contain the faulty one fail.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gcsim
 from gcsim.errors import InternalError
 from gcsim.files import temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import SCHEMA, Result
 from gcsim.scenarios.running.gradients import check_trace
-from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.running.keys import profile_key
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, read_grid
 from gcsim.scenarios.sweeps.points import Point, named, points
@@ -40,9 +46,10 @@ from gcsim.scenarios.sweeps.processes import (
     drive,
 )
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.stage1 import Stage1, gradients_of
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, key_there
+from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.cache import version
+from gcsim.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +150,14 @@ def _check_traces(found: Sequence[Point]) -> None:
     distinct: dict[tuple[Hashable, ...], Scenario] = {}
     for point in found:
         kinds = {choice.kind for choice in point.scenario.compressors}
-        distinct.setdefault((gradients_of(point.scenario), frozenset(kinds)), point.scenario)
+        distinct.setdefault((_gradients_of(point.scenario), frozenset(kinds)), point.scenario)
     for scenario in distinct.values():
         check_trace(scenario)
 
 
 def _versions() -> dict[str, str]:
     libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
-    return {"gcsim": gcsim.__version__, "python": platform.python_version(), **libraries}
+    return {"gcsim": __version__, "python": platform.python_version(), **libraries}
 
 
 class _Running:
@@ -248,3 +255,106 @@ class _Running:
         )
         store.finish(self._at, found.to_csv(), found.to_json())
         return found
+
+
+_BATCH = 16
+"""Compressors that share one making of the gradients: what an interrupt can lose."""
+
+_Key = tuple[Hashable, str]
+"""Gradients, and a compressor with its parameters."""
+
+
+def _gradients_of(scenario: Scenario) -> Hashable:
+    """All that the gradients of a scenario, cut into buckets, depend on."""
+    return (
+        scenario.model,
+        scenario.batch_size,
+        scenario.gradients,
+        scenario.buckets,
+        scenario.seed,
+    )
+
+
+def _keys(scenario: Scenario) -> list[_Key]:
+    gradients = _gradients_of(scenario)
+    return [(gradients, _written(choice)) for choice in scenario.compressors]
+
+
+def _written(choice: CompressorChoice) -> str:
+    return json.dumps([choice.kind, choice.parameters], sort_keys=True, default=str)
+
+
+class Stage1:
+    """The profiles that some scenarios need, and what became of them.
+
+    With `shared_cache` the workers see this process's cache, and what is in it is left out; without
+    it the profiles come back here, to travel with the points.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario], *, shared_cache: bool) -> None:
+        self._shared_cache = shared_cache
+        self._failures: dict[_Key, Failure] = {}
+        self._made: dict[_Key, tuple[str, str]] = {}
+        wanted: dict[Hashable, tuple[Scenario, dict[_Key, CompressorChoice]]] = {}
+        seen: set[_Key] = set()
+        for scenario in scenarios:
+            for key, choice in zip(_keys(scenario), scenario.compressors, strict=True):
+                if key not in seen:
+                    seen.add(key)
+                    if not (shared_cache and cache.load(profile_key(scenario, choice))):
+                        wanted.setdefault(key[0], (scenario, {}))[1][key] = choice
+        self._batches = [
+            (scenario, list(choices.items())[start : start + _BATCH])
+            for scenario, choices in wanted.values()
+            for start in range(0, len(choices), _BATCH)
+        ]
+        self.missing = sum(len(choices) for _, choices in self._batches)
+        """Profiles to make."""
+
+    def run(self, workers: Workers, progress: Progress) -> None:
+        """Make what is missing."""
+        waiting: deque[tuple[int, Task]] = deque()
+        batches: dict[int, tuple[Scenario, list[tuple[_Key, CompressorChoice]]]] = {}
+
+        def add(scenario: Scenario, choices: list[tuple[_Key, CompressorChoice]]) -> None:
+            number = len(batches)
+            batches[number] = scenario, choices
+            asked = replace(scenario, compressors=tuple(choice for _, choice in choices))
+            waiting.append(
+                (
+                    number,
+                    Task(scenario=asked, measure_only=True, set_threads=not self._shared_cache),
+                )
+            )
+
+        for batch in self._batches:
+            add(*batch)
+        with progress.task("compressors", self.missing) as stage:
+
+            def done(number: int, outcome: Outcome) -> None:
+                scenario, choices = batches[number]
+                if isinstance(outcome, Failure) and len(choices) > 1:
+                    for pair in choices:
+                        add(scenario, [pair])
+                    return
+                self._note([key for key, _ in choices], outcome)
+                stage.advance(len(choices), note=choices[-1][1].label)
+
+            drive(workers, waiting, done, lambda text: stage.advance(0, note=text))
+
+    def _note(self, keys: Sequence[_Key], outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            self._failures.update(dict.fromkeys(keys, outcome))
+        elif isinstance(outcome, Result):
+            raise InternalError("a result came back where profiles were asked for")
+        elif not self._shared_cache:
+            self._made.update(zip(keys, outcome, strict=True))
+
+    def failure(self, scenario: Scenario) -> Failure | None:
+        """Why this scenario cannot be simulated, if so."""
+        return next((self._failures[k] for k in _keys(scenario) if k in self._failures), None)
+
+    def task(self, scenario: Scenario) -> Task:
+        """The simulation of this scenario, with the profiles that must travel with it."""
+        profiles = tuple(self._made[key] for key in _keys(scenario) if key in self._made)
+        return Task(scenario=scenario, profiles=profiles, set_threads=not self._shared_cache)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
-from gcsim.scenarios.checks.ineffective_processors import warn_of_idle_sums
+from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
@@ -208,10 +208,10 @@ def measuring_alone() -> Iterator[None]:
 
 def code_here() -> dict[str, str]:
     """What must be the same on every machine of a sweep."""
-    import gcsim
+    from gcsim import version
 
     return {
-        "gcsim": gcsim.__version__,
+        "gcsim": version.__version__,
         "Python": platform.python_version(),
         "gcsim's code, torch, numpy and numba": cache.key({}),
     }

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.devices.pricing import launches_on
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 
 Figure = tuple[KernelClass, str]
@@ -55,8 +54,7 @@ def counts(
         if device.primitive(cost.name) is not None:
             continue
         work = times / servers
-        launched = launches * launches_on(device.processor, cost)
-        needed = (launched, work * cost.nbytes, work * cost.flops)
+        needed = (launches * cost.launches, work * cost.nbytes, work * cost.flops)
         for name, count in zip(COEFFICIENTS, needed, strict=True):
             if count:
                 figure = (cost.kind, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from gcsim.simulator.collectives import hierarchical, nccl
+from gcsim.simulator.collectives import double_tree_allreduce, hierarchical, nccl
 from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.rings import allgather as ring_allgather
 from gcsim.simulator.collectives.rings import allreduce as ring_allreduce
@@ -27,7 +27,6 @@ from gcsim.simulator.collectives.rounds import (
     tree_merge,
 )
 from gcsim.simulator.collectives.servers import parameter_server
-from gcsim.simulator.collectives.trees import double_tree_allreduce
 from gcsim.simulator.host import Traffic
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
+from gcsim.simulator.collectives.rings.program import ring_traffic
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.collectives.staging import copy_time
 from gcsim.simulator.fabric.link_table import LinkTable

@@ -35,10 +35,10 @@ from typing import Literal, NamedTuple
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call, Prepared
+from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic

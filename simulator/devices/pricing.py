@@ -1,28 +1,32 @@
-"""What does a compressor's arithmetic cost on a device? Kernel counts to picoseconds.
+"""Prices of a compressor's arithmetic on a device: kernel counts to picoseconds.
 
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
-    T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class;
-                                                               on a GPU without merged launches
+    T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
 f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
 inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
 Patterson 2009, Commun. ACM 52(4)), with a launch overhead. Prices are exact rationals and are
 rounded to the picosecond once for each stretch of computation. A coefficient that a device does
 not state costs nothing.
+
+Between the sizes that were measured f is a line. Beyond the last point the last slope goes on.
+Below the first one the first slope does, but a byte never costs less than at the first point: a
+line that met the axis at a positive size would make short kernels free. A single point is a time in
+proportion to the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.devices.curves import ExactCurve
-from gcsim.simulator.devices.device import Device, KernelRate
-from gcsim.traces.profile import Compute
+from gcsim.simulator.devices.device import Curve, Device, KernelRate
+from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,6 @@ class PriceList:
 
     def __init__(self, device: Device) -> None:
         self._device = device.name
-        self._processor = device.processor
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
         self._primitive = device.primitive
@@ -106,10 +109,7 @@ class PriceList:
             fixed = self._exact(compute.fixed, servers)
             self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
         _, fixed, per_payload = self._known[key]
-        parts = [
-            replace(c, launches=c.launches * payloads, merged=c.merged * payloads)
-            for c in compute.per_part
-        ]
+        parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
         return fixed + per_payload.times(payloads) + self._exact(parts, servers)
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -120,7 +120,7 @@ class PriceList:
                 measured += _on_curve(curve, cost, servers)
                 continue
             rate = self._rate(cost.kind)
-            price = launches_on(self._processor, cost) * rate.launch
+            price = cost.launches * rate.launch
             price += (cost.nbytes * rate.byte + cost.flops * rate.flop) / servers
             if cost.kind in self._estimated:
                 estimated += price
@@ -147,11 +147,6 @@ class PriceList:
         return rate
 
 
-def launches_on(processor: str | None, cost: KernelCost) -> int:
-    """Launches of kernels priced by their class: a GPU saves those that are merged."""
-    return cost.launches - cost.merged if processor == "gpu" else cost.launches
-
-
 def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
     """Picoseconds of a kernel whose time was measured."""
     if cost.part:
@@ -161,3 +156,55 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
     if not launches:
         return Fraction(0)
     return launches * curve.seconds(Fraction(worked(cost), launches * servers)) * PS_PER_SECOND
+
+
+def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
+    """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
+
+    measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
+    rates of their classes. With one server, which handles the payloads of all `workers`. Raises
+    `InputError` when the device has no price for a kernel.
+    """
+    sums = PricedBy()
+    for phase in profile.phases:
+        weight = Fraction(phase.count, len(phase.steps) * profile.period)
+        for step in phase.steps:
+            for compute in _computes(step):
+                sums += prices.priced_by(compute, workers).times(weight)
+    return {
+        "measured_kernels": float(sums.primitives / PS_PER_SECOND),
+        "measured_classes": float(sums.classes / PS_PER_SECOND),
+        "estimated_classes": float(sums.estimates / PS_PER_SECOND),
+    }
+
+
+def _computes(step: Step) -> Iterator[Compute]:
+    for exchange in step.exchanges:
+        yield from exchange.computes
+        yield from (server for server in exchange.servers if server is not None)
+        if exchange.moments is not None:
+            yield exchange.moments
+
+
+class ExactCurve:
+    """A `Curve` in exact arithmetic."""
+
+    def __init__(self, points: Curve) -> None:
+        """Raises `InternalError` unless the points ascend in bytes and do not descend in time."""
+        self._sizes = [nbytes for nbytes, _ in points]
+        self._times = [Fraction(seconds) for _, seconds in points]
+        if not points or sorted(set(self._sizes)) != self._sizes or self._sizes[0] <= 0:
+            raise InternalError(f"a curve's sizes do not ascend: {self._sizes}")
+        if sorted(self._times) != self._times or self._times[0] < 0:
+            raise InternalError(f"a curve's times descend: {[float(t) for t in self._times]}")
+
+    def seconds(self, nbytes: Fraction | int) -> Fraction:
+        """Of one launch that moves `nbytes`."""
+        sizes, times = self._sizes, self._times
+        in_proportion = times[0] * nbytes / sizes[0]
+        if len(sizes) == 1:
+            return in_proportion
+        left = min(max(bisect_right(sizes, nbytes) - 1, 0), len(sizes) - 2)
+        slope = (times[left + 1] - times[left]) / (sizes[left + 1] - sizes[left])
+        on_line = times[left] + slope * (nbytes - sizes[left])
+        return max(on_line, in_proportion) if nbytes < sizes[0] else on_line

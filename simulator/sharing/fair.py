@@ -1,4 +1,4 @@
-"""How fast do flows run that share links, and when does each end?
+"""Rates and ends of flows that share links, max-min fairly.
 
 Max-min fairness: no flow can go faster without slowing one that is not faster than itself
 (Bertsekas and Gallager, Data Networks, 1992, sec. 6.5.2), the fluid picture of long TCP flows;
@@ -11,18 +11,50 @@ its bytes are through, and its share is free from then on; that keeps the clock 
 A link that can never hold a flow up is left out: one whose flows all cross, as often, another
 link that has no more capacity. If each flow then crosses one link, the links are independent and
 have virtual times (`sharing/incast.py`); else rates follow from event to event
-(`sharing/flows.py`).
+(`sharing/fair.py`).
+
+From event to event (a start, an end, a capacity that changes) all rates are constant:
+`sharing/fair.py`. Flows that the same full link holds up are a group of one rate, and that has a
+virtual time: the bytes that a flow would have got which had always been there. A flow with s bytes
+left that joins the group at V ends when V + s is reached, so that the exact arithmetic of an event
+is by group, and by flow only for those that change theirs (as on a single link,
+`sharing/incast.py`).
+
+All integers: bytes are in units of 1 / (K D), K the capacities' common denominator, D a group's
+scale, a multiple of the denominators of its rates and of what its flows had left.
+
+Progressive filling: the rates of all flows rise together; when links are full their flows are
+fixed at that level, and the others rise on. A compiled loop in floating point finds out which
+links fill up at each level; their exact shares follow in integers:
+
+    share(link, level) = (capacity - sum over lower levels of count * share) / count at the level
+
+The levels are right if the exact shares of all links of a level are equal: the loop takes links
+within 1e-8 of the smallest share as full, far more than its rounding errors, so that no other link
+can have an exact share as small. Where they differ, or the counts are so large that rounding
+might matter, exact progressive filling finds the levels.
+
+Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from math import gcd, lcm
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.loops import loop
+from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.sharing.flows import share_several_links
-from gcsim.simulator.sharing.incast import share_single_links
-from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, never_less
+from gcsim.simulator.sharing.incast import divided_by_all, share_single_links
+from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, never_less, supply
 
 
 def share_fairly(
@@ -39,7 +71,7 @@ def share_fairly(
     """
     needed = _without_idle_links(flows, capacities)
     single = all(len(flow.loads) == 1 for flow in needed)
-    run = share_single_links if single else share_several_links
+    run = share_single_links if single else _share_several_links
     run(starts, needed, capacities, ended)
 
 
@@ -68,3 +100,390 @@ def _without_idle_links(
         FlowClass(flow.nbytes, {at: count for at, count in flow.loads.items() if at not in idle})
         for flow in flows
     ]
+
+
+_NEW = -1
+"""The number of the group of flows that have no rate yet."""
+_LONG = 2048
+"""Bits of D from which on it is reduced."""
+_PATIENCE = 8
+"""Changes of D before it takes what many numbers of flows divide."""
+_LARGEST = 1 << 10
+
+
+def _share_several_links(
+    starts: Mapping[int, Picoseconds],
+    flows: Sequence[FlowClass],
+    capacities: Mapping[Any, Capacity],
+    ended: Ended,
+) -> None:
+    """Run flows to their ends; arguments as those of `fair.share_fairly`."""
+    waiting = [(start, place) for place, start in starts.items()]
+    heapify(waiting)
+    running = _Running(flows, capacities)
+    now = min(starts.values(), default=0)
+    while waiting or running.flows.size:
+        while waiting and waiting[0][0] <= now:
+            due = []
+            while waiting and waiting[0][0] <= now:
+                start, place = heappop(waiting)
+                if start < now:
+                    raise InternalError(f"flow {place} starts in the past, before {now} ps")
+                due.append(place)
+            running.start(due)
+            for place in running.through():
+                for further, start in ended(place, now).items():
+                    heappush(waiting, (start, further))
+        if not waiting and not running.flows.size:
+            break
+        now = running.run(now, waiting[0][0] if waiting else None)
+        for place in running.through():
+            for further, start in ended(place, now).items():
+                heappush(waiting, (start, further))
+
+
+class _Running:
+    """The flows under way."""
+
+    def __init__(self, flows: Sequence[FlowClass], capacities: Mapping[Any, Capacity]) -> None:
+        self._crossings = Crossings(flows)
+        self._supplies = [supply(capacities[link]) for link in self._crossings.links]
+        self._unit = lcm(*(source.scale for source in self._supplies))
+        sizes = {flow.nbytes for flow in flows}
+        self._whole = lcm(*(Fraction(nbytes).denominator for nbytes in sizes))
+        self._nbytes = [int(flow.nbytes * self._whole) * self._unit for flow in flows]
+        self.flows: _Ints = np.zeros(0, dtype=np.int64)
+        """Places, ascending."""
+        self._held: _Ints = self.flows
+        """The number of each one's group."""
+        self._groups: dict[int, _Group] = {_NEW: _Group(self._whole)}
+        self._changed = True
+        self._capacities: list[int] = []
+        self._until: Picoseconds | None = None
+        """When the first of them changes."""
+
+    def start(self, places: list[int]) -> None:
+        """Add flows that start now."""
+        for place in places:
+            self._groups[_NEW].add(place, self._nbytes[place], self._whole)
+        new = np.array(sorted(places), dtype=np.int64)
+        at = np.searchsorted(self.flows, new)
+        self.flows, self._held = np.insert(self.flows, at, new), np.insert(self._held, at, _NEW)
+        self._changed = True
+
+    def through(self) -> list[int]:
+        """Take out the flows whose bytes are through, in order."""
+        done = sorted(place for group in self._groups.values() for place in group.through())
+        if done:
+            at = np.searchsorted(self.flows, done)
+            self.flows, self._held = np.delete(self.flows, at), np.delete(self._held, at)
+            self._changed = True
+        return done
+
+    def run(self, now: Picoseconds, upcoming: Picoseconds | None) -> Picoseconds:
+        """Go on to the next event and say when that is."""
+        if upcoming is not None and not self.flows.size:
+            return upcoming
+        if self._changed or (self._until is not None and now >= self._until):
+            self._set_rates(now)
+        ends = [group.next_end(now) for group in self._groups.values()]
+        events = [event for event in (*ends, upcoming, self._until) if event is not None]
+        if not events:
+            raise InternalError(f"{self.flows.size} flows that never end, at {now} ps")
+        reached = min(events)
+        for group in self._groups.values():
+            group.virtual += group.rate * (reached - now)
+        return reached
+
+    def _set_rates(self, now: Picoseconds) -> None:
+        if not self._capacities or (self._until is not None and now >= self._until):
+            self._read_capacities(now)
+        levels = self._crossings.levels(self.flows, self._capacities)
+        held, groups = levels.held, self._groups
+        moved = np.flatnonzero(held != self._held)  # another link holds them up: another group
+        moves = (each[moved].tolist() for each in (self.flows, self._held, held))
+        for place, before, after in zip(*moves, strict=True):
+            if after not in groups:
+                groups[after] = _Group(self._whole)
+            groups[after].add(place, *groups[before].take(place))
+        self._held = held
+        level = np.zeros(int(held.max(initial=0)) + 1, dtype=np.int64)
+        level[held] = levels.level
+        for number, group in list(groups.items()):
+            if number == _NEW:
+                continue
+            if group.tags:
+                group.set_rate(levels.shares[level[number]], levels.scale)
+            else:
+                del groups[number]
+        self._changed = False
+
+    def _read_capacities(self, now: Picoseconds) -> None:
+        rates, until = zip(*(source.rate(now) for source in self._supplies), strict=True)
+        self._capacities = [
+            rate * (self._unit // source.scale)
+            for rate, source in zip(rates, self._supplies, strict=True)
+        ]
+        self._until = min((time for time in until if time is not None), default=None)
+
+
+class _Group:
+    """Flows that have one rate as long as they are in the group."""
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+        """D."""
+        self.virtual = 0
+        """What a flow would have got that had always been there."""
+        self.rate = 0
+        """By which it grows in a picosecond."""
+        self.tags: dict[int, int] = {}
+        """By place: what `virtual` will be at its end."""
+        self._queue: list[tuple[int, int]] = []
+        """Heap of (tag, place), and of some that have gone."""
+        self._changes = 0
+
+    def add(self, place: int, left: int, scale: int) -> None:
+        """A flow that has so many bytes left, in units of its own scale."""
+        common = gcd(left, scale)
+        self._have_divided(scale // common)
+        # left / scale in units of 1 / D, from now on: the flow is through when `virtual` is there
+        tag = self.virtual + left // common * (self.scale // (scale // common))
+        self.tags[place] = tag
+        heappush(self._queue, (tag, place))
+
+    def take(self, place: int) -> tuple[int, int]:
+        """Take a flow out: what it has left, and in which scale."""
+        return self.tags.pop(place) - self.virtual, self.scale
+
+    def through(self) -> list[int]:
+        """Take out the flows whose bytes are through."""
+        places = []
+        while self._queue and self._queue[0][0] <= self.virtual:
+            tag, place = heappop(self._queue)
+            if self.tags.get(place) == tag:  # else it has been taken out, or has a new tag
+                del self.tags[place]
+                places.append(place)
+        return places
+
+    def next_end(self, now: Picoseconds) -> Picoseconds | None:
+        """When the next flow is through at this rate; None: there is none."""
+        while self._queue and self.tags.get(self._queue[0][1]) != self._queue[0][0]:
+            heappop(self._queue)
+        if not self._queue or not self.rate:
+            return None
+        # rounded up: -((a - b) // rate) = ceil((b - a) / rate)
+        return now - (self.virtual - self._queue[0][0]) // self.rate
+
+    def set_rate(self, over: int, under: int) -> None:
+        """So many units of bytes a picosecond from now on."""
+        common = gcd(over, under)
+        self._have_divided(under // common)
+        self.rate = over // common * (self.scale // (under // common))
+
+    def _have_divided(self, divisor: int) -> None:
+        """Have the divisor divide D; after many such changes, most later ones too."""
+        if self.scale % divisor == 0:
+            return
+        if self.scale.bit_length() > _LONG:
+            self._shorten()
+        self._changes += 1
+        # rates are capacities over numbers of flows, which so many flows may take all of
+        numbers = 1 << (len(self.tags) + 1).bit_length()
+        if self._changes > _PATIENCE and numbers <= _LARGEST:
+            divisor = lcm(divisor, divided_by_all(numbers))
+        self._multiply(divisor // gcd(self.scale, divisor), 1)
+
+    def _shorten(self) -> None:
+        for place in self.tags:
+            self.tags[place] -= self.virtual
+        self.virtual = 0
+        self._multiply(1, gcd(self.scale, *self.tags.values()))
+
+    def _multiply(self, factor: int, divisor: int) -> None:
+        self.scale = self.scale * factor // divisor
+        self.virtual = self.virtual * factor // divisor
+        self.tags = {place: tag * factor // divisor for place, tag in self.tags.items()}
+        self._queue = [(tag, place) for place, tag in self.tags.items()]
+        heapify(self._queue)
+
+
+_Ints = NDArray[np.int64]
+_BAND = 1e-8
+_ROUNDING = 1e-10
+"""Bound of the loop's relative rounding errors, well inside the band."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Rates of flows: flow f has `shares[level[f]] / scale` times the capacities' unit."""
+
+    level: _Ints
+    shares: list[int]
+    scale: int
+    held: _Ints
+    """By flow: a number that only flows of one level share, mostly that of a link that is full."""
+
+
+class Crossings:
+    """Which flow classes cross which links, how many of a class on one link."""
+
+    def __init__(self, flows: Sequence[FlowClass]) -> None:
+        self.links = list({link: None for flow in flows for link in flow.loads})
+        number = {link: place for place, link in enumerate(self.links)}
+        lengths = np.array([len(flow.loads) for flow in flows], dtype=np.int64)
+        self.first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
+        self.link = np.array(
+            [number[link] for flow in flows for link in flow.loads], dtype=np.int64
+        )
+        self.count = np.array(
+            [count for flow in flows for count in flow.loads.values()], dtype=np.int64
+        )
+
+        self._capacities: Sequence[int] | None = None
+        """The last ones; in floating point, of at most 1:"""
+        self._room = np.zeros(0, dtype=np.float64)
+
+    @cached_property
+    def largest(self) -> int:
+        """Flows on one link, at most."""
+        load: Any = np.bincount(self.link, weights=self.count, minlength=len(self.links))
+        return int(load.max())
+
+    def levels(self, active: _Ints, capacities: Sequence[int]) -> _Levels:
+        """Levels of the active flow classes (ascending places), by place among them.
+
+        `capacities` by number of the link, in any unit; a list that never changes.
+        """
+        if capacities is not self._capacities:
+            room = np.array(capacities, dtype=np.float64)
+            self._capacities, self._room = capacities, room / max(room.max(), 1)
+        level, steps, counts, full, held = _fill(
+            active, self.first, self.link, self.count, self._room, _BAND
+        )
+        if self.largest * (steps + 8) * 2.0**-52 < _ROUNDING:
+            found = _exact_shares(capacities, counts, full, steps)
+            if found is not None:
+                return _Levels(level, *found, held)
+        return self._exact(active, capacities)
+
+    def _exact(self, active: _Ints, capacities: Sequence[int]) -> _Levels:
+        flows = []
+        for place in active.tolist():
+            part = slice(self.first[place], self.first[place + 1])
+            flows.append(
+                dict(zip(self.link[part].tolist(), self.count[part].tolist(), strict=True))
+            )
+        rates = _filled(flows, dict(enumerate(map(Fraction, capacities))))
+        distinct = sorted(set(rates))
+        scale = lcm(*(rate.denominator for rate in distinct))
+        level_of = {rate: place for place, rate in enumerate(distinct)}
+        level = np.array([level_of[rate] for rate in rates], dtype=np.int64)
+        return _Levels(level, [int(rate * scale) for rate in distinct], scale, level)
+
+
+def _filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
+    """The rate of one flow of each class, given its loads: exact progressive filling."""
+    load: dict[Any, int] = {}
+    for flow in flows:
+        for link, count in flow.items():
+            load[link] = load.get(link, 0) + count
+    room, rising = dict(capacities), set(range(len(flows)))  # what is left; who has no rate yet
+    rates = [Fraction(0)] * len(flows)
+    while load:
+        rate = min(room[link] / count for link, count in load.items())
+        full = {link for link, count in load.items() if room[link] == rate * count}
+        fixed = {place for place in rising if not full.isdisjoint(flows[place])}
+        rising -= fixed
+        for place in fixed:
+            rates[place] = rate
+            for link, count in flows[place].items():
+                room[link] -= rate * count
+                load[link] -= count
+        load = {link: count for link, count in load.items() if count}
+    return rates
+
+
+def _exact_shares(
+    capacities: Sequence[int], counts: _Ints, full: _Ints, steps: int
+) -> tuple[list[int], int] | None:
+    """The levels' shares over a common scale; None when the levels cannot be right."""
+    shares: list[int] = []
+    scale = 1
+    for step in range(steps):
+        over, under = 0, 0
+        for link in np.flatnonzero(full == step).tolist():
+            row = counts[link, : step + 1].tolist()
+            left = capacities[link] * scale
+            left -= sum(count * share for count, share in zip(row, shares, strict=False))
+            if not under:
+                over, under = left, row[step]
+            elif left * under != over * row[step]:
+                return None
+        factor = under // gcd(over, under)
+        shares = [share * factor for share in shares]
+        shares.append(over * factor // under)
+        scale *= factor
+    return shares, scale
+
+
+@loop
+def _fill(  # noqa: PLR0912, PLR0917 - a compiled loop
+    active: _Ints,
+    first: _Ints,
+    link: _Ints,
+    count: _Ints,
+    capacity: NDArray[np.float64],
+    band: float,
+) -> tuple[_Ints, int, _Ints, _Ints, _Ints]:
+    """Levels of the active flows, their number, flows by link and level, level of full links, and
+    the full link that holds each flow up."""
+    links = capacity.size
+    flows = active.size
+    left = capacity.copy()  # [links]: what flows with a level have not taken
+    load = np.zeros(links, dtype=np.int64)  # [links]: flows without a level
+    taken = np.zeros(links, dtype=np.int64)  # [links]: flows that get their level in this step
+    full = np.full(links, -1, dtype=np.int64)  # [links]: the step in which each became full
+    level, held = np.zeros(flows, dtype=np.int64), np.full(flows, -1, dtype=np.int64)
+    free = np.arange(flows)
+    for flow in range(flows):
+        for at in range(first[active[flow]], first[active[flow] + 1]):
+            load[link[at]] += count[at]
+    steps = 0
+    waiting = flows  # free[:waiting] are the flows without a level
+    while waiting:
+        smallest = np.inf  # all flows rise together until the first link is full
+        for number in range(links):
+            if load[number]:
+                smallest = min(smallest, left[number] / load[number])
+        bound = smallest * (1 + band)  # links as full, but for rounding
+        for number in range(links):
+            if load[number] and left[number] / load[number] <= bound:
+                full[number] = steps
+        kept = 0
+        for place in range(waiting):
+            flow = free[place]
+            begin, end = first[active[flow]], first[active[flow] + 1]
+            for at in range(begin, end):
+                if full[link[at]] == steps:
+                    held[flow] = link[at]
+            if held[flow] >= 0:
+                level[flow] = steps
+                for at in range(begin, end):
+                    taken[link[at]] += count[at]
+            else:  # goes on rising
+                free[kept] = flow
+                kept += 1
+        waiting = kept
+        # after all flows have their level: two of them may cross one link
+        for number in range(links):
+            if taken[number]:
+                left[number] -= smallest * taken[number]
+                load[number] -= taken[number]
+                taken[number] = 0
+        steps += 1
+    counts = np.zeros((links, steps), dtype=np.int64)
+    for flow in range(flows):
+        for at in range(first[active[flow]], first[active[flow] + 1]):
+            counts[link[at], level[flow]] += count[at]
+    return level, steps, counts, full, held

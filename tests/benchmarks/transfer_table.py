@@ -2,8 +2,6 @@
 
     python tests/benchmarks/transfer_table.py [--threads N] [--quick] > docs/kernel-transfer.md
 
-`gpu_table.py` has the same of a GPU.
-
 Calibrates this machine as `gcsim calibrate device` does, times every compressor of the registry
 directly at three sizes on other data, and prices what the meter counted. With one thread the clock
 is CPU time, which others on the machine do not disturb by taking turns.

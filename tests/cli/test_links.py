@@ -12,7 +12,8 @@ import pytest
 from gcsim.cli.links import link_details, link_tables
 from gcsim.cli.list import Entry, Kind, details, entries
 from gcsim.scenarios import catalog
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.command import invoked
 
 

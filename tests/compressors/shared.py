@@ -13,7 +13,19 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.one_bit.signs import fold_signs, nesterov
+from gcsim.compressors.coding.one_bit.signs import (
+    Norm,
+    add_scaled_signs,
+    fold_signs,
+    lost_by,
+    nesterov,
+)
+from gcsim.compressors.coding.rounding.bucket_levels import round_between
+from gcsim.compressors.coding.rounding.level_codes import (
+    LevelCoding,
+    coded_levels,
+    decoded_levels,
+)
 from gcsim.compressors.segments import ZERO, Segments
 
 MASK = (1 << 64) - 1
@@ -76,11 +88,58 @@ def uniform(key: int, i: int) -> float:
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
 
 
+def code_alone(codes: Tensor, steps: int, coding: LevelCoding) -> tuple[Tensor, int]:
+    """(the body of a tensor alone, elements that travel); see `coded_levels`."""
+    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
+    return body, int(sent[0])
+
+
+def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: LevelCoding) -> Tensor:
+    """Undo `code_alone`."""
+    sizes = np.array([len(body)])
+    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps, coding)
+
+
+def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    """`round_between` of a tensor alone."""
+    cells = Segments.alone(values.numel()).cells(size)
+    return round_between(values, cells, tables, np.array([key]))
+
+
+def fold(
+    values: Tensor, length: int, norm: Norm = "mean_abs", **memory: Any
+) -> tuple[Tensor, Tensor]:
+    """(bits, scales) of `fold_signs` of a tensor alone, in blocks of `length` elements."""
+    n = values.numel()
+    bits, cells = torch.zeros(-(-n // 8), dtype=torch.uint8), Segments.alone(n).cells(length)
+    return bits, fold_signs(values, cells, bits, ZERO, norm=norm, **memory)
+
+
 def fold_nesterov(
     values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
 ) -> tuple[Tensor, Tensor]:
-    """(bits, scales) of `fold_signs` of Nesterov's direction of a tensor alone."""
-    n = values.numel()
-    bits, cells = torch.zeros(-(-n // 8), dtype=torch.uint8), Segments.alone(n).cells(length)
-    memory: dict[str, Any] = {"coded": coded, "scales": scales, "mixed": momentum, "keep": True}
-    return bits, fold_signs(values, cells, bits, ZERO, factors=nesterov(decay), **memory)
+    """`fold` of Nesterov's direction."""
+    memory = {"coded": coded, "scales": scales, "mixed": momentum, "keep": True}
+    return fold(values, length, factors=nesterov(decay), **memory)
+
+
+def fold_average(
+    values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float
+) -> tuple[Tensor, Tensor]:
+    """`fold` of decay average + (1 - decay) values in one block, root mean square."""
+    factors = decay, 1.0 - decay, 0.0, 1.0
+    memory = {"coded": coded, "scales": scales, "mixed": average, "factors": factors}
+    return fold(values, max(1, values.numel()), "rms", **memory)
+
+
+def add_signs(
+    out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, overwrite: bool = False
+) -> None:
+    """`add_scaled_signs` to a tensor alone, in blocks of `length` elements."""
+    cells = Segments.alone(out.numel()).cells(length)
+    add_scaled_signs(out, cells, bits, ZERO, scales, weight, overwrite=overwrite)
+
+
+def error_of(coded: Tensor, scales: Tensor) -> Tensor:
+    """`lost_by` of a tensor alone that is one block."""
+    return lost_by(coded, scales, Segments.alone(coded.numel()).cells(None))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -22,7 +19,6 @@ from gcsim.compressors.kernels import KernelCost, total
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import (
     Meter,
-    batched,
     count_bytes,
     count_random,
     kernel,
@@ -174,45 +170,6 @@ def test_an_empty_slice_is_free() -> None:
         x[:0]
         x[3:3].clone()
     assert not recorder.fixed
-
-
-def test_kernels_of_a_loop_over_tensors_are_merged_30_a_launch() -> None:
-    """70 tensors make 3 launches of each run; what a tensor does twice is launched twice."""
-    tensors = [torch.ones(8 + n) for n in range(70)]
-
-    def work(loop: Callable[[list[torch.Tensor]], Iterable[torch.Tensor]]) -> list[KernelCost]:
-        with segment() as recorder:
-            for number, tensor in enumerate(loop(tensors)):
-                tensor.add_(1.0)
-                if number % 2:
-                    tensor.add_(1.0)
-                for part in batched([tensor, tensor]):  # inside: of the outer loop
-                    part.mul_(2.0)
-                tensor.view(1, -1) @ tensor.view(-1, 1)  # products are not merged
-        return list(recorder.costs())
-
-    plain, merged = work(iter), work(batched)
-
-    def launches(costs: list[KernelCost], name: str) -> tuple[int, int]:
-        of_name = [cost for cost in costs if cost.name == name]
-        return sum(c.launches for c in of_name), sum(c.launches - c.merged for c in of_name)
-
-    assert launches(plain, "aten.mul_") == (140, 70)  # two a loop
-    assert launches(merged, "aten.add_") == (105, 3 + 2)  # 70 tensors, and 35 a second time
-    assert launches(merged, "aten.mul_") == (140, 3 + 3)
-    products = [cost for cost in merged if cost.kind == "matmul"]
-    assert sum(cost.merged for cost in products) == 0
-    assert [replace(c, merged=0) for c in merged] == [replace(c, merged=0) for c in plain]
-
-
-def test_a_loop_that_is_left_early_merges_nothing_after_it() -> None:
-    with segment() as recorder:
-        for tensor in batched([torch.ones(4), torch.ones(4)]):
-            tensor.add_(1.0)
-            break
-        for _ in range(3):
-            torch.ones(4).add_(1.0)
-    assert sum(cost.merged for cost in recorder.costs()) == 0
 
 
 def test_what_is_unpriced_costs_nothing() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.world import PS, link
 
 

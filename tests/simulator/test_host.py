@@ -24,7 +24,7 @@ from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute, traffic_of
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.host import MANY, Host, Traffic, Work
-from gcsim.simulator.steps.events.ring_programs import RingPrograms
+from gcsim.simulator.steps.events.message_ring import RingPrograms
 from tests.simulator import world
 from tests.simulator.world import link, times
 

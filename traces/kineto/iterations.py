@@ -1,10 +1,10 @@
-"""How long did an iteration take under PyTorch's profiler, and when was each gradient ready?
+"""Times of an iteration under PyTorch's profiler, and of each of its gradients.
 
-    with torch.profiler.profile(schedule=..., record_shapes=True) as profiler:
+with torch.profiler.profile(schedule=..., record_shapes=True) as profiler:
         ...                                       # profiler.step() after each iteration
     profiler.export_chrome_trace("profile.json")
 
-or in the JSON that Chakra's trace_link makes of such a trace (`execution_trace.py`).
+or in the JSON that Chakra's trace_link makes of such a trace (`json_stream.py`).
 
 An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its
 times: forward, from the first operator (or DistributedDataParallel's) to the first node of the
@@ -32,13 +32,13 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from gcsim.errors import InputError
 from gcsim.traces.kineto.json_stream import unreadable
-from gcsim.traces.kineto.marks import Arrival, Marks, Span, read_marks
-from gcsim.traces.kineto.times import Batch, timed
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.kineto.marks import Arrival, Kernel, Marks, Span, read_marks
+from gcsim.traces.profile import PassTimes
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 """Names and shapes of the trained parameters, in the model's order."""
@@ -74,7 +74,7 @@ def examine_profile(path: Path, parameters: Parameters) -> Profile:
     marks = _read(path)
     iterations = _complete(path, marks, len(parameters))
     batches = iterations[1:] or iterations
-    found = [timed(path, marks, batch) for batch in batches]
+    found = [_timed(path, marks, batch) for batch in batches]
     orders = [_match(path, batch, parameters) for batch in batches]
     forward = statistics.median(one.forward for one in found)
     optimizer = statistics.median(one.optimizer for one in found)
@@ -177,10 +177,10 @@ def _windows(marks: Marks) -> Iterator[Span]:
         yield Span(after, float("inf"))
 
 
-def _complete(path: Path, marks: Marks, count: int) -> list[Batch]:
+def _complete(path: Path, marks: Marks, count: int) -> list[_Batch]:
     """The iterations in which every parameter got a gradient in every pass."""
     ends = [arrival.end for arrival in marks.gradients]
-    found: list[Batch] = []
+    found: list[_Batch] = []
     odd: list[int] = []
     for window in _windows(marks):
         inside = marks.gradients[
@@ -192,7 +192,7 @@ def _complete(path: Path, marks: Marks, count: int) -> list[Batch]:
             odd.append(len(inside))
             continue
         for after, batch in _passes(inside, count, window, whole=bool(marks.optimizers)):
-            found.append(Batch(gradients=tuple(batch), after=after, until=window.end))
+            found.append(_Batch(gradients=tuple(batch), after=after, until=window.end))
     if not found:
         raise unreadable(
             path,
@@ -213,7 +213,7 @@ def _passes(
         yield before, inside[first : first + count]
 
 
-def _match(path: Path, batch: Batch, parameters: Parameters) -> list[int]:
+def _match(path: Path, batch: _Batch, parameters: Parameters) -> list[int]:
     """The parameter of each arrival of a pass.
 
     Raises `InputError` when the gradients are not those of the parameters.
@@ -248,8 +248,107 @@ def _another_model(
     )
 
 
-def _exchanged(marks: Marks, batch: Batch) -> tuple[int, ...]:
+def _exchanged(marks: Marks, batch: _Batch) -> tuple[int, ...]:
     """Elements of the all-reduces that were started during the pass."""
     first = batch.gradients[0].start
     ends = min((o.start for o in marks.optimizers if o.start >= first), default=batch.until)
     return tuple(elements for at, elements in marks.reduces if first <= at <= ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """The last micro-batch of an iteration."""
+
+    gradients: tuple[Arrival, ...]
+    """One for each parameter, as they arrived."""
+    after: float
+    """Nothing before that belongs to it."""
+    until: float
+    """Nor anything from that on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """One micro-batch, in microseconds."""
+
+    forward: float
+    ready: tuple[float, ...]
+    """By arrival, from the start of the backward pass."""
+    optimizer: float
+
+
+def _timed(path: Path, marks: Marks, batch: _Batch) -> _Timed:
+    """The times of one micro-batch; see `gcsim.traces.kineto.iterations`.
+
+    Raises `InputError` when the profile does not show where its passes begin.
+    """
+    first = batch.gradients[0].start
+    forward = _first(marks.operators, batch.after, first)
+    wrapped = _first([span.start for span in marks.forwards], batch.after, first)
+    if wrapped is not None:
+        forward = wrapped if forward is None else min(forward, wrapped)
+    if forward is None:
+        forward = batch.after
+    backward = _first(marks.nodes, forward, first + 1e-3)
+    if backward is None:
+        backward = first
+    if forward == float("-inf"):
+        raise unreadable(
+            path,
+            "does not show where a forward pass begins",
+            "use a schedule and call profiler.step() after each iteration",
+        )
+    optimizer = next(
+        (o for o in marks.optimizers if batch.gradients[-1].end <= o.start <= batch.until), None
+    )
+    arrivals = [arrival.end for arrival in batch.gradients]
+    if marks.kernels:
+        return _on_gpu(path, marks.kernels, forward, backward, arrivals, optimizer)
+    return _Timed(
+        forward=backward - forward,
+        ready=tuple(end - backward for end in arrivals),
+        optimizer=0.0 if optimizer is None else optimizer.end - optimizer.start,
+    )
+
+
+def _first(times: Sequence[float], after: float, before: float) -> float | None:
+    """The first of the ascending times in [after, before)."""
+    number = bisect.bisect_left(times, after)
+    return times[number] if number < len(times) and times[number] < before else None
+
+
+def _on_gpu(  # noqa: PLR0917 - a step of timed
+    path: Path,
+    kernels: Sequence[Kernel],
+    forward: float,
+    backward: float,
+    arrivals: Sequence[float],
+    optimizer: Span | None,
+) -> _Timed:
+    """The same instants on the stream that computes, of which they are promises."""
+    within = [k for k in kernels if forward <= k.launched <= arrivals[-1] and not k.collective]
+    busy: Counter[tuple[str, str]] = Counter()
+    for kernel in within:
+        busy[kernel.stream] += max(1, round(1e3 * (kernel.end - kernel.start)))
+    stream = busy.most_common(1)[0][0] if busy else None
+    own = [kernel for kernel in kernels if kernel.stream == stream and not kernel.collective]
+    launched = [kernel.launched for kernel in own]
+    done = list(accumulate((kernel.end for kernel in own), max))
+
+    def begins(at: float) -> float | None:
+        number = bisect.bisect_left(launched, at)
+        return own[number].start if number < len(own) else None
+
+    start, turn = begins(forward), begins(backward)
+    if start is None or turn is None or turn < start:
+        raise unreadable(
+            path,
+            "shows no kernels of a backward pass on the GPU",
+            "profile whole training steps, and let the schedule record at least two of them",
+        )
+    ready = [max(turn, done[bisect.bisect_left(launched, at) - 1]) - turn for at in arrivals]
+    last = 0.0
+    if optimizer is not None:
+        steps = [k for k in own if optimizer.start <= k.launched <= optimizer.end]
+        last = max((k.end for k in steps), default=0) - min((k.start for k in steps), default=0)
+    return _Timed(forward=turn - start, ready=tuple(ready), optimizer=last)

@@ -15,7 +15,7 @@ from gcsim.traces.networks.gpt2 import Gpt2
 
 
 def transformer_small() -> nn.Module:
-    """A transformer for 64 of the 97 characters of `tasks/characters.py`."""
+    """A transformer for 64 of the 97 characters of `tasks/text.py`."""
     return Gpt2(vocabulary=97, positions=64, width=64, blocks=2, heads=4, tied=False)
 
 

@@ -1,7 +1,12 @@
-"""What happens at each iteration of a loop that is recorded, and at its end?
+"""Each iteration of a loop that is recorded, and its end.
 
 Hooks fill a `GradientCapture` while the user's loop runs; `step` stores what they hold and decides,
 with all ranks together, how it goes on: gradients first, then times, then the trace is finished.
+
+Second moments over a mini-batch's samples come from the closed forms of `second_moments`, which
+work on what each layer took and what came back to it, kept by hooks during the user's own passes. A
+model with a parameter that has no closed form is refused by the parameter's name: it would need
+further backward passes.
 """
 
 from __future__ import annotations
@@ -13,17 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError, Problem
 from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.ready_order import whole_order
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import ModelFacts
+from gcsim.traces.moments import SecondMoments
+from gcsim.traces.profile import Costs, ModelFacts, PassTimes
 from gcsim.traces.recording.capture import GradientCapture
 from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
 from gcsim.traces.recording.model import FirstBatch, seen_model
-from gcsim.traces.recording.moments import LoopMoments
 from gcsim.traces.recording.ranks import Alone, Ranks, SharedFolder, exchanged_buckets, ranks_of
 from gcsim.traces.recording.result import Share, Wanted, checked_loss, summary, where_from
 from gcsim.traces.storage.writing import TraceWriter
@@ -71,12 +76,12 @@ class Recording:
         )
         self._capture.on_first = self._note_scale
         self._clock: PassClock | None = None
-        self._moments: LoopMoments | None = None
+        self._moments: _LoopMoments | None = None
         self._first = FirstBatch(self._called)
         self._open()
         try:
             if wanted.second_moments:  # refuses a model now, and not after the first steps
-                self._moments = LoopMoments(self._model)
+                self._moments = _LoopMoments(self._model)
             if self._before:
                 self._release_moments()
             else:
@@ -89,7 +94,7 @@ class Recording:
     def _watch(self) -> None:
         """From here on iterations are recorded."""
         if self._wanted.second_moments and self._moments is None:
-            self._moments = LoopMoments(self._model)
+            self._moments = _LoopMoments(self._model)
         self._capture.start()
         self._first.watch()
 
@@ -400,3 +405,34 @@ class Recording:
             passes=self._times,
             buckets=exchanged_buckets(self._called, [name for name, _ in self._parameters]),
         )
+
+
+class _LoopMoments:
+    """Second moments of each iteration's one backward pass, from now until `release`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._watched = SecondMoments(model)
+        self._watched.watch()
+        self._watched.follow()
+        self.costs: dict[int, Costs] = {}
+        """By parameter, the kernels that made one mini-batch's second moments."""
+
+    def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
+        """Of the iteration that ends: by parameter, float32 on the CPU, in its shape.
+
+        `gradients` are what autograd made of the same batch, over `scale`. Raises `InputError`
+        when a parameter has no closed form, or with `check` is used outside its layer.
+        """
+        found = self._watched.followed(
+            gradients, scale, segment=None if self.costs else meter.segment, check=check
+        )
+        self.costs = self.costs or found.costs
+        return tuple((value / scale**2).float().cpu() for value in found.values)
+
+    def clear(self) -> None:
+        """Begin an iteration."""
+        self._watched.follow()
+
+    def release(self) -> None:
+        """Remove the hooks and let go of what they kept."""
+        self._watched.release()

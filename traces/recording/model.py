@@ -15,8 +15,7 @@ from typing import Any
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
-from gcsim.traces.models.facts import counted_facts
-from gcsim.traces.models.layer_kinds import kind_of
+from gcsim.traces.models.facts import counted_facts, kind_of
 from gcsim.traces.profile import Layer, ModelFacts
 
 _LOG = logging.getLogger(__name__)

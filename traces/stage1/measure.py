@@ -44,6 +44,8 @@ KEPT_BYTES = 2 << 30
 """Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
 MAX_STEPS = 256
 """A method whose phases do not all occur within so many steps cannot be measured."""
+MOST_PHASES = 1_000_000
+"""Steps of the longest period whose phases are counted."""
 
 
 class Gradients(Protocol):
@@ -129,11 +131,12 @@ def steps_to_run(subject: Subject, iterations: int) -> int:
     """As many steps as the trace has iterations, more where a phase would not occur in them,
     and whole windows."""
     cls, parameters = subject.compressor, subject.parameters
-    phases = _phases(subject)
-    needed = max(phases.index(name) for name in set(phases)) + 1
     window = cls.window(parameters)
+    period = cls.period(parameters)
+    phases = _phases_of(subject, min(period, MOST_PHASES))
+    needed = max(phases.index(name) for name in set(phases)) + 1
     needed += -needed % window
-    if needed > MAX_STEPS:
+    if needed > MAX_STEPS or period > MOST_PHASES:
         raise InputError(
             f"{subject.kind}: not every kind of step occurs within {MAX_STEPS} steps; "
             "shorten its period"

@@ -12,8 +12,8 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.recorder import Recorder
 from gcsim.traces.profile import Compute, Costs, Exchange
 
-_WORK, _LAUNCHES = ("elements", "nbytes", "flops", "work"), ("launches", "merged")
-"""Fields of a `KernelCost` that count."""
+_WORK = "elements", "nbytes", "flops", "work"
+"""Fields of a `KernelCost` that count, beside launches."""
 
 
 def metered_exchange(meter: Meter, moments: Compute | None) -> Exchange:
@@ -63,8 +63,7 @@ def _divided(
 
     def mean(sums: KernelCost) -> KernelCost:
         counts: dict[str, Any] = {name: round(getattr(sums, name) / count) for name in _WORK}
-        counts |= {name: of_launches(getattr(sums, name)) for name in _LAUNCHES}
-        return replace(sums, **counts)
+        return replace(sums, launches=of_launches(sums.launches), **counts)
 
     found: list[KernelCost] = []
     for _, same_class in groupby(total(costs), key=lambda cost: cost.kind):
@@ -80,7 +79,7 @@ def _divided(
 
 def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
     counts: dict[str, Any] = {
-        name: getattr(sums, name) - getattr(other, name) for name in (*_WORK, *_LAUNCHES)
+        name: getattr(sums, name) - getattr(other, name) for name in (*_WORK, "launches")
     }
     return replace(sums, **counts)
 

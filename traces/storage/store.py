@@ -19,8 +19,7 @@ from pathlib import Path
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs
+from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.storage.manifest import (
     MANIFEST,
     RECORD_AGAIN,
@@ -181,3 +180,11 @@ def _check_content(path: Path, entry: StoredFile) -> None:
         raise damaged(path, f"cannot be read: {error.strerror}") from error
     if found != entry:
         raise damaged(path, "was changed since it was recorded (SHA-256 differs)", RECORD_AGAIN)
+
+
+FOLDER = Path(__file__).parent.parent / "shipped"
+
+
+def shipped_traces() -> dict[str, Path]:
+    """The shipped traces' folders by name, sorted."""
+    return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{MANIFEST}"))}

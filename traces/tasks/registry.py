@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, did_you_mean
-from gcsim.traces.models.entry import InputKind, ModelEntry
+from gcsim.traces.models.registry import InputKind, ModelEntry
 from gcsim.traces.tasks.split import Split
 
 
@@ -57,13 +57,13 @@ _SHIPPED = (
         name="characters",
         title="next character of gcsim's own sources, as they once were (97 characters)",
         input="tokens",
-        make="gcsim.traces.tasks.characters:characters",
+        make="gcsim.traces.tasks.text:characters",
     ),
     TaskEntry(
         name="words",
         title="next word of gcsim's own sources, as they once were, hashed below classes",
         input="tokens",
-        make="gcsim.traces.tasks.words:words",
+        make="gcsim.traces.tasks.text:words",
     ),
 )
 _OWN = "gcsim.traces.tasks.own:own_split"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.timing.clock import DeviceClock
 
@@ -84,7 +84,7 @@ def _step(
     entry: ModelEntry, model: nn.Module, size: int, device: torch.device
 ) -> Callable[[], object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    inputs, labels = _samples(entry, size, device)
+    inputs, labels = samples(entry, size, device)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -95,7 +95,8 @@ def _step(
     return step
 
 
-def _samples(entry: ModelEntry, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def samples(entry: ModelEntry, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Random inputs and labels of a batch of `size`."""
     with keyed_generator(0, "samples for timing"):
         if entry.input == "tokens":
             tokens = torch.randint(entry.classes, (size, *entry.input_shape))

@@ -89,7 +89,7 @@ class Partition:
     """How the data are dealt out to the workers."""
 
     dirichlet: Annotated[float, POSITIVE]
-    """The smaller, the more workers' classes differ; see `shares.py`."""
+    """The smaller, the more workers' classes differ; see `team.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

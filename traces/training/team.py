@@ -1,4 +1,4 @@
-"""What is one step of data-parallel training? N workers, one process, a compressor between them.
+"""One step of data-parallel training: N workers, one process, a compressor between them.
 
     batch of worker w ─► loss ─► gradient of w ─┐
     batch of worker v ─► loss ─► gradient of v ─┼─ lockstep, bucket by bucket ─► update ─► optimiser
@@ -19,6 +19,19 @@ samples, and one exchange follows.
 
 Assumes float32. A step is a function of (seed, step), weights and state; on a GPU as far as torch's
 kernels repeat themselves.
+
+The optimisers (SGD, Adam, AdamW of one flat vector) are torch's functional forms, which its classes
+call too: the same bits. The classes load torch's compiler for their first step, 2 s of a process.
+
+Each worker sees its share of the data, in an order of its own. iid: one keyed permutation of all
+samples is dealt out to the workers, one to each in turn, as `torch.utils.data.DistributedSampler`
+does. Where workers' data differ, worker w draws how much of each class it has, q_w ~
+Dirichlet(alpha * prior), and takes that much of what nobody has taken (T.-M. H. Hsu, H. Qi, M.
+Brown, "Measuring the effects of non-identical data distribution for federated visual
+classification", 2019, arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker
+with one or two classes. Every worker has equally many samples. A worker goes through its share
+again and again, each time in another order; the rest of an epoch that fills no batch is left out.
+All of it is a function of (seed, worker, step).
 """
 
 from __future__ import annotations
@@ -27,6 +40,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,27 +55,26 @@ from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
+from gcsim.compressors.random import stream
 from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.live import deterministic, pick_device
 from gcsim.traces.models.building import build_model, trainable, unmoved_buffers
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import heads, sample_losses
 from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.ready_order import noted_order, whole_order
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.profile import Compute, Costs, Exchange
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.tasks.split import Indices, Samples, Split
 from gcsim.traces.training import checkpoint
-from gcsim.traces.training.optimizers import Stepper
 from gcsim.traces.training.plan import Optimizer
-from gcsim.traces.training.shares import Shares
 
 _EVALUATED = 256
 """Samples of a forward pass that judges."""
@@ -155,7 +168,7 @@ class Team:
         self._live = live
         self._replicas = [live] if alike else [live.clone() for _ in range(workers)]
         own = method.compressor.momentum(method.parameters)[0] > 0
-        self._optimizers = [Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
+        self._optimizers = [_Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
 
     # --- the layout of flat vectors ---------------------------------------------------------------
 
@@ -374,3 +387,124 @@ class Team:
             raise CannotBeKeptError("tensors of other shapes")
         for optimizer in self._optimizers:
             optimizer.restore_on(self._device)
+
+
+_EPSILON = 1e-8
+"""Added to Adam's root, as torch does unless told otherwise."""
+
+
+class _Stepper:
+    """The optimiser of one replica: float32 `[n]`, changed in place."""
+
+    def __init__(self, chosen: Optimizer, weights: Tensor, *, own_momentum: bool) -> None:
+        """A method that has a momentum of its own takes plain SGD steps."""
+        self._chosen, self._weights = chosen, weights
+        self._adam = chosen.name != "sgd" and not own_momentum
+        self._momentum = 0.0 if own_momentum else chosen.momentum
+        self.state: dict[str, Any] = {}
+        """What the next step depends on: vectors `[n]` and Adam's count of steps; empty before the
+        first."""
+
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Apply a gradient `[n]`."""
+        with torch.no_grad():
+            if self._adam:
+                self._adam_step(gradient, rate)
+            else:
+                self._sgd_step(gradient, rate)
+
+    def restore_on(self, device: torch.device) -> None:
+        """Vectors that were read on the CPU belong where the weights are."""
+        for name, value in self.state.items():
+            if isinstance(value, torch.Tensor) and value.dim():
+                self.state[name] = value.to(device)
+
+    def _sgd_step(self, gradient: Tensor, rate: float) -> None:
+        from torch.optim.sgd import sgd
+
+        buffers = [self.state.get("momentum_buffer")]
+        sgd(
+            [self._weights], [gradient], buffers,
+            weight_decay=self._chosen.weight_decay, momentum=self._momentum, lr=rate,
+            dampening=0.0, nesterov=False, maximize=False, foreach=False,
+        )  # fmt: skip
+        if self._momentum:
+            self.state["momentum_buffer"] = buffers[0]
+
+    def _adam_step(self, gradient: Tensor, rate: float) -> None:
+        from torch.optim.adam import adam
+
+        if not self.state:
+            self.state["step"] = torch.zeros((), dtype=torch.float32)
+            self.state["exp_avg"] = torch.zeros_like(self._weights)
+            self.state["exp_avg_sq"] = torch.zeros_like(self._weights)
+        adam(
+            [self._weights], [gradient], [self.state["exp_avg"]], [self.state["exp_avg_sq"]], [],
+            [self.state["step"]], foreach=False, amsgrad=False, maximize=False, lr=rate,
+            decoupled_weight_decay=self._chosen.name == "adamw", eps=_EPSILON,
+            beta1=self._momentum, beta2=self._chosen.beta2,
+            weight_decay=self._chosen.weight_decay,
+        )  # fmt: skip
+
+
+class Shares:
+    """The shares of `workers` workers in `samples`."""
+
+    def __init__(
+        self, samples: Samples, *, workers: int, batch: int, seed: int, dirichlet: float | None
+    ) -> None:
+        """`dirichlet` is alpha; None: iid. Raises `InputError` where a share fills no batch, or
+        the samples have no classes to deal out by."""
+        each = len(samples) // workers
+        if each < batch:
+            raise InputError(
+                f"{len(samples):,} samples for {workers} workers are {each:,} each, fewer than "
+                f"the {batch:,} of a batch",
+                place="train.workers",
+                hint="lower train.workers or batch_size, or take more data",
+            )
+        self._batch, self._seed = batch, seed
+        self._batches = each // batch
+        if dirichlet is None:
+            dealt = stream(seed, 0, 0, "shares").permutation(len(samples))
+            self._shares = [dealt[worker::workers][:each] for worker in range(workers)]
+        else:
+            self._shares = _by_class(samples, workers, each, seed, dirichlet)
+        self._epoch = lru_cache(maxsize=2 * workers)(self._in_order)
+
+    def indices(self, worker: int, step: int) -> Indices:
+        """Numbers of the samples of a worker's batch, int64 `[batch]`."""
+        epoch, place = divmod(step, self._batches)
+        return self._epoch(worker, epoch)[place * self._batch : (place + 1) * self._batch]
+
+    def _in_order(self, worker: int, epoch: int) -> Indices:
+        order = stream(self._seed, epoch, 0, "epoch", worker)
+        return order.permutation(self._shares[worker])
+
+
+def _by_class(samples: Samples, workers: int, each: int, seed: int, alpha: float) -> list[Indices]:
+    labels = samples.labels
+    if labels is None:
+        raise InputError(
+            "its samples have no classes by which workers' data could differ",
+            place="train.partition",
+            hint="write partition: iid, or choose a task with one label a sample",
+        )
+    drawn = stream(seed, 0, 0, "shares")
+    classes, numbers = np.unique(labels, return_inverse=True)
+    pools = [
+        list(drawn.permutation(np.flatnonzero(numbers == number))) for number in range(len(classes))
+    ]
+    prior = np.array([len(pool) for pool in pools]) / len(labels)
+    shares = []
+    for _ in range(workers):
+        wanted = drawn.multinomial(each, drawn.dirichlet(alpha * prior))
+        share: list[int] = []
+        for pool, number in zip(pools, wanted, strict=True):
+            share += pool[:number]
+            del pool[:number]
+        while len(share) < each:  # of classes that ran out: what is left of the largest
+            largest = max(pools, key=len)
+            share.append(largest.pop())
+        shares.append(np.array(share, dtype=np.int64))
+    return shares

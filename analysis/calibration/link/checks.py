@@ -3,10 +3,15 @@
 A measured time of several machines with several devices each holds the part inside a machine, over
 a bus that is not fitted: stated, known by the GPU's name, or assumed. A bus that alone takes longer
 than was measured is the wrong one, whatever the network.
+
+The driver's name of a GPU gives its bus: `NVIDIA A100-SXM4-40GB` -> `nvlink3`. A driver's name
+holds the words of the catalogue's name; "PCIe" and "NVL" tell a card from a module, where both are
+made. Boards that the catalogue does not have are unknown.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,7 +23,6 @@ from gcsim.analysis.calibration.measurements.collectives import Measurement, Rea
 from gcsim.analysis.report.numbers import duration, rate
 from gcsim.errors import InputError, printable
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.driver_names import bus_of
 from gcsim.simulator.network.links import Link
 
 ASSUMED = "pcie3_x16"
@@ -131,3 +135,22 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
             else "are the ranks on one machine? say --devices-per-node N",
         )
     return fit
+
+
+_FORM = re.compile(r"pcie|sxm\d*|\d+gb")
+"""Words of a catalogue's name that tell boards of one chip apart."""
+_CARD = {"pcie", "nvl"}
+
+
+def bus_of(driver_name: str) -> str | None:
+    """Name of the link between two such GPUs; None for an unknown one."""
+    words = set(re.findall(r"[a-z0-9]+", driver_name.lower()))
+    card = not words.isdisjoint(_CARD)
+    found: list[tuple[int, bool, str]] = []
+    for name, device in catalog.devices().items():
+        own = name.split("_")
+        chip = {word for word in own if not _FORM.fullmatch(word)}
+        bus = device.bus or "pcie3_x16"
+        if device.processor == "gpu" and chip <= words and not (card and bus.startswith("nvlink")):
+            found.append((len(chip), ("pcie" in own) == card, bus))
+    return max(found)[2] if found else None

@@ -16,7 +16,7 @@ from gcsim.analysis.report.numbers import duration, plural, rate, significant, s
 from gcsim.errors import printable
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.reading.values import number_text
-from gcsim.scenarios.sections.link_text import plain_link
+from gcsim.scenarios.sections.link import plain_link
 from gcsim.simulator.network.links import Link
 
 _WIDTH = 80

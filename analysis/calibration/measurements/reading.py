@@ -1,7 +1,11 @@
 """Readings of files of measurements, each by the one format that claims it.
 
 A file is plain or gzip. What begins as JSON is read as a stream (`json_text.py`), everything else
-as text, without what a terminal or a launcher has put into its lines (`lines.py`).
+as text, without what launchers, terminals and mails have put into its lines. Colours and other
+control sequences of a terminal go. The text before a table's headings is a prefix (`0: ` of `srun
+-l`, `[1,0]<stdout>:` of Open MPI, a time stamp of kubectl, `> ` of a quote, an indent), and goes
+from all lines that begin in its shape: words, numbers and blanks may differ, signs may not. Lines
+keep their numbers.
 """
 
 from __future__ import annotations
@@ -29,11 +33,10 @@ from gcsim.analysis.calibration.measurements.collectives import (
 )
 from gcsim.analysis.calibration.measurements.formats import FORMATS, Kind
 from gcsim.analysis.calibration.measurements.json_text import Listed, at, loaded
-from gcsim.analysis.calibration.measurements.lines import plain, without_prefix
 from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
 from gcsim.json_file import LARGEST as LARGEST_FILE
 from gcsim.json_stream import opened
-from gcsim.traces.kineto.refused import (
+from gcsim.traces.kineto.json_stream import (
     FLIGHT_RECORDER_JSON,
     NAME_THE_KINETO,
     OPERATORS,
@@ -177,7 +180,7 @@ def contents(path: Path) -> Iterator[Content]:
         if len(data) > LARGEST_FILE:
             raise InputError(f"is larger than {LARGEST_FILE >> 20} MiB", place=name)
         wide = data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}  # a redirect in PowerShell
-        yield plain(data.decode("utf-16" if wide else "utf-8-sig", errors="replace"))
+        yield _plain(data.decode("utf-16" if wide else "utf-8-sig", errors="replace"))
 
 
 def _unknown(path: Path, content: Content) -> InputError:
@@ -234,3 +237,43 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
 
 def _listed(counts: Iterable[int]) -> str:
     return ", ".join(str(count) for count in counts)
+
+
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
+"""ECMA-48: CSI sequences, operating system commands, single functions."""
+_PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
+_LONGEST = 200
+"""Characters of a prefix."""
+
+
+def _plain(text: str) -> str:
+    """The text without control sequences of a terminal."""
+    return _CONTROL.sub("", text) if "\x1b" in text or "\x07" in text else text
+
+
+def without_prefix(text: str, headings: re.Pattern[str]) -> str:
+    """The text; its lines lose the prefix that stands before `headings` in one of them."""
+    lines = text.splitlines()
+    shapes: dict[str, None] = {}
+    for line in lines:
+        if (found := headings.search(line)) and 0 < found.start() <= _LONGEST:
+            shapes[_shape(line[: found.start()])] = None
+    if not shapes:
+        return text
+    longest_first = sorted(shapes, key=len, reverse=True)
+    prefix = re.compile("^(?:" + "|".join(longest_first) + ")")
+    return "\n".join(prefix.sub("", line) for line in lines)
+
+
+def _shape(prefix: str) -> str:
+    return "".join(_generalised(piece) for piece in _PIECE.findall(prefix))
+
+
+def _generalised(piece: str) -> str:
+    if piece.isdigit():
+        return r"\d+"
+    if piece.isspace():
+        return rf"[ \t]{{0,{len(piece)}}}"
+    if piece[0].isalpha():
+        return r"\w+"
+    return re.escape(piece)

@@ -17,10 +17,11 @@ from gcsim.compressors.segments import Column, Segments
 
 def _launches(
     coded: tuple[Tensor, Column], indices: object, segments: object, k: Column, coders: Column
-) -> Iterator[list[KernelCost]]:
-    for many, size, coder in zip(k.tolist(), coded[1].tolist(), coders.tolist(), strict=True):
+) -> Iterator[KernelCost]:
+    for coder in np.unique(coders):
+        own = coders == coder
         name = f"index_coding.encode_indices:{Coder(coder).name.lower()}"
-        yield [launch("streaming", name, max(many, size), 8 * many + size)]
+        yield launch("streaming", name, k[own], 8 * k[own], coded[1][own])
 
 
 @counted_as(_launches)

@@ -136,7 +136,29 @@ def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> N
         raise damaged(f"{len(packed)} bytes for {count} codes of {bits} bits, not {expected}")
     used = count * bits % 8
     if used and int(packed[-1]) >> used:
-        raise damaged("padding after the last code is not zero")
+        raise stray_bits()
+
+
+def demand_no_stray(
+    data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
+) -> None:
+    """`InputError` where bits are set behind the last of `counts` codes that begin at byte `at`."""
+    if has_stray(data, at, counts, bits):
+        raise stray_bits()
+
+
+def has_stray(
+    data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
+) -> bool:
+    """Whether `demand_no_stray` refuses."""
+    used = counts * bits % 8
+    last = (at + packed_bytes(counts, bits) - 1)[used > 0]
+    return bool((data[last] >> used[used > 0]).any())
+
+
+def stray_bits() -> InputError:
+    """Error for padding that is not zero."""
+    return damaged("padding after the last code is not zero")
 
 
 def damaged(what: str) -> InputError:

@@ -16,8 +16,7 @@ from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_frame
 from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
 from gcsim.compressors.coding.one_bit.columns import add_stripe, summed_inside
-from gcsim.compressors.coding.one_bit.signs import decoding
-from gcsim.compressors.loops import FLOAT32_MAX, loop
+from gcsim.compressors.loops import loop
 
 _WIDE = 32
 """Columns of a stripe from which on a row is worth a loop of vectors."""
@@ -167,45 +166,3 @@ def _add_narrow(
             upper, lower = highs[j], lows[j]
             above = (bits[at >> 3] >> np.uint8(at & 7)) & np.uint8(1)
             out[row * columns + first + j] += weight * (upper if above else lower)
-
-
-# --- chunks of a vector -----------------------------------------------------------------------
-
-
-@loop
-def put_chunks(messages: Any, bits: Any, scale: Any, chunk: int, codec: int) -> None:
-    """Each owner's frame of signs, in its row of `messages`, zeros `[owners, frame bytes]`.
-
-    `bits` are those of all chunks, of `chunk` elements each; `scale` is float32, of one or none.
-    """
-    for owner in range(messages.shape[0]):
-        body = messages[owner, HEADER_BYTES:]
-        for word in scale.view(np.uint32):
-            put_number(body, 0, 4, np.uint64(word))
-        part = bits[owner * chunk // 8 : (owner + 1) * chunk // 8]
-        for i in range(part.size):
-            body[4 + i] = part[i]
-        write_frame(messages[owner], codec, 0, 0, chunk, chunk)
-
-
-@loop
-def add_chunk(message: Any, out: Any, chunk: int, weight: Any, add: bool, codec: int) -> Any:
-    """out += (or =) weight * scale * sign of the first elements; False, and nothing done, for what
-    `put_chunks` does not write."""
-    n, start = out.size, HEADER_BYTES + 4
-    length = 4 + (chunk + 7) // 8
-    if message.size != HEADER_BYTES + length:
-        return False
-    if read_frame(message, 0) != (codec, 0, 0, chunk, chunk, length, True):
-        return False
-    if n == 0:
-        return not message[start:].any()
-    bits = message[start : start + (n + 7) // 8]
-    word = np.full(1, np.uint32(number_at(message, HEADER_BYTES, 4)))
-    scale = word.view(np.float32)
-    if message[start + bits.size :].any() or (n % 8 and bits[-1] >> np.uint8(n % 8)):
-        return False
-    if not (scale[0] >= 0 and scale[0] <= FLOAT32_MAX):
-        return False
-    decoding(0, n, bits, scale * weight, n, out, add)
-    return True

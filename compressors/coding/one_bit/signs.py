@@ -1,4 +1,4 @@
-"""How does one bit an element become a scaled sign, at memory speed?
+"""Signs of a bucket as one bit an element, with a scale for each block; and back.
 
 A bit says negative; zero of either sign counts as positive. Bits are packed little endian and
 padded with zeros to a whole byte. Blocks of `length` consecutive elements (the last may be
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import (
     damaged,
+    has_stray,
     packed_bytes,
     put_signs,
+    stray_bits,
     unfold_bits,
 )
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -38,9 +40,9 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
+from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
@@ -51,41 +53,33 @@ _NONE = np.zeros(0, dtype=np.float32)
 # --- from numbers to bits --------------------------------------------------------------------
 
 
-@kernel("reduction")
-def scaled_sign_bits(values: Tensor, length: int, norm: Norm = "mean_abs") -> tuple[Tensor, Tensor]:
-    """Of float32 `[n]`: bits, uint8 `[ceil(n / 8)]`; scales, float32 `[ceil(n / length)]`."""
-    return _folded(values, length, norm=norm)
+@counted_as(
+    lambda _, values, segments, bits, at: [
+        launch(
+            "streaming", "packing.pack_signs", segments.length, 4 * segments.length,
+            packed_bytes(segments.length, 1),
+        )
+    ]
+)  # fmt: skip
+@primitive
+def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
+    """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
+    g = np.ascontiguousarray(array(values))
+    with written_back(bits) as out:
+        in_tiles(_sign_tiles, segments.tiles, g, segments.table, out, at)
 
 
-@kernel("reduction", updates=("coded",))
-def fold(
-    values: Tensor, coded: Tensor, scales: Tensor, length: int, norm: Norm = "mean_abs"
-) -> tuple[Tensor, Tensor]:
-    """`fold_signs` of a tensor alone, in blocks of `length` elements: (bits, scales)."""
-    return _folded(values, length, coded=coded, scales=scales, norm=norm)
-
-
-@kernel("reduction", updates=("coded",))
-def fold_average(
-    values: Tensor, average: Tensor, coded: Tensor, scales: Tensor, *, decay: float, norm: Norm
-) -> tuple[Tensor, Tensor]:
-    """`fold` of decay average + (1 - decay) values in one block; `average` is only read."""
-    factors = decay, 1.0 - decay, 0.0, 1.0  # decay u + (1 - decay) v is coded
-    return _folded(
-        values, values.numel(), coded=coded, scales=scales, mixed=average, factors=factors,
-        norm=norm,
-    )  # fmt: skip
-
-
-def _folded(values: Tensor, length: int, **given: Any) -> tuple[Tensor, Tensor]:
-    n = values.numel()
-    bits = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    return bits, fold_signs(values, Segments.alone(n).cells(max(1, length)), bits, ZERO, **given)
-
-
-def error_of(coded: Tensor, scales: Tensor, length: int) -> Tensor:
-    """What the last `fold` lost: coded - scale sign(coded), float32 `[n]`."""
-    return lost_by(coded, scales, Segments.alone(coded.numel()).cells(max(1, length)))
+@loop
+def _sign_tiles(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, out: Any, at: Any
+) -> None:
+    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        for first in range(begin, end, SUM_BLOCK):
+            last = min(first + SUM_BLOCK, end)
+            part = values[table[t, 0] + first : table[t, 0] + last]
+            put_signs(part, words, out[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
@@ -106,16 +100,15 @@ def _fold_launches(
     _: object, values: object, cells: Cells, bits: object, at: object, *,
     coded: object = None, scales: object = None, mixed: object = None,
     factors: object = NO_FACTORS, keep: bool = False, norm: object = "mean_abs",
-) -> Iterator[list[KernelCost]]:  # fmt: skip
+) -> list[KernelCost]:  # fmt: skip
     names = "signs.fold_average", "signs.fold_nesterov"
     name = names[keep] if mixed is not None else "signs.fold"
     if coded is None:
         name = "signs.scaled_sign_bits"
     vectors = 1 + 2 * (coded is not None) + (1 + keep) * (mixed is not None)
-    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
-        size, read = packed_bytes(n, 1), 4 * count * (scales is not None)
-        moved = 4 * vectors * n, size, 4 * count, read
-        yield [launch("reduction", name, max(n, size, count), *moved)]
+    n, tables = cells.segments.length, 1 + (scales is not None)
+    moved = 4 * vectors * n, packed_bytes(n, 1), 4 * tables * cells.count
+    return [launch("reduction", name, n, *moved)]
 
 
 @counted_as(_fold_launches)
@@ -248,38 +241,13 @@ def _sum_of_magnitudes(values: Any) -> float:
 # --- from bits to numbers --------------------------------------------------------------------
 
 
-@kernel("streaming", updates=("out",))
-def add_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """`add_scaled_signs` to a tensor alone, in blocks of `length` elements."""
-    _decode(out, bits, scales, length, weight, overwrite=False)
-
-
-@kernel("streaming", updates=("out",))
-def write_signs(out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float) -> None:
-    """`add_signs` to zeros, whatever `out` holds before; priced like it, as one of N payloads."""
-    _decode(out, bits, scales, length, weight, overwrite=True)
-
-
-def _decode(
-    out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, *, overwrite: bool
-) -> None:
-    n, count = out.numel(), scales.numel()
-    if bits.numel() != packed_bytes(n, 1):
-        raise damaged(f"{bits.numel()} bytes for {n} codes of 1 bits, not {packed_bytes(n, 1)}")
-    if length * count < n or (count - 1) * length >= n > 0:
-        raise damaged(f"{count} scales of {length} elements for {n}")
-    cells = Segments.alone(n).cells(max(1, length))
-    add_scaled_signs(out, cells, bits, ZERO, scales, weight, overwrite=overwrite)
-
-
 def _unfold_launches(
     _: object, out: object, cells: Cells, bits: object, at: object, scales: object,
     weight: object, *, overwrite: bool = False,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
+) -> list[KernelCost]:  # fmt: skip
     name = "signs.write_signs" if overwrite else "signs.add_signs"
-    for n, count in zip(cells.segments.length.tolist(), cells.count.tolist(), strict=True):
-        size = packed_bytes(n, 1)
-        yield [launch("streaming", name, max(n, size, count), 8 * n, size, 4 * count)]
+    n = cells.segments.length
+    return [launch("streaming", name, n, 8 * n, packed_bytes(n, 1), 4 * cells.count)]
 
 
 @counted_as(_unfold_launches)
@@ -304,10 +272,9 @@ def add_scaled_signs(
         When bits are set behind a tensor's last, or a scale is not a finite number >= 0; what
         kernels make of `out` is then worthless.
     """
-    data, factors, n = array(bits), array(scales), cells.segments.length
-    uneven = np.flatnonzero(n % 8)
+    data, factors = array(bits), array(scales)
     demand_signs(
-        stray=bool((data[(at + n // 8)[uneven]] >> (n % 8)[uneven].astype(np.uint8)).any()),
+        stray=has_stray(data, at, cells.segments.length, 1),
         right=bool(((factors >= 0) & (factors <= FLOAT32_MAX)).all()),  # nor not-a-number
     )
     factors = factors * np.float32(weight)
@@ -318,10 +285,10 @@ def add_scaled_signs(
         )  # fmt: skip
 
 
-def demand_signs(*, stray: bool, right: bool) -> None:
+def demand_signs(*, stray: bool, right: bool = True) -> None:
     """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
-        raise damaged("padding after the last code is not zero")
+        raise stray_bits()
     if not right:
         raise damaged("a scale is negative or not a finite number")
 
@@ -342,7 +309,7 @@ def _decode_tiles(
 def decoding(
     start: int, stop: int, bits: Any, factors: Any, length: int, out: Any, add: bool
 ) -> None:
-    """The loop of `add_signs` (or, unless `add`, of `write_signs`)."""
+    """Write the factor of each element's block with its sign, or add it."""
     words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     for first in range(start, stop, SUM_BLOCK):

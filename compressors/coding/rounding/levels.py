@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes, stray_bits
 from gcsim.compressors.coding.scans import (
     block_magnitudes,
     block_squares,
@@ -143,11 +143,9 @@ def add_levels(
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
-def _norm_launches(
-    _: object, values: Tensor, cells: Cells, norm: Norm
-) -> Iterator[list[KernelCost]]:
-    for n, count in zip(cells.segments.length, cells.count, strict=True):
-        yield [launch("reduction", "levels.bucket_norms", max(n, count), 4 * n, 4 * count)]
+def _norm_launches(_: object, values: Tensor, cells: Cells, norm: Norm) -> list[KernelCost]:
+    n = cells.segments.length
+    return [launch("reduction", "levels.bucket_norms", n, 4 * n, 4 * cells.count)]
 
 
 @counted_as(_norm_launches)
@@ -175,12 +173,10 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def _rounding_launches(
     _: object, values: Tensor, cells: Cells, norms: Tensor, keys: object, out: Tensor, at: object,
     *, steps: int, bits: int, bounds: object = None,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    name = "levels.encode_levels"
-    for n, count in zip(cells.segments.length, cells.count, strict=True):
-        size = packed_bytes(int(n), bits)
-        moved = launch("streaming", name, max(n, size, count), 4 * n, 4 * count, size)
-        yield [drawn(name, n, 16), moved]
+) -> list[KernelCost]:  # fmt: skip
+    n, name = cells.segments.length, "levels.encode_levels"
+    moved = 4 * n, 4 * cells.count, packed_bytes(n, bits)
+    return [drawn(name, n, 16), launch("streaming", name, n, *moved)]
 
 
 @counted_as(_rounding_launches)
@@ -216,11 +212,10 @@ def round_levels(
 def _adding_launches(
     _: object, out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: object,
     *, steps: int, bits: int, weight: float,
-) -> Iterator[list[KernelCost]]:  # fmt: skip
-    for n, count in zip(cells.segments.length, cells.count, strict=True):
-        size = packed_bytes(int(n), bits)
-        name, most = "levels.add_packed_levels", max(n, size, count)
-        yield [launch("streaming", name, most, 8 * n, size, 4 * count)]
+) -> list[KernelCost]:  # fmt: skip
+    n = cells.segments.length
+    moved = 8 * n, packed_bytes(n, bits), 4 * cells.count
+    return [launch("streaming", "levels.add_packed_levels", n, *moved)]
 
 
 @counted_as(_adding_launches)
@@ -247,7 +242,7 @@ def add_coded_levels(
 def demand_levels(highest: int, steps: int) -> None:
     """`InputError` for a code above 2s; `STRAY` stands for bits behind a tensor's last code."""
     if highest >= STRAY:
-        raise damaged("padding after the last code is not zero")
+        raise stray_bits()
     if highest > 2 * steps:
         raise damaged(f"code {highest} where levels end at {2 * steps}")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.scans import greatest_magnitude, moments
-from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop
 from gcsim.compressors.meter import counted_as, launch
@@ -17,12 +15,11 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Segments, starts
 
 
-def _launches(_: object, values: object, segments: Segments) -> Iterator[list[KernelCost]]:
-    for n in segments.length:
-        yield [launch("reduction", "terngrad.magnitude_and_spread", n, 4 * n)]
-
-
-@counted_as(_launches)
+@counted_as(
+    lambda _, values, segments: [
+        launch("reduction", "terngrad.magnitude_and_spread", segments.length, 4 * segments.length)
+    ]
+)
 @primitive
 def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.float64]:
     """Largest |v| and population standard deviation of each tensor: float64 `[tensors, 2]`.

@@ -36,13 +36,17 @@ _NOTHING = np.zeros(0, dtype=np.float32)
 
 def _launches(
     _: object, values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None
-) -> Iterator[list[KernelCost]]:
-    for n, many in zip(segments.length.tolist(), k.tolist(), strict=True):
-        marked = not handled(values) and stride_of(n, many) > 0
-        adds = "marks.add_and_mark" if marked else "aten.add_"
-        added = [launch("streaming", adds, n, 12 * n)] if n and memory is not None else []
-        name = "selection.take_largest" + ":marks" * (marked and memory is not None)
-        yield [*added, launch("selection", name, max(n, many), 4 * n + 12 * many)]
+) -> Iterator[KernelCost]:
+    sizes = zip(segments.length.tolist(), k.tolist(), strict=True)
+    marked = np.array([not handled(values) and stride_of(n, many) > 0 for n, many in sizes])
+    for marks in (False, True):
+        n, many = (column[marked == marks] for column in (segments.length, k))
+        if len(n) and memory is not None:
+            adds = "marks.add_and_mark" if marks else "aten.add_"
+            yield launch("streaming", adds, n, 12 * n)
+        if len(n):
+            name = "selection.take_largest" + ":marks" * (marks and memory is not None)
+            yield launch("selection", name, n, 4 * n, 12 * many)
 
 
 @counted_as(_launches)

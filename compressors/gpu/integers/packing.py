@@ -1,6 +1,4 @@
-"""How do small integers become bytes on a GPU? Twins of `coding/integers/packing.py`, `digits.py`.
-
-And of the two bits of an element that Strom's method has in MXNet.
+"""Small integers as bytes on a GPU: twins of `coding/integers/packing.py`, and digits.
 
 Up to 8 bits a group of eight codes is one word. Wider codes are gathered byte by byte: a byte holds
 bits of two codes at most, and a code of up to 32 bits lies in five bytes at most.
@@ -10,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.digits import demand_below, digit_bytes, group_of
+from gcsim.compressors.coding.integers.digits import group_of
 from gcsim.compressors.coding.integers.packing import (
     check_bits,
     check_packed,
-    damaged,
     packed_bytes,
 )
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
@@ -105,18 +101,6 @@ def unpacked(buffer: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tenso
     return out
 
 
-def pack_digits(digits: Tensor, base: int) -> Tensor:
-    """See `digits.pack_digits`."""
-    size, bits = group_of(base)
-    if size == 1:
-        demand_below(base, int(digits.max()) if digits.numel() else 0)
-        return pack_bits(digits, bits)
-    n = digits.numel()
-    groups = digits.new_empty(-(-n // size), dtype=torch.uint8 if bits <= 8 else torch.int32)
-    demand_below(base, int(combined(digits.contiguous(), groups, [n], [0], [0], base)))
-    return groups if bits == 8 else packed_codes(groups, bits)[0]
-
-
 def combined(
     digits: Tensor, groups: Tensor, elements: Sequence[int], begins: Sequence[int],
     places: Sequence[int], base: int,
@@ -128,25 +112,6 @@ def combined(
     highest = digits.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(_combine, parts, digits, groups, highest, BASE=base, SIZE=size, BLOCK=BLOCK)
     return highest.max()
-
-
-def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
-    """See `digits.unpack_digits`."""
-    size, bits = group_of(base)
-    plane = -(-count // size)
-    if buffer.numel() != digit_bytes(count, base):
-        raise damaged(
-            f"{buffer.numel()} bytes for {count} base-{base} digits, not {digit_bytes(count, base)}"
-        )
-    groups = buffer.contiguous() if bits == 8 else unpack_bits(buffer, plane, bits)
-    out = buffer.new_empty(count)
-    largest, stray = separated(groups, out, [count], [0], [0], base)
-    if largest >= base**size:
-        what = "byte" if bits == 8 else f"group of {bits} bits"
-        raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if stray:
-        raise damaged(f"padding after the last base-{base} digit is not zero")
-    return out
 
 
 def separated(
@@ -161,24 +126,6 @@ def separated(
     launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
     largest, stray = found.amax(0).tolist()
     return largest, stray
-
-
-def two_bits(memory: Tensor, gradient: Tensor, tau: float) -> Tensor:
-    """See `strom.two_bits`."""
-    level = float(np.float32(tau))
-    total = memory.add_(gradient)
-    plus, minus = total >= level, total <= -level
-    codes = 2 * (plus | minus).to(torch.uint8) | plus
-    total -= torch.where(plus, level, torch.where(minus, -level, 0.0))
-    return packed_codes(codes, 2)[0]
-
-
-def add_two_bits(out: Tensor, packed: Tensor, level: float) -> Tensor:
-    """See `strom._add`."""
-    codes = unpacked(packed, out.numel(), 2, torch.uint8)
-    signs = (codes & 1).float() * 2 - (codes >> 1).float()
-    out.add_(signs * float(np.float32(level)))
-    return (codes == 1).any().to(torch.uint8)[None]
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
-from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.coding.sparse import sparse_message
-from gcsim.compressors.gpu.floats.narrow import add_powers_of, power_bytes, powers_of
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import (
     alike,
@@ -37,9 +34,7 @@ from gcsim.compressors.gpu.one_bit.binary import (
     put_bits_above,
     put_random_bits,
 )
-from gcsim.compressors.gpu.one_bit.signs import decode_parts, fold_parts
-from gcsim.compressors.gpu.parts import put, starts
-from gcsim.compressors.gpu.reductions import Buckets
+from gcsim.compressors.gpu.parts import put
 from gcsim.compressors.gpu.selecting.selection import (
     select,
 )
@@ -49,114 +44,6 @@ from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 """What a twin returns that leaves the call to the loop."""
-
-
-# --- powers of two ----------------------------------------------------------------------------
-
-
-def natural(gradient: Tensor, layout: BucketLayout, keys: list[np.uint64], bits: int) -> Tensor:
-    """See `natural.encoded`."""
-    elements, begins = tensors_of(layout)
-    lengths = [power_bytes(n, bits) for n in elements]
-    message, bodies = begun(gradient, Codec.NATURAL, elements, lengths, flags=bits)
-    powers_of(gradient, message, elements, begins, bodies, keys, bits)
-    seal(message, lengths)
-    return message
-
-
-def add_natural(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
-    """See `natural.add_decoded`."""
-    frames = alike(message, layout, Codec.NATURAL)
-    bits = frames[0].flags if frames else 0
-    elements, begins = tensors_of(layout)
-    if bits not in (8, 9) or not as_long(frames, [power_bytes(n, bits) for n in elements]):
-        return _NOT_HERE
-    places = places_in(message, frames)
-    right = add_powers_of(out, message, elements, begins, places, bits=bits, weight=weight)
-    return None if right else _NOT_HERE
-
-
-# --- signs ------------------------------------------------------------------------------------
-
-
-def signs(vector: Tensor, layout: BucketLayout) -> Tensor:
-    """See `signsgd.encode`."""
-    elements, begins = tensors_of(layout)
-    lengths = [packed_bytes(n, 1) for n in elements]
-    message, bodies = begun(vector, Codec.SIGN, elements, lengths)
-    buckets = Buckets(elements=elements, begins=begins, sizes=[max(1, n) for n in elements])
-    fold_parts(vector.contiguous(), message, buckets, bodies)
-    seal(message, lengths)
-    return message
-
-
-def write_signs(message: Tensor, out: Tensor, layout: BucketLayout) -> Any:
-    """See `signsgd.write_decoded`."""
-    frames = alike(message, layout, Codec.SIGN)
-    elements, begins = tensors_of(layout)
-    if not frames or not as_long(frames, [packed_bytes(n, 1) for n in elements]):
-        return _NOT_HERE
-    one, first = out.new_ones(1), [0] * len(elements)
-    stray, _ = decode_parts(
-        out, message, one, elements, begins, places_in(message, frames), first,
-        [max(1, n) for n in elements], weight=1.0, add=False,
-    )  # fmt: skip
-    return _NOT_HERE if stray else None
-
-
-def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
-    """See `onebit_adam.chunk_frames`."""
-    size = chunk // 8
-    bodies = bits.new_zeros((count, 4 + size))
-    bodies[:, : scale.nbytes] = scale.view(torch.uint8)
-    signs = bits.new_zeros(count * size)
-    signs[: bits.numel()] = bits
-    bodies[:, 4:] = signs.view(count, size)
-    lengths = [4 + size] * count
-    message, places = begun(bits, Codec.SIGN_BLOCK, [chunk] * count, lengths)
-    put(message, bodies.view(-1), lengths, places)
-    seal(message, lengths)
-    return list(message.split(HEADER_BYTES + 4 + size))
-
-
-def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
-    """See `signsgd.no_counts`: one for the bits of all tensors."""
-    total = sum(packed_bytes(n, 1) for n in tensors_of(layout)[0])
-    return [no_votes(8 * total, count, like)]
-
-
-def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
-    """See `signsgd.count_votes`. The host waits once, for whether bits are set behind a last."""
-    frames = [frame for _, frame in frames_of(message, layout, Codec.SIGN)]
-    lengths = [packed_bytes(frame.numel, 1) for frame in frames]
-    if not as_long(frames, lengths) or not unpadded(message, frames):
-        for frame in frames:  # says what is wrong with which
-            check_packed(frame.body, frame.numel, 1)
-    add_votes(counts[0], torch.cat([frame.body for frame in frames]))
-
-
-def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
-    """See `signsgd.said`."""
-    elements, _ = tensors_of(layout)
-    lengths = [packed_bytes(n, 1) for n in elements]
-    message, bodies = begun(counts[0], Codec.SIGN, elements, lengths)
-    put(message, more_than(counts[0], half), lengths, bodies)
-    seal(message, lengths)
-    return message
-
-
-def write_said(
-    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
-) -> None:
-    """See `signsgd.write_said`."""
-    elements, begins = tensors_of(layout)
-    places = starts([packed_bytes(n, 1) for n in elements])
-    one, first, sizes = out.new_ones(1), [0] * len(elements), [max(1, n) for n in elements]
-    for threshold in (half, half - 1) if split else (half,):
-        decode_parts(
-            out, more_than(counts[0], threshold), one, elements, begins, places, first, sizes,
-            weight=0.5 if split else 1.0, add=threshold < half,
-        )  # fmt: skip
 
 
 # --- one bit and two levels a bucket ----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How do signs become bits on a GPU, and votes of bits one? Twins of `coding/one_bit/`.
+"""Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`.
 
 Coding is one kernel that brings the memory on and packs bits, and one that adds up magnitudes for
 the scales: those are sums in float64, whose last bit may differ as `reductions.py` says.
@@ -17,10 +17,7 @@ from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, Buckets, bucket_totals
 from gcsim.compressors.gpu.words import (
-    BLOCK,
     GROUPS,
-    blocks,
-    launch,
     load_codes,
     places_of,
     store_codes,
@@ -30,7 +27,13 @@ from gcsim.compressors.gpu.words import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Cells, Column
+from gcsim.compressors.segments import Cells, Column, Segments
+
+
+@kernel_of(loops.put_sign_bits)
+def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
+    """A fold without memories."""
+    _fold_parts(values.contiguous(), bits, Buckets.of(segments.whole), at.tolist())
 
 
 @kernel_of(loops.fold_signs)
@@ -42,31 +45,26 @@ def fold_signs(
 ) -> Tensor:  # fmt: skip
     """Sums for the scales may differ as `reductions.py` says."""
     data, buckets = values.contiguous(), Buckets.of(cells)
-    fold_parts(
+    _fold_parts(
         data, bits, buckets, at.tolist(), coded=coded, scales=scales, mixed=mixed, factors=factors,
         keep=keep,
     )  # fmt: skip
-    return means_of(data if coded is None else coded, buckets, norm)
+    if not cells.total:
+        return values.new_empty(0)
+    squares = norm == "rms"
+    totals = bucket_totals(
+        data if coded is None else coded, buckets, SQUARES if squares else ABSOLUTE
+    )
+    means = totals / there(cells.length, values.device, np.float64)
+    means = means.sqrt() if squares else means
+    # not-a-number passes, as it does in numpy's minimum
+    return means.clamp(max=FLOAT32_MAX).float()
 
 
-@kernel_of(loops.add_scaled_signs)
-def add_scaled_signs(
-    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
-    overwrite: bool = False,
-) -> None:  # fmt: skip
-    """The host waits once."""
-    rows = cells.segments.length.tolist(), cells.segments.begin.tolist(), at.tolist()
-    stray, right = decode_parts(
-        out, bits.contiguous(), scales, *rows, cells.first.tolist(), cells.size.tolist(),
-        weight=weight, add=not overwrite,
-    )  # fmt: skip
-    loops.demand_signs(stray=stray, right=right)
-
-
-def fold_parts(
+def _fold_parts(
     values: Tensor, bits: Tensor, buckets: Buckets, places: Sequence[int], *,
     coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
-    factors: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0), keep: bool = False,
+    factors: tuple[float, float, float, float] = loops.NO_FACTORS, keep: bool = False,
 ) -> None:  # fmt: skip
     """Bring memories on, of which `buckets` are blocks, and write signs to their places in `bits`.
 
@@ -84,64 +82,26 @@ def fold_parts(
     )  # fmt: skip
 
 
-def means_of(values: Tensor, buckets: Buckets, norm: Norm) -> Tensor:
-    """The scales of all blocks: float32 `[blocks]`."""
-    if not any(buckets.elements):
-        return values.new_empty(0)
-    squares = norm == "rms"
-    totals = bucket_totals(values, buckets, SQUARES if squares else ABSOLUTE)
-    lengths = there(buckets.lengths, values.device, np.float64)
-    means = totals / lengths
-    means = means.sqrt() if squares else means
-    # not-a-number passes, as it does in numpy's minimum
-    return means.clamp(max=FLOAT32_MAX).float()
-
-
-def decode_parts(
-    out: Tensor, packed: Tensor, scales: Tensor, elements: Sequence[int], begins: Sequence[int],
-    places: Sequence[int], scale_begins: Sequence[int], lengths: Sequence[int], *, weight: float,
-    add: bool,
-) -> tuple[bool, bool]:  # fmt: skip
-    """`add_scaled_signs` of many tensors: where each, its bits and scales begin.
-
-    (whether bits are set behind a tensor's last, whether all scales are finite and not negative):
-    one wait.
-    """
+@kernel_of(loops.add_scaled_signs)
+def add_scaled_signs(
+    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
+    overwrite: bool = False,
+) -> None:  # fmt: skip
+    """The host waits once."""
+    segments = cells.segments
+    elements, begins = segments.length.tolist(), segments.begin.tolist()
     parts = parts_of(
-        out, elements, [tiles(n) for n in elements], begins, places, scale_begins, lengths
-    )
+        out, elements, [tiles(n) for n in elements], begins, at.tolist(), cells.first.tolist(),
+        cells.size.tolist(),
+    )  # fmt: skip
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
-        _write, parts, out, packed, scales, stray, float(np.float32(weight)), ADD=add,
-        GROUPS=GROUPS, INDEX=parts.index,
+        _write, parts, out, bits.contiguous(), scales, stray, float(np.float32(weight)),
+        ADD=not overwrite, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
     right = ((scales >= 0) & (scales <= FLOAT32_MAX)).all()  # nor not-a-number
-    found: tuple[bool, bool] = tuple(torch.stack((stray.any(), right)).tolist())
-    return found
-
-
-def add_votes(counts: Tensor, bits: Tensor) -> None:
-    """See `votes.add_votes`."""
-    size = bits.numel()
-    launch(
-        _vote, blocks(size), counts, bits.contiguous(), size, PLANES=counts.shape[0], BLOCK=BLOCK
-    )
-
-
-def more_than(counts: Tensor, threshold: int) -> Tensor:
-    """See `votes.more_than`."""
-    planes, size = counts.shape
-    bits = counts.new_zeros(size)
-    if threshold >> planes == 0:  # else more than there are voters
-        launch(_compare, blocks(size), counts, bits, size, threshold, PLANES=planes, BLOCK=BLOCK)
-    return bits
-
-
-def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
-    """See `signsgd.from_counters`."""
-    tie = 0.0 if ties and count % 2 == 0 else 1.0
-    update = torch.where(counts == count // 2, tie, 1.0)
-    return torch.where(counts > count // 2, -1.0, update)
+    strays, valid = torch.stack((stray.any(), right)).tolist()
+    loops.demand_signs(stray=strays, right=valid)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -193,29 +153,3 @@ def _write(
     if ADD:
         signed = tl.load(target, mask=here, other=0.0) + signed
     tl.store(target, signed, mask=here)
-
-
-@triton.jit
-def _vote(counts, bits, size, PLANES: tl.constexpr, BLOCK: tl.constexpr):
-    size = tl.cast(size, tl.int64)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    carry = tl.load(bits + at, mask=at < size, other=0)
-    for k in tl.static_range(PLANES):  # plane k holds bit k of every count: add with carry
-        plane = tl.load(counts + k * size + at, mask=at < size, other=0)
-        tl.store(counts + k * size + at, plane ^ carry, mask=at < size)
-        carry = carry & plane
-
-
-@triton.jit
-def _compare(counts, bits, size, threshold, PLANES: tl.constexpr, BLOCK: tl.constexpr):
-    size = tl.cast(size, tl.int64)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    equal = tl.full([BLOCK], 255, dtype=tl.uint8)
-    more = tl.zeros([BLOCK], dtype=tl.uint8)
-    for j in tl.static_range(PLANES):  # from the highest bit: the first that differs
-        k = PLANES - 1 - j
-        plane = tl.load(counts + k * size + at, mask=at < size, other=0)
-        wanted = (threshold >> k) & 1
-        more = tl.where(wanted != 0, more, more | (equal & plane))
-        equal = tl.where(wanted != 0, equal & plane, equal & (plane ^ 255))
-    tl.store(bits + at, more, mask=at < size)

@@ -1,4 +1,4 @@
-"""1-bit Adam: what if Adam's momentum travels as signs once its variance is good enough to keep?
+"""1-bit Adam: Adam's momentum travels as signs once its variance is good enough to keep.
 
 Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32),
 m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  update m / (sqrt(v) + eps).
@@ -47,32 +47,16 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, bucket_state
-from gcsim.compressors.coding.frame import (
-    HEADER_BYTES,
-    Codec,
-    as_bytes,
-    from_bytes,
-    of_bucket,
-    pack_frame,
-    together,
-)
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import only_frame, split_body
-from gcsim.compressors.coding.one_bit.parts import add_chunk, put_chunks
-from gcsim.compressors.coding.one_bit.signs import (
-    Norm,
-    add_signs,
-    fold,
-    fold_average,
-    write_signs,
-)
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.one_bit.signs import NO_FACTORS, Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
+from gcsim.compressors.segments import ZERO, Segments
 from gcsim.compressors.sharing import fill_once
-from gcsim.errors import InputError
 
 
 class OneBitAdamParameters(CompressorParameters):
@@ -143,10 +127,10 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
             mean = yield AllReduce(tensor=bucket.gradient.clone())
             return self._warm_up(bucket, mean.div_(self.worker.count))
 
-        received = yield AllToAll(payloads=self._chunks(bucket))
+        received = yield AllToAll(payloads=self._messages(bucket))
         parts = yield AllGather(payload=self._answer(bucket, received), part=True)
-        m, chunk = bucket_state(self._momentum, bucket), self._chunk(bucket)
-        fill_once(_put_chunks, parts, m, chunk)
+        m = bucket_state(self._momentum, bucket)
+        fill_once(_write_chunks, parts, m, self._chunks(bucket))
         return self._compressed(bucket, m)
 
     # --- Adam ------------------------------------------------------------------------------
@@ -175,85 +159,99 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
     # --- signs -----------------------------------------------------------------------------
 
-    def _chunk(self, bucket: Bucket) -> int:
-        """Elements of a chunk: n / workers, rounded up to whole bytes of signs."""
-        return 8 * -(-bucket.gradient.numel() // (8 * self.worker.count))
+    def _chunks(self, bucket: Bucket) -> BucketLayout:
+        """The bucket as one chunk a worker: n / workers elements, in whole bytes of signs."""
+        count, facts = self.worker.count, bucket.layout.facts
+        if (key := (OneBitAdam, count)) not in facts:
+            facts[key] = chunks_of(bucket.gradient.numel(), count)
+        chunks: BucketLayout = facts[key]
+        return chunks
 
-    def _chunks(self, bucket: Bucket) -> list[Tensor]:
-        """What this worker tells the owner of each chunk: its signs there, and its scale."""
-        chunk, index = self._chunk(bucket), bucket.layout.index
-        coded = bucket_state(self._coded, bucket)
-        before = self._scale.get(index, coded.new_zeros(min(1, coded.numel())))
-        average, p = bucket_state(self._momentum, bucket), self.parameters
-        bits, self._scale[index] = fold_average(
-            bucket.gradient, average, coded, before, decay=p.beta1, norm=p.scale
-        )
-        if together(coded):
-            size = HEADER_BYTES + 4 + chunk // 8
-            messages = np.zeros((self.worker.count, size), dtype=np.uint8)
-            scale = array(self._scale[index])
-            put_chunks(messages, array(bits), scale, chunk, int(Codec.SIGN_BLOCK))
-            return list(torch.from_numpy(messages))
-        return chunk_frames(bits, self._scale[index], chunk, self.worker.count)
+    def _messages(self, bucket: Bucket) -> list[Tensor]:
+        """Messages to the owners of chunks: this worker's signs there, and its scale."""
+        beta, chunks = self.parameters.beta1, self._chunks(bucket)
+        return self._coded_as(
+            chunks, bucket.gradient, bucket_state(self._coded, bucket), self._scale,
+            bucket.layout.index, mixed=bucket_state(self._momentum, bucket),
+            factors=(beta, 1.0 - beta, 0.0, 1.0),  # b1 m + (1 - b1) g is coded
+        )  # fmt: skip
 
     def _answer(self, bucket: Bucket, received: Iterable[Tensor]) -> Tensor:
         """The mean of this worker's chunk over all workers plus what was lost of it, coded."""
-        chunk, index = self._chunk(bucket), bucket.layout.index
-        mean = torch.empty_like(bucket.gradient[self.worker.rank * chunk :][:chunk])
-        for number, payload in enumerate(received):
-            put_chunk(payload, mean, chunk, 1.0 / self.worker.count, overwrite=number == 0)
+        rank, count, index = self.worker.rank, self.worker.count, bucket.layout.index
+        own = self._chunks(bucket).alone[rank]
+        mean = torch.empty_like(self._chunks(bucket).slices[rank].of(bucket.gradient))
+        for number, message in enumerate(received):
+            add_chunks(message, own, mean, 1.0 / count, overwrite=number == 0)
         coded = self._server_coded.setdefault(index, torch.zeros_like(mean))
-        before = self._server_scale.get(index, mean.new_zeros(min(1, mean.numel())))
-        bits, self._server_scale[index] = fold(
-            mean, coded, before, mean.numel(), self.parameters.scale
-        )
-        return chunk_frame(bits, self._server_scale[index], chunk)
+        (message,) = self._coded_as(own, mean, coded, self._server_scale, index)
+        return message
+
+    def _coded_as(
+        self, chunks: BucketLayout, values: Tensor, coded: Tensor, scale: dict[int, Tensor],
+        index: int, mixed: Tensor | None = None,
+        factors: tuple[float, float, float, float] = NO_FACTORS,
+    ) -> list[Tensor]:  # fmt: skip
+        """A message for each chunk; `coded` and `scale` are the memory, see `fold_signs`."""
+        cells = Segments.alone(values.numel()).cells(None)
+        bits = values.new_zeros(chunks.numel // 8, dtype=torch.uint8)
+        scale[index] = fold_signs(
+            values, cells, bits, ZERO, coded=coded, mixed=mixed, factors=factors,
+            scales=scale.get(index, coded.new_zeros(cells.total)), norm=self.parameters.scale,
+        )  # fmt: skip
+        return chunk_messages(bits, scale[index], chunks)
 
 
-@of_bucket()
-def chunk_frames(bits: Tensor, scale: Tensor, chunk: int, count: int) -> list[Tensor]:
-    """The `chunk_frame` of each of `count` chunks, of which `bits` are the signs."""
-    parts = [bits[rank * chunk // 8 : (rank + 1) * chunk // 8] for rank in range(count)]
-    return [chunk_frame(part, scale, chunk) for part in parts]
+def chunks_of(n: int, count: int) -> BucketLayout:
+    """`count` equal chunks of whole bytes of signs; together as long as n elements or longer."""
+    size = 8 * -(-n // (8 * count))
+    return BucketLayout(
+        index=0,
+        slices=tuple(
+            TensorSlice(name=f"chunk {rank}", shape=(size,), offset=rank * size, index=rank)
+            for rank in range(count)
+        ),
+    )
 
 
-def chunk_frame(bits: Tensor, scale: Tensor, chunk: int) -> Tensor:
-    """One chunk's message: a float32 (0 of an empty chunk) and the bits of `chunk` elements.
+def chunk_messages(bits: Tensor, scale: Tensor, chunks: BucketLayout) -> list[Tensor]:
+    """A frame for each chunk: the scale, float32 `[1]` (`[0]` says 0), and its bits."""
+    segments = Segments.of(chunks)
+    head, size = segments.column(4), segments.length // 8
+    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size)
+    scales = scale.expand(len(size)) if scale.numel() else scale.new_zeros(len(size))
+    put(message, at, scales, head)
+    put(message, at + head, bits, size)
+    return list(seal(message, at, head + size).chunk(len(size)))
 
-    `bits` may be shorter: a bucket ends where it ends.
-    """
-    body = bits.new_zeros(4 + packed_bytes(chunk, 1))
-    body[: scale.nbytes] = as_bytes(scale)
-    body[4 : 4 + bits.numel()] = bits
-    return pack_frame(Codec.SIGN_BLOCK, body, numel=chunk)
 
-
-def _put_chunks(parts: Iterable[Tensor], out: Tensor, chunk: int) -> None:
+def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
     """Overwrite the whole vector, float32 `[n]`, by its chunks."""
-    for rank, part in enumerate(parts):
-        put_chunk(part, out[rank * chunk : (rank + 1) * chunk], chunk, 1.0, overwrite=True)
+    each, size = list(parts), HEADER_BYTES + 4 + chunks.slices[0].numel // 8
+    if any(message.numel() != size for message in each):
+        raise damaged(f"chunks of {[message.numel() for message in each]} bytes, not {size} each")
+    add_chunks(torch.cat(each), chunks, out, 1.0, overwrite=True)
 
 
-def put_chunk(
-    message: Tensor, out: Tensor, chunk: int, weight: float, *, overwrite: bool = False
+def add_chunks(
+    message: Tensor, chunks: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
-    """out += weight * scale * sign, in place, of the first n <= chunk elements, `out` is `[n]`.
+    """out += weight * scale * sign, in place; `out` is float32 `[n]`, perhaps shorter than chunks.
 
-    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not one
-    chunk of `chunk` elements, or is damaged.
+    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not a
+    frame for each chunk, or is damaged.
     """
-    if together(out):
-        given = chunk, np.float32(weight), not overwrite, int(Codec.SIGN_BLOCK)
-        if add_chunk(array(message), array(out), *given):
-            return
-    frame = only_frame(message, Codec.SIGN_BLOCK, chunk)
-    head, bits = split_body(frame, 4, packed_bytes(chunk, 1))
-    n = out.numel()
-    used = packed_bytes(n, 1)
-    if bool(bits[used:].any()):
-        raise InputError("damaged payload: padding after the last sign is not zero")
-    scale = from_bytes(head, torch.float32, 1)[: min(n, 1)]
-    (write_signs if overwrite else add_signs)(out, bits[:used], scale, n, weight)
+    found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
+    head, size = whole.column(4), whole.length // 8
+    found.demand_sizes(head + size)
+    length = np.clip(out.numel() - whole.begin, 0, whole.length)
+    used = -(-length // 8)
+    rest = taken(message, found.at + head + used, size - used, torch.uint8)
+    if rest.numel() and bool(rest.any()):
+        raise damaged("padding after the last sign is not zero")
+    cells = Segments(np.stack((whole.begin, length), axis=1)).cells(None)
+    scales = taken(message, found.at, head, torch.float32)[: cells.total]
+    add_scaled_signs(out, cells, message, found.at + head, scales, weight, overwrite=overwrite)
 
 
 def sign_error(vector: Tensor, norm: Norm) -> float:

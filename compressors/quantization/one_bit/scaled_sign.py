@@ -42,7 +42,7 @@ from gcsim.compressors.coding.one_bit.signs import (
     nesterov,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as, launch, merging
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.segments import Cells, Segments
@@ -154,11 +154,10 @@ class SignMemory:
         coded = bucket_state(self._coded, bucket)
         if index not in self._scales:
             self._scales[index] = _no_scales(coded, cells)
-        with merging():
-            message, self._scales[index] = _message(
-                bucket.gradient, cells, coded=coded, scales=self._scales[index], mixed=momentum,
-                factors=nesterov(decay), keep=momentum is not None,
-            )  # fmt: skip
+        message, self._scales[index] = _message(
+            bucket.gradient, cells, coded=coded, scales=self._scales[index], mixed=momentum,
+            factors=nesterov(decay), keep=momentum is not None,
+        )  # fmt: skip
         return message
 
     def error(self, bucket: Bucket) -> Tensor:
@@ -173,9 +172,7 @@ class SignMemory:
 
 
 @counted_as(
-    lambda _, like, cells: [
-        [launch("streaming", "aten.new_zeros", n, 4 * n)] if n else [] for n in cells.count.tolist()
-    ]
+    lambda _, like, cells: [launch("streaming", "aten.new_zeros", cells.count, 4 * cells.count)]
 )
 def _no_scales(like: Tensor, cells: Cells) -> Tensor:
     return like.new_zeros(cells.total)

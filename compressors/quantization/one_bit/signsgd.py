@@ -1,4 +1,4 @@
-"""signSGD and Signum: what if every element of the update is a majority vote of signs?
+"""signSGD and Signum: every element of the update is a majority vote of signs.
 
 Worker: the signs of the gradient (signSGD), or of its running average m = beta m + (1 - beta) g
 (Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
@@ -27,26 +27,23 @@ Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Codec, of_bucket, pack_frame
-from gcsim.compressors.coding.integers.packing import check_packed, pack_signs
-from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.one_bit.signs import add_signs, write_signs
-from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
+from gcsim.compressors.coding.one_bit.votes import add_votes, from_counters, more_than, no_votes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.compressors.sharing import fill_once
 
 
@@ -92,22 +89,19 @@ class SignSgd(Compressor[P]):
         return Properties(scale_free=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        layout = bucket.layout
-        voted = self._voted(bucket)
-        ties = self.parameters.tie == "zero"
-        update = torch.empty_like(bucket.gradient)
+        layout, voted, count = bucket.layout, self._voted(bucket), self.worker.count
+        ties = self.parameters.tie == "zero" and count % 2 == 0
         if self.parameters.aggregation == "counters":
-            counts = yield AllReduce(tensor=negative(voted, self.worker.count))
-            return from_counters(counts, self.worker.count, ties)
+            counts = yield AllReduce(tensor=negative(voted, count))
+            return from_counters(counts, count, ties)
+        update = torch.empty_like(bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=encode(voted, layout))
-            return fill_once(_write_majority, payloads, update, layout, self.worker.count, ties)
+            return fill_once(_write_majority, payloads, update, layout, count, ties)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            votes = Votes(layout, self.worker.count, voted)
-            for payload in payloads:
-                votes.add(payload)
-            return votes.message()
+            votes = counted(payloads, layout, count, voted)
+            return message_of(more_than(votes, count // 2), layout)
 
         answer = yield PushPull(
             payload=encode(voted, layout), server=serve, without_server="alltoall_allgather"
@@ -141,61 +135,7 @@ class Signum(SignSgd[SignumParameters]):
         return average.lerp_(bucket.gradient, 1.0 - self.parameters.beta)
 
 
-# --- counting --------------------------------------------------------------------------------
-
-
-class Votes:
-    """How many of `count` workers say negative, element by element of a bucket."""
-
-    def __init__(self, layout: BucketLayout, count: int, like: Tensor) -> None:
-        self._layout = layout
-        self._half = count // 2
-        self._ties = count % 2 == 0
-        self._counts = no_counts(like, layout, count)
-
-    def add(self, message: Tensor) -> None:
-        """Count one worker's message; raises `InputError` when it is damaged."""
-        count_votes(message, self._layout, self._counts)
-
-    def message(self) -> Tensor:
-        """What the majority says, a tie being positive; as `encode`."""
-        return said(self._counts, self._layout, self._half)
-
-    def write(self, out: Tensor, ties: bool) -> None:
-        """The update into `out`, float32 `[n]`; with `ties`, a tie is 0 instead of +1."""
-        write_said(self._counts, self._layout, self._half, out, ties and self._ties)
-
-
-@of_bucket()
-def no_counts(like: Tensor, layout: BucketLayout, count: int) -> list[Tensor]:
-    """Counters of votes, a tensor's each; of all tensors together where kernels work on them."""
-    return [no_votes(piece.numel, count, like) for piece in batched(layout.slices)]
-
-
-@of_bucket()
-def count_votes(message: Tensor, layout: BucketLayout, counts: list[Tensor]) -> None:
-    """See `Votes.add`."""
-    for each, (_, bits) in zip(counts, bits_of(message, layout), strict=True):
-        add_votes(each, bits)
-
-
-@of_bucket()
-def said(counts: list[Tensor], layout: BucketLayout, half: int) -> Tensor:
-    """The message of what more than half say."""
-    pairs = zip(counts, layout.slices, strict=True)
-    return torch.cat([_frame(more_than(each, half), piece.numel) for each, piece in pairs])
-
-
-@of_bucket()
-def write_said(
-    counts: list[Tensor], layout: BucketLayout, half: int, out: Tensor, split: bool
-) -> None:
-    """See `Votes.write`; with `split`, a tie is 0."""
-    for each, (_, part) in zip(counts, layout.views(out), strict=True):
-        one, n = out.new_ones(min(part.numel(), 1)), part.numel()
-        write_signs(part, more_than(each, half), one, n, 0.5 if split else 1.0)
-        if split:  # half a vote from each side of the tie
-            add_signs(part, more_than(each, half - 1), one, n, 0.5)
+# --- votes ------------------------------------------------------------------------------------
 
 
 def negative(vector: Tensor, count: int) -> Tensor:
@@ -206,60 +146,64 @@ def negative(vector: Tensor, count: int) -> Tensor:
     return (vector < 0).to(torch.int16 if fits else torch.int32)
 
 
-@kernel("streaming")
-@on_device("one_bit.signs")
-def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
-    """The update, float32 `[n]`, from the numbers of negative votes among `count`."""
-    tie = np.float32(0.0 if ties and count % 2 == 0 else 1.0)
-    update = np.empty(counts.numel(), dtype=np.float32)
-    in_parallel(_deciding, update.size, array(counts), count // 2, tie, update)
-    return tensor(update, counts)
-
-
-@loop
-def _deciding(start: int, stop: int, counts: Any, half: int, tie: Any, update: Any) -> None:
-    counts, update = counts[start:stop], update[start:stop]
-    for i in range(counts.size):
-        other = tie if counts[i] == half else np.float32(1)
-        update[i] = np.float32(-1) if counts[i] > half else other
+def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:
+    """Numbers of workers that say negative (`no_votes`); `InputError` for a damaged message."""
+    segments = Segments.of(layout)
+    counts = no_votes(segments, count, like)
+    for message in messages:
+        add_votes(counts, message, bits_in(message, layout), segments)
+    return counts
 
 
 def _write_majority(
     payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int, ties: bool
 ) -> None:
-    votes = Votes(layout, count, out)
-    for payload in payloads:
-        votes.add(payload)
-    votes.write(out, ties)
+    counts, segments = counted(payloads, layout, count, out), Segments.of(layout)
+    at = starts(packed_bytes(segments.length, 1))
+    _write(out, segments, more_than(counts, count // 2), at, 0.5 if ties else 1.0)
+    if ties:  # half a vote from each side of the tie
+        _write(out, segments, more_than(counts, count // 2 - 1), at, 0.5, add=True)
 
 
 # --- messages: one frame of bits a tensor ----------------------------------------------------
 
 
-@of_bucket("signs")
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
-    views = batched(layout.views(vector))
-    return torch.cat([_frame(pack_signs(values), piece.numel) for piece, values in views])
+    segments = Segments.of(layout)
+    sizes = packed_bytes(segments.length, 1)
+    message, at = frames(vector, Codec.SIGN, segments, sizes)
+    put_sign_bits(vector, segments, message, at)
+    return seal(message, at, sizes)
 
 
-@of_bucket("write_signs")
+def message_of(bits: Tensor, layout: BucketLayout) -> Tensor:
+    """The message of packed bits, whole bytes of each tensor; as `encode`."""
+    segments = Segments.of(layout)
+    sizes = packed_bytes(segments.length, 1)
+    message, at = frames(bits, Codec.SIGN, segments, sizes)
+    put(message, at, bits, sizes)
+    return seal(message, at, sizes)
+
+
+def bits_in(message: Tensor, layout: BucketLayout) -> Column:
+    """First byte of each tensor's bits; `InputError` for a damaged or another message."""
+    found = read(message, layout, Codec.SIGN)
+    found.demand_sizes(packed_bytes(Segments.of(layout).length, 1))
+    return found.at
+
+
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
     """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    for piece, bits in bits_of(message, layout):
-        n = piece.numel
-        write_signs(piece.of(out), bits, out.new_ones(min(n, 1)), n, 1.0)
+    _write(out, Segments.of(layout), message, bits_in(message, layout), 1.0)
 
 
-def bits_of(message: Tensor, layout: BucketLayout) -> Iterator[tuple[TensorSlice, Tensor]]:
-    """Each tensor and its packed bits; raises `InputError`."""
-    for piece, frame in frames_of(message, layout, Codec.SIGN):
-        check_packed(frame.body, piece.numel, 1)
-        yield piece, frame.body
-
-
-def _frame(bits: Tensor, n: int) -> Tensor:
-    return pack_frame(Codec.SIGN, bits, numel=n)
+def _write(
+    out: Tensor, segments: Segments, bits: Tensor, at: Column, unit: float, *, add: bool = False
+) -> None:
+    cells = segments.cells(None)
+    ones = out.new_ones(cells.total)
+    add_scaled_signs(out, cells, bits, at, ones, unit, overwrite=not add)

@@ -39,7 +39,7 @@ from gcsim.compressors.coding.rounding.levels import add_coded_levels, round_lev
 from gcsim.compressors.coding.rounding.spreads import magnitudes_and_spreads
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
-from gcsim.compressors.meter import kernel, merging
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of, starts
@@ -125,8 +125,7 @@ class TernGrad(Compressor[TernGradParameters]):
         if chosen.packing == "all_reduce":
             codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
             begin = Segments.of(bucket.layout).begin
-            with merging():
-                self._round(bucket, step, bounds, scalars, codes, begin, 8)
+            self._round(bucket, step, bounds, scalars, codes, begin, 8)
             digits = torch.empty_like(codes, dtype=torch.int8)
             for piece, part in bucket.layout.views(digits):
                 torch.sub(piece.of(codes).view(torch.int8), 1, out=part)
@@ -137,7 +136,6 @@ class TernGrad(Compressor[TernGradParameters]):
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
         return fill_once(add_all, payloads, update, add_decoded, bucket.layout, weight, {})
 
-    @merging()
     def encode(
         self, bucket: Bucket, step: int, bounds: NDArray[np.float32], scalars: Tensor
     ) -> Tensor:

@@ -30,6 +30,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, put_words, together, write_frame
+from gcsim.compressors.coding.indices.words import add_signed
 from gcsim.compressors.coding.scans import greatest_magnitude
 from gcsim.compressors.coding.selecting.marks import (
     BLOCK,
@@ -51,7 +52,6 @@ from gcsim.compressors.coding.selecting.selection import (
 )
 from gcsim.compressors.coding.sparse import (
     LEVELS_INSIDE,
-    add_signed,
     energy,
     pack_signed,
     sign_words,

@@ -1,4 +1,4 @@
-"""Variance-based compression: what if an element waits until its sign is beyond doubt?
+"""Variance-based compression: an element waits until its sign is beyond doubt.
 
 Each worker sums what it has not sent: r += mean_z g_z and v += sum_z (g_z / B)^2 over the
 samples z of its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared
@@ -38,31 +38,21 @@ Appendix B.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Codec, as_bytes, of_bucket, pack_frame
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.words import add_words, clear_powers, levels_of
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.sparsification.by_variance.words import (
-    BIAS,
-    BLOCK,
-    INDEX_LIMIT,
-    MANTISSA_BITS,
-    add_decoded,
-    largest_power,
-    take_out,
-)
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, Problem
 
 
@@ -102,47 +92,18 @@ class VarianceBased(Compressor[VarianceParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
-        second_moment = moments_of(bucket, "variance")
-        delayed = self.kept("delayed", bucket)
-        moment = self.kept("moment", bucket)
-        given = bucket.gradient, second_moment, bucket.layout, self.parameters
-        return encoded(delayed, moment, *given)
-
-
-@of_bucket("variance", "messages.words")
-def encoded(
-    delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor,
-    layout: BucketLayout, parameters: VarianceParameters,
-) -> Tensor:  # fmt: skip
-    """The message of a step, float32 `[layout.numel]` each; delayed and moment in place."""
-    frames = []
-    for piece in batched(layout.slices):
-        r, v, g, m = (piece.of(each) for each in (delayed, moment, gradient, second_moment))
-        body = _send_clear(piece, r, v, g, m, parameters)
-        sent = body.numel() // 4
-        frames.append(pack_frame(Codec.VARIANCE, body, numel=piece.numel, nonzero=sent))
-    return torch.cat(frames)
-
-
-def _send_clear(
-    piece: TensorSlice, r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor,
-    parameters: VarianceParameters,
-) -> Tensor:  # fmt: skip
-    """One tensor's body; adds the step to r and v, zeroes what is sent (float32 `[n]`)."""
-    if piece.numel > INDEX_LIMIT:
-        raise InputError(
-            f"{piece.name} has {piece.numel} elements: 28-bit indices reach {INDEX_LIMIT}"
-        )
-    found, counts, largest = _add_and_find(
-        r, v, gradient, second_moment, alpha=parameters.alpha, zeta=parameters.zeta
-    )
-    if parameters.exponent_over == "tensor" and r.numel():
-        low, high = r.aminmax()
-        largest = float(torch.maximum(high, -low))
-    cap = largest_power(largest)
-    words = take_out(r, v, found, counts, cap=cap, drop=parameters.out_of_range == "drop")
-    exponent = r.new_tensor([(cap >> MANTISSA_BITS) - BIAS], dtype=torch.int8)
-    return torch.cat((as_bytes(exponent), as_bytes(words)))
+        segments, chosen = Segments.of(bucket.layout), self.parameters
+        given = bucket.gradient, moments_of(bucket, "variance"), segments
+        words, k, exponents = clear_powers(
+            self.kept("delayed", bucket), self.kept("moment", bucket), *given,
+            alpha=chosen.alpha, zeta=chosen.zeta, whole=chosen.exponent_over == "tensor",
+            drop=chosen.out_of_range == "drop",
+        )  # fmt: skip
+        sizes = 1 + 4 * k
+        message, at = frames(words, Codec.VARIANCE, segments, sizes, nonzero=k)
+        put(message, at, exponents, segments.column(1))
+        put(message, at + 1, words, 4 * k)
+        return seal(message, at, sizes)
 
 
 def moments_of(bucket: Bucket, name: str) -> Tensor:
@@ -157,70 +118,11 @@ def moments_of(bucket: Bucket, name: str) -> Tensor:
     return bucket.second_moment
 
 
-@kernel("streaming", updates=("r", "v"))
-@on_device("methods.variance")
-def _add_and_find(
-    r: Tensor, v: Tensor, gradient: Tensor, second_moment: Tensor, *, alpha: float, zeta: float
-) -> tuple[NDArray[np.int32], NDArray[np.int64], float]:
-    """r += g, v = zeta (v + moment), in place; what is clear, and the largest |r| of that.
-
-    Clear is r^2 > alpha v before the decay. The indices lie in an int32 `[n]`, each block's from
-    the block's first place on; how many they are, an int64 `[ceil(n / BLOCK)]`. From kernels, the
-    indices are a tensor of them alone.
-    """
-    n = r.numel()
-    found = np.empty(n, dtype=np.int32)
-    counts = np.zeros(-(-n // BLOCK), dtype=np.int64)
-    largest = np.zeros(counts.size, dtype=np.int32)
-    with written_back(r) as delayed, written_back(v) as moment:
-        in_parallel(
-            _find_clear, n, delayed, moment, array(gradient), array(second_moment),
-            np.float64(alpha), np.float32(zeta), found, counts, largest, grain=BLOCK,
-        )  # fmt: skip
-    return found, counts, float(largest.max(initial=0).view(np.float32))
-
-
-@loop
-def _write_chosen(chosen: Any, eights: Any, size: int, first: int, found: Any) -> int:
-    """Inside a loop: list the chosen of a block's `size` elements in found[first:]; how many.
-
-    `chosen` is uint8, 0 or 1, and `eights` its memory as uint64; zeros behind `size`.
-    """
-    at = first
-    for j in range(-(-size // 8)):
-        if eights[j]:
-            for i in range(8 * j, min(8 * j + 8, size)):
-                found[at] = first + i  # without a branch, which could not be predicted
-                at += chosen[i]
-    return at - first
-
-
-@loop
-def _find_clear(
-    start: int, stop: int, delayed: Any, moment: Any, gradient: Any, second_moment: Any,
-    alpha: float, zeta: float, found: Any, counts: Any, largest: Any,
-) -> None:  # fmt: skip
-    clear = np.zeros(BLOCK, dtype=np.uint8)
-    eights = clear.view(np.uint64)
-    sizes = np.empty(BLOCK, dtype=np.float32)
-    bits = sizes.view(np.int32)
-    normal = np.float32(2.0**-126)
-    for first in range(start, stop, BLOCK):
-        last = min(first + BLOCK, stop)
-        r, v = delayed[first:last], moment[first:last]
-        g, m = gradient[first:last], second_moment[first:last]
-        clear[r.size :] = 0
-        for i in range(r.size):
-            total = r[i] + g[i]
-            second = v[i] + m[i]
-            r[i] = total
-            v[i] = zeta * second  # of a sent element: set to zero later
-            wide = np.float64(total)
-            chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) >= normal)
-            clear[i] = chosen
-            sizes[i] = abs(total) if chosen else np.float32(0)
-        top = np.int32(0)
-        for i in range(r.size):
-            top = max(top, bits[i])  # as integers, floats of one sign keep their order
-        largest[first // BLOCK] = top
-        counts[first // BLOCK] = _write_chosen(clear, eights, r.size, first, found) if top else 0
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE)
+    found.demand_sizes(1 + 4 * found.nonzero)
+    exponents = taken(message, found.at, segments.column(1), torch.int8)
+    words = taken(message, found.at + 1, 4 * found.nonzero, torch.int32)
+    exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
+    add_words(out, segments, words, found.nonzero, levels_of(exponents), exact)

@@ -64,7 +64,7 @@ def calibrate_device_command(
 
     What its kernels cost (about a minute, on a GPU some ten), for cluster.device of a scenario.
     """
-    from gcsim.cli.folder import check_writable
+    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
     from gcsim.errors import InputError
@@ -83,7 +83,7 @@ def calibrate_device_command(
     models = [(shipped_model(one).name, batch) for one in model or ()]
     from gcsim.scenarios.calibration.copies import as_bus, in_words
     from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
-    from gcsim.scenarios.catalog.device_file import write_device
+    from gcsim.scenarios.catalog.devices import write_device
 
     command = shlex.join(["gcsim", *sys.argv[1:]])
     with watching(quiet) as progress:

@@ -69,7 +69,7 @@ class AnnouncedRing:
     last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
     constant, one rank stands for all that do the same; where blocks are equal too the rest of a
     phase is known once all ranks keep one pace, and of a long ring on equal links only the others
-    are computed (`rings/paces.py`).
+    are computed (`rings/announced_loop.py`).
     """
 
     def __init__(

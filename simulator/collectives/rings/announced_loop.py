@@ -1,4 +1,4 @@
-"""The messages of `rings/announced.py`, compiled: when they are posted, leave and arrive.
+"""Messages of `rings/announced.py`, compiled: when they are posted, leave and arrive.
 
 One message of every rank at a time: all ranks hear whether their successors have posted the
 receive (`_hear`), then the data leave (`_message`), between two ranks behind or in front of the
@@ -8,19 +8,30 @@ sends to rank r + 1.
 
 In block number b of a phase rank r sends block r + shift - b (mod p), piece after piece; so `shift`
 is the first block of rank 0.
+
+On a long ring of equal links only the ranks whose timing changes are computed (`_keep_paces`).
+Links are equal, so that what a message does to the times of the ranks is known by the block that is
+sent, not by who sends it: where x[i] are the times of the rank that sends block i, behind piece j,
+the next ones follow from x[i - 1], x[i] and x[i + 1], by a map f that is the same in every block
+number b, and f(x + c) = f(x) + c. So a place i whose three are one constant c later than a block
+before is c later as well, and need not be computed: its times are those of when it last was, and c
+for each block since. Computed are the places at which paces differ or have just changed. In a ring
+of full and empty segments those are a few ends of runs, so that a message of all ranks costs as
+much as a few of single ones; from then on when none is left, nothing.
+
+The rules of a message are those of `rings/announced.py`, with two in flight and p > 2.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import inlined, loop
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings.paces import NOTHING, Ints, keep_paces
 from gcsim.simulator.network.departures import departure, run_of
 
 _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
@@ -48,16 +59,16 @@ class State(NamedTuple):
     """`[window, q]`: when the rank's own has left."""
     costs: Times
     """`[window, q]`: what it takes to add what has arrived."""
-    queue: Ints
+    queue: _Ints
     """`[2]`: messages in flight; the slot of the oldest."""
 
 
 class Prices(NamedTuple):
     """What messages cost; of many worlds at once, the last four have a row for each."""
 
-    kinds: Ints
+    kinds: _Ints
     """`[q]`: link class of the link that leaves a rank."""
-    nbytes: Ints
+    nbytes: _Ints
     """`[sizes]`: bytes of a size class."""
     serialization: Times
     """`[sizes x links]`, flat: how long a message takes its link, by size and link class."""
@@ -81,13 +92,13 @@ class Rules(NamedTuple):
     steady: bool
     """Blocks are equal, and messages take as long whenever they are sent."""
     keeps_paces: bool
-    """Messages take as long whenever they are sent and whoever sends them: `rings/paces.py`."""
+    """Messages take as long whenever they are sent and whoever sends them (`_keep_paces`)."""
 
 
 @loop
 def state_of(starts: Times, window: int) -> State:
     """Of ranks that enter at `starts` `[q]`, with nothing posted."""
-    times = np.full((_SLOTS + 2 * window, starts.size), NOTHING, dtype=np.int64)
+    times = np.full((_SLOTS + 2 * window, starts.size), _NOTHING, dtype=np.int64)
     for row in range(_DATA):
         times[row] = starts
     return State(
@@ -107,7 +118,7 @@ def state_of(starts: Times, window: int) -> State:
 @loop
 def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     state: State,
-    pieces: Ints,
+    pieces: _Ints,
     prices: Prices,
     rules: Rules,
     reduces: bool,
@@ -130,7 +141,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     none = np.zeros(0, dtype=np.int64)
     before, compares, number = state.times, False, first
     if rules.keeps_paces:
-        number = keep_paces(
+        number = _keep_paces(
             state.posted,
             state.left,
             state.arrives,
@@ -162,7 +173,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 def _message(  # noqa: PLR0917 - as a compiled loop
-    state: State, size: Ints, prices: Prices, rules: Rules, reduces: bool, jitter: Times
+    state: State, size: _Ints, prices: Prices, rules: Rules, reduces: bool, jitter: Times
 ) -> None:
     """Post one message of each rank, of size class `size` `[q]`."""
     q, window = state.posted.size, state.arrives.shape[0]
@@ -187,7 +198,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
             to = r + 1 if r + 1 < q else 0
             if rules.skips_empty and nbytes[size[r]] == 0:
                 # no message: nothing to wait for, but for what left before
-                arrivals[to], costs[to], departures[r] = NOTHING, 0, left[r]
+                arrivals[to], costs[to], departures[r] = _NOTHING, 0, left[r]
                 continue
             at = size[r] * width + kinds[r]
             start = posted[r] if knows[r] else max(posted[r], word[r])
@@ -212,7 +223,7 @@ register_jitable(error_model="numpy")(_message)
 
 
 @loop
-def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, Ints, Ints]:
+def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, _Ints, _Ints]:
     """When ranks hear that their successors have posted the receive, `[q]`.
 
     Between two ranks, `[q]` each, also: whose word waits for data that are on the connection
@@ -230,7 +241,7 @@ def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, Ints, Ints]:
     for a in range(q):  # who announces to r
         r = (a - 1) % q
         ahead[a] = state.started[a] <= posted[a]
-        goes, behind = posted[a], NOTHING
+        goes, behind = posted[a], _NOTHING
         if ahead[a]:
             goes, behind = max(goes, state.left[a]), state.data[a]
         word[r] = max(goes + back[r], behind)
@@ -247,8 +258,8 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     rules: Rules,
     empty: NDArray[np.bool_],
     word: Times,
-    ahead: Ints,
-    knows: Ints,
+    ahead: _Ints,
+    knows: _Ints,
 ) -> None:
     """Put the announcements of two ranks on their connection; `slot` is that of their data."""
     q = word.size
@@ -281,7 +292,7 @@ def _shifted(before: Times, now: Times) -> bool:
     by = now[0, 0] - before[0, 0]
     for row in range(now.shape[0]):
         for r in range(now.shape[1]):
-            if now[row, r] - before[row, r] != (0 if now[row, r] == NOTHING else by):
+            if now[row, r] - before[row, r] != (0 if now[row, r] == _NOTHING else by):
                 return False
     return True
 
@@ -291,7 +302,7 @@ def _advance(times: Times, by: int) -> None:
     """Make all times later."""
     for row in range(times.shape[0]):
         for r in range(times.shape[1]):
-            if times[row, r] != NOTHING:
+            if times[row, r] != _NOTHING:
                 times[row, r] += by
 
 
@@ -309,11 +320,11 @@ def wait(state: State) -> None:
 @loop
 def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     starts: Times,
-    pieces: Ints,
+    pieces: _Ints,
     prices: Prices,
     rules: Rules,
     reduces: NDArray[np.bool_],
-    shifts: Ints,
+    shifts: _Ints,
     posts: int,
     window: int,
     out: Times,
@@ -339,3 +350,204 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             while state.queue[0]:
                 wait(state)
         out[world] = state.posted.max()
+
+
+_Ints = NDArray[np.int64]
+_NOTHING = -(2**62)
+"""When a message arrives that is none: earlier than any time."""
+_NO_PACE = -(2**61)
+"""Of times that have not all changed by one number."""
+_MANY = 8
+"""Of the places, this part may be without a pace; else all ranks together are cheaper."""
+_SETTLING = 4
+"""Blocks before that is looked at."""
+_MINE_AT, _LEFT_AT, _ARRIVES, _LEAVES, _BLOCK, _PACE, _WIDTH = 0, 1, 2, 4, 6, 7, 8
+"""What is known of a place behind a piece: when its rank has posted the message, when that has
+left, when the two in flight, the older one first, arrive and have left; in which block number that
+was so; how much later it is a block later."""
+
+
+@loop
+def _keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    posted: Times,
+    left: Times,
+    arrives: Times,
+    leaves: Times,
+    costs: Times,
+    pieces: _Ints,
+    gone: NDArray[np.bool_],
+    serialization: Times,
+    latency: Times,
+    back: int,
+    reductions: Times,
+    shift: int,
+    posts: int,
+) -> int:
+    """Post the messages of a phase, all `posts`, or as many as can be told so; how many.
+
+    The first five are rows of `announced_loop.State`, with nothing in flight before and two
+    messages after; `pieces` and `shift` are those of `announced_loop.post`. By size class: whether
+    there is no message, how long it takes its link, its latency, and what it takes to add it.
+    """
+    per_block, q = pieces.shape[0], posted.size
+    at = np.zeros((per_block, q, _WIDTH), dtype=np.int64)
+    at[:, :, _BLOCK], at[:, :, _PACE] = -2, _NO_PACE
+    for r in range(q):
+        of_rank = at[per_block - 1, (r + shift + 1) % q]
+        of_rank[_MINE_AT], of_rank[_LEFT_AT], of_rank[_BLOCK] = posted[r], left[r], -1
+        of_rank[_ARRIVES : _LEAVES + 2] = _NOTHING
+    active, coming = np.arange(q), np.empty(q, dtype=np.int64)
+    changed, asked = np.empty(q, dtype=np.bool_), np.full(q, -1, dtype=np.int64)
+    count, number = q, 0
+    while number < posts and count:
+        block, piece = number // per_block, number % per_block
+        if piece == 0 and block > _SETTLING and count * _MANY > q:
+            break
+        _post(
+            at[(piece - 1) % per_block],
+            at[piece],
+            active[:count],
+            changed,
+            pieces[piece],
+            pieces[(piece - 2) % per_block],
+            gone,
+            serialization,
+            latency,
+            back,
+            reductions,
+            block,
+            piece,
+        )
+        number += 1
+        moved = int(number % per_block == 0)
+        count = _ask(at[piece], active[:count], changed, moved, asked, number, coming)
+        active, coming = coming, active
+    done = number if count else posts
+    block, piece = (done - 1) // per_block, (done - 1) % per_block
+    newer, older = pieces[piece], pieces[(piece - 1) % per_block]
+    for i in range(q):
+        r, here, received = (i + block - shift) % q, at[piece, i], (i - 1) % q
+        posted[r], left[r] = _at(here, _MINE_AT, block), _at(here, _LEFT_AT, block)
+        for slot in range(2):
+            arrives[slot, r] = _at(here, _ARRIVES + slot, block)
+            leaves[slot, r] = _at(here, _LEAVES + slot, block)
+        first = received + (piece == 0)
+        costs[0, r] = 0 if arrives[0, r] == _NOTHING else reductions[older[first]]
+        costs[1, r] = 0 if arrives[1, r] == _NOTHING else reductions[newer[received]]
+    return done
+
+
+@loop
+def _post(  # noqa: PLR0917
+    before: NDArray[np.int64],
+    now: NDArray[np.int64],
+    active: _Ints,
+    changed: NDArray[np.bool_],
+    size: _Ints,
+    oldest: _Ints,
+    gone: NDArray[np.bool_],
+    serialization: Times,
+    latency: Times,
+    back: int,
+    reductions: Times,
+    block: int,
+    piece: int,
+) -> None:
+    """Post a message at the active places: `now` from `before`, the places one message earlier.
+
+    `size` and `oldest` are the size classes of the message and of the older one in flight, by
+    block; `changed`, by number in `active`: whether the pace is another than a block before.
+    """
+    q = now.shape[0]
+    moved = int(piece == 0)  # the rank that sends block i has sent block i + 1 before
+    then = block - moved
+    for n in range(active.size):
+        i = active[n]
+        own = i + moved if i + moved < q else i + moved - q
+        pred = own - 1 if own else q - 1
+        succ = own + 1 if own + 1 < q else 0
+        received = i - 1 if i else q - 1
+        first = received + int(piece < 2)  # what arrived as the older one
+        mine = _waited(before[own], then, oldest[first], reductions)
+        earlier = _waited(before[pred], then, oldest[first - 1 + q], reductions)
+        later = _waited(before[succ], then, oldest[first + 1], reductions)
+        leaving, arriving = _at(before[own], _LEFT_AT, then), _NOTHING
+        kind = size[i]
+        if not gone[kind]:
+            leaving = max(leaving, mine, later + back) + serialization[kind]
+        kind = size[received]
+        if not gone[kind]:
+            start = max(_at(before[pred], _LEFT_AT, then), earlier, mine + back)
+            arriving = start + serialization[kind] + latency[kind]
+        arrives = _at(before[own], _ARRIVES + 1, then)
+        leaves = _at(before[own], _LEAVES + 1, then)
+        here = now[i]
+        pace = _NO_PACE
+        if here[_BLOCK] > -2:
+            pace = mine - _at(here, _MINE_AT, block - 1)
+        pace = _same(here, _LEFT_AT, block - 1, leaving, pace)
+        pace = _same(here, _ARRIVES, block - 1, arrives, pace)
+        pace = _same(here, _ARRIVES + 1, block - 1, arriving, pace)
+        pace = _same(here, _LEAVES, block - 1, leaves, pace)
+        pace = _same(here, _LEAVES + 1, block - 1, leaving, pace)
+        changed[n] = pace == _NO_PACE or pace != here[_PACE]
+        here[_MINE_AT], here[_LEFT_AT] = mine, leaving
+        here[_ARRIVES], here[_ARRIVES + 1] = arrives, arriving
+        here[_LEAVES], here[_LEAVES + 1] = leaves, leaving
+        here[_BLOCK], here[_PACE] = block, pace
+
+
+@loop
+def _ask(  # noqa: PLR0917
+    now: NDArray[np.int64],
+    active: _Ints,
+    changed: NDArray[np.bool_],
+    moved: int,
+    asked: _Ints,
+    number: int,
+    coming: _Ints,
+) -> int:
+    """Into `coming` the places of the next message that look at one whose pace has changed, or at
+    two that differ; how many. `asked` says for which message's number a place was last noted."""
+    q, found = now.shape[0], 0
+    for n in range(active.size):
+        i = active[n]
+        lower = changed[n] or now[i - 1 if i else q - 1, _PACE] != now[i, _PACE]
+        upper = changed[n] or now[i + 1 if i + 1 < q else 0, _PACE] != now[i, _PACE]
+        if not (lower or upper):
+            continue
+        for by in range(-1 if lower else 0, 2 if upper else 1):
+            place = i - moved + by
+            place += q if place < 0 else 0
+            place -= q if place >= q else 0
+            if asked[place] != number:
+                asked[place] = number
+                coming[found] = place
+                found += 1
+    return found
+
+
+@inlined
+def _at(place: Times, row: int, block: int) -> Any:
+    """A place's time in a block number, not before it was last computed."""
+    time = place[row]
+    return time if time == _NOTHING else time + place[_PACE] * (block - place[_BLOCK])
+
+
+@inlined
+def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
+    """When its rank has waited for the older message in flight, of this size class."""
+    arrives, time = _at(place, _ARRIVES, block), _at(place, _MINE_AT, block)
+    if arrives != _NOTHING:
+        time = max(time, arrives) + reductions[kind]
+    return max(time, _at(place, _LEAVES, block))
+
+
+@inlined
+def _same(place: Times, row: int, block: int, time: int, pace: int) -> int:
+    """The pace, if that is this time's too."""
+    if pace == _NO_PACE or (place[row] == _NOTHING) != (time == _NOTHING):
+        return _NO_PACE
+    if time != _NOTHING and time - _at(place, row, block) != pace:
+        return _NO_PACE
+    return pace

@@ -1,4 +1,4 @@
-"""What does every rank of a ring send, in which order, and how many messages at a time?
+"""The program of a ring: what every rank sends, in which order, how many messages at a time.
 
 Pieces of blocks travel from rank to rank. A rank posts message i, its send and its receive, when it
 has posted i - 1 and waited for i - w (w: `in_flight`): its own has left and its predecessor's has
@@ -15,6 +15,7 @@ arrived and been reduced. Between two phases it waits for everything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.collectives.rings.messages import Blocks
-from gcsim.simulator.collectives.rings.traffic import ring_traffic
 from gcsim.simulator.host import Traffic
 
 
@@ -82,3 +82,34 @@ class Program:
             backwards=self.backwards,
             copied=copied,
         )
+
+
+def ring_traffic(
+    messages: NDArray[np.int64] | Sequence[int],
+    nbytes: NDArray[np.int64] | Sequence[int],
+    *,
+    devices: int,
+    firsts: Sequence[int] = (0,),
+    backwards: bool = False,
+    copied: int = 0,
+) -> Traffic:
+    """Of one pass for each f in `firsts`.
+
+    `messages[b]` and `nbytes[b]` are those of block b, of p in all, on each hop; ranks are counted
+    node by node, `devices` a node. `backwards`: rank r of the ring is rank p - 1 - r. `copied`
+    bytes are copied afterwards by each.
+    """
+    ends, size = (
+        np.sum([_both_ends(np.asarray(each, dtype=np.int64), first) for first in firsts], axis=0)
+        for each in (messages, nbytes)
+    )
+    if backwards:
+        ends, size = ends[::-1], size[::-1]
+    return Traffic.of_ranks(ends, size, devices, copied=copied)
+
+
+def _both_ends(blocks: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+    """`[p]`: of all blocks twice, without the one not sent and the one not received."""
+    not_received = np.roll(blocks, -first)
+    handled: NDArray[np.int64] = 2 * blocks.sum() - not_received - np.roll(not_received, -1)
+    return handled

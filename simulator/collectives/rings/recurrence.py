@@ -1,4 +1,4 @@
-"""When does each rank leave a ring? The max-plus recurrence under every ring collective.
+"""Exit times of the ranks of a ring: the max-plus recurrence under every ring collective.
 
 Rank r sends to rank r + 1 (mod p), and at step s it sends block (r - s) mod p. It starts the
 send of step s when it has received (and reduced) what step s - 1 brought, and when the send of
@@ -18,24 +18,44 @@ what arrived before it entered), and an empty block still costs a message's late
 
 Source: the ring of Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69), sec. 3, with
 alpha-beta links (Hockney 1994); max-plus form as in Baccelli et al. 1992, ch. 2.
+
+Rings of equal, constant links have a closed form. What a rank waits for is a chain of sends. In a
+ring of n steps a chain stays at a rank, which then sends the next lower block, or hops on with the
+block to the next rank: n sends, of which the stays cost their block's serialisation B and the hops
+a latency L more. A chain that begins with block q, at the rank that enters at `starts[q]`, and ends
+where the next send would be of block e, has stayed k times, k congruent to q - e (mod p), with
+blocks q, q - 1, ..., e + 1, and has hopped n - k times, best with the dearest block that it comes
+by, H = B + L:
+
+    exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
+
+Staying is never dearer than hopping, so that only the smallest k counts, but for one case: where
+all blocks from q to e are small ones, a chain may go around once more, k + p, for the sake of the
+large ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
+
+Two kinds are what an all-reduce has: its chunks differ by one element at most.
+
+Source: critical paths in max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
+
+The compiled recurrence works on arrays of q numbers, for the q ranks that stand for all. Where a
+message finds its times depends on the layout of the blocks:
+
+- runs: neighbouring blocks of one size are sent by neighbouring ranks at every step, so that a
+  whole run adds one row of times, without looking anything up (an all-reduce has two runs);
+- otherwise each message looks its time up by the size of its block and the kind of its link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rings.closed_form import ClosedForm
-from gcsim.simulator.collectives.rings.loops import (
-    MOVING,
-    NEVER_STEADY,
-    STILL,
-    Row,
-    steps_of_ring,
-)
+from gcsim.compressors.loops import inlined, loop
+from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
 from gcsim.simulator.collectives.rings.messages import (
     DRAWN_AT_A_TIME,
     Blocks,
@@ -43,6 +63,7 @@ from gcsim.simulator.collectives.rings.messages import (
     Messages,
     common_period,
 )
+from gcsim.simulator.network.departures import departure, run_of
 from gcsim.simulator.network.links import Link
 
 _LARGEST_TABLE = 1 << 17
@@ -78,13 +99,13 @@ class PreparedRing:
         self._period = common_period(self._sizes, messages.kinds) if messages.constant else 0
         self._layouts: dict[int, _Layout] = {}
         self._together: Times | None = None
-        self._closed: ClosedForm | None = None
+        self._closed: _ClosedForm | None = None
         if messages.constant and len(messages.links) == 1 and not messages.reductions.any():
             serialization, latency = (
                 messages.serialisation[:, 0].tolist(),
                 messages.latency[:, 0].tolist(),
             )
-            self._closed = ClosedForm.of(self._sizes, serialization, latency, steps)
+            self._closed = _ClosedForm.of(self._sizes, serialization, latency, steps)
 
     @property
     def nbytes(self) -> int:
@@ -155,10 +176,10 @@ class _Layout:
         begins = np.flatnonzero(np.concatenate(([True], sizes[1:] != sizes[:-1])))
         self.reductions = messages.reductions
         self.sizes = np.concatenate((sizes, sizes))
-        self.kinds: Row = np.ascontiguousarray(kinds)
+        self.kinds: _Row = np.ascontiguousarray(kinds)
         self.none = np.zeros((0, q), dtype=np.int64)
         self.begins = self.runs = _NO_ROW
-        self.width, self.loop = len(messages.links), messages.run(steps_of_ring)
+        self.width, self.loop = len(messages.links), messages.run(_steps_of_ring)
         self.serialization, self.latency = messages.serialization(), messages.latency.reshape(-1)
         few = len(begins) * 8 <= q + 8 and len(messages.nbytes) * q <= _LARGEST_TABLE
         if few and not messages.timed:
@@ -166,12 +187,12 @@ class _Layout:
             self.serialization = messages.serialisation[:, kinds].reshape(-1)
             self.latency = messages.latency[:, kinds].reshape(-1)
             self.begins, self.runs = np.append(begins, q), sizes[begins]
-        self.steady = NEVER_STEADY
+        self.steady = _NEVER_STEADY
         if messages.constant:
             if len(begins) == 1:
-                self.steady = STILL
+                self.steady = _STILL
             elif not kinds.any():
-                self.steady = MOVING
+                self.steady = _MOVING
 
     def advance(
         self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
@@ -193,3 +214,283 @@ class _Layout:
             steps.stop,
             reducing,
         )
+
+
+_NEVER = -(2**62)
+"""Earlier than any time, with room to add to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClosedForm:
+    """Of a ring of `steps` steps, p - 1 at least, with two kinds of blocks at most."""
+
+    steps: int
+    first: int
+    """The first large block."""
+    large: int
+    """How many blocks are large, p or fewer; they follow each other (mod p)."""
+    serialization: tuple[Picoseconds, Picoseconds]
+    """Serialisation of a large block and of a small one."""
+    hop: tuple[Picoseconds, Picoseconds]
+    """The same with the latency; a large one's is not smaller."""
+
+    @staticmethod
+    def of(
+        sizes: NDArray[np.int64],
+        serialization: Sequence[Picoseconds],
+        latency: Sequence[Picoseconds],
+        steps: int,
+    ) -> _ClosedForm | None:
+        """For blocks of size classes `sizes` `[p]`; None where there are more kinds or runs."""
+        ends = np.flatnonzero(sizes != np.concatenate((sizes[1:], sizes[:1])))
+        if len(ends) > 2 or steps < len(sizes) - 1:
+            return None
+        if len(ends) == 0:
+            one, ranks = int(sizes[0]), len(sizes)
+            both, hop = (serialization[one],) * 2, (serialization[one] + latency[one],) * 2
+            return _ClosedForm(steps=steps, first=0, large=ranks, serialization=both, hop=hop)
+        begins = [(int(end) + 1) % len(sizes) for end in ends]
+        kinds = [int(sizes[start]) for start in begins]
+        hops = [serialization[kind] + latency[kind] for kind in kinds]
+        place = 0 if hops[0] >= hops[1] else 1
+        return _ClosedForm(
+            steps=steps,
+            first=begins[place],
+            large=(begins[1 - place] - begins[place]) % len(sizes),
+            serialization=(serialization[kinds[place]], serialization[kinds[1 - place]]),
+            hop=(hops[place], hops[1 - place]),
+        )
+
+    def __call__(self, starts: Times) -> Times:
+        """Exit times `[p]` for entry times `[p]`, int64, picoseconds."""
+        finishes = np.empty(len(starts), dtype=np.int64)
+        starts = np.ascontiguousarray(starts, dtype=np.int64)
+        _finishes(
+            starts, finishes, self.steps, self.first, self.large, *self.serialization, *self.hop
+        )
+        return finishes
+
+
+@loop
+def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    starts: Times,
+    finishes: Times,
+    steps: int,
+    first: int,
+    large: int,
+    serialization: int,
+    small_serialization: int,
+    hop: int,
+    cheap_hop: int,
+) -> None:
+    """Blocks and ranks count from the first large block: the large ones are 0 ... `large` - 1.
+
+    With P the running sum of the serialisation, a chain by way of a large block is worth
+    (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
+    goes from block 0 to block p - 1. Straight lines are added in loops of their own, which run
+    several ranks at a time; only running maxima go rank by rank.
+    """
+    ranks = starts.size
+    around = large * serialization + (ranks - large) * small_serialization - ranks * hop
+    to_cheap = large * (serialization - hop) + small_serialization
+    worth = np.empty(ranks, dtype=np.int64)
+    worth[: ranks - first] = starts[first:]
+    worth[ranks - first :] = starts[:first]
+    of_dear, of_small = worth[:large], worth[large:]
+    small_alone = of_small.copy()
+    _add_line(of_dear, serialization, serialization - hop)
+    _add_line(of_small, to_cheap, small_serialization - hop)
+    up_to = np.empty(ranks, dtype=np.int64)  # the best of blocks 0 ... q
+    _running_maximum(worth, up_to)
+    _running_maximum(worth[::-1], worth[::-1])
+    over_the_end = of_dear[1:]
+    for q in range(over_the_end.size):
+        over_the_end[q] = max(over_the_end[q], up_to[q] + around)
+    _add_line(of_dear, steps * hop - serialization, hop - serialization)
+    if large < ranks:
+        _add_line(small_alone, 0, small_serialization - cheap_hop)
+        _running_maximum(small_alone[::-1], small_alone[::-1])
+        _add_line(small_alone, steps * cheap_hop, cheap_hop - small_serialization)
+        # blocks that a chain of `steps` sends reaches: from some small one on, all of them
+        reached = up_to[large + steps - ranks : ranks]
+        near = min(reached.size, of_small.size)
+        of_small[:near] = reached[:near]
+        of_small[near:] = up_to[ranks - 1]
+        _add_line(of_small, around + steps * hop - to_cheap, hop - small_serialization)
+        for q in range(of_small.size):
+            of_small[q] = max(of_small[q], small_alone[q])
+    at = (first + steps) % ranks
+    finishes[at:] = worth[: ranks - at]
+    finishes[:at] = worth[ranks - at :]
+
+
+@loop
+def _add_line(values: Times, start: int, slope: int) -> None:
+    for q in range(values.size):
+        values[q] += start + q * slope
+
+
+@loop
+def _running_maximum(values: Times, best: Times) -> None:
+    """`best[q]` is the largest of `values[: q + 1]`; both may be the same array."""
+    highest = _NEVER
+    for q in range(values.size):
+        highest = max(highest, values[q])
+        best[q] = highest
+
+
+_Row = NDArray[np.int64]
+_STILL, _MOVING, _NEVER_STEADY = 0, 1, -1
+"""With whose state of the step before a rank's is compared: its own, its predecessor's, none."""
+
+
+@loop
+def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, all in one
+    sent: _Row,
+    received: _Row,
+    width: int,
+    serialization: _Row,
+    latency: _Row,
+    reductions: _Row,
+    starts: _Row,
+    runs: _Row,
+    sizes: _Row,
+    kinds: _Row,
+    jitter: NDArray[np.int64],
+    steady: int,
+    first: int,
+    last: int,
+    reducing: int,
+) -> None:
+    """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
+
+    | array                    | shape            | what                                           |
+    |--------------------------|------------------|------------------------------------------------|
+    | starts, runs             | [n + 1], [n]     | blocks of one size beside each other: where    |
+    |                          |                  | each run of them begins, its size class        |
+    | serialization, latency   | [sizes, width]   | flat; with runs by size class and rank,        |
+    |                          |                  | without (n = 0) by size class and link class   |
+    | sizes, kinds             | [2 q], [q]       | each block's size class, twice over; each      |
+    |                          |                  | rank's link class                              |
+    | jitter                   | [last - first, q]| random delays by step and sender, or [0, q]    |
+
+    Steps before step `reducing` reduce.
+
+    Where f is what a step does to the state, f(state + c) = f(state) + c for every constant c. So
+    when a step has shifted the state x by one constant, f(x) = x + c, the next one does it again,
+    f(x + c) = x + 2c, and so do all that are the same function f: the rest are done at once. That
+    holds of the ranks' states where all blocks are equal (STILL), and, where all links are equal,
+    of the states in the order of the blocks that the ranks send, which move on by one rank a step
+    (MOVING): block b is then sent over the same kind of link, for the same time, at every step.
+    """
+    q = sent.size
+    arrived = np.empty(q, dtype=np.int64)
+    sent_before, received_before = np.empty(q, dtype=np.int64), np.empty(q, dtype=np.int64)
+    step, looks_at, begun = first, first, first
+    while step < last:
+        looks = steady >= 0 and step == looks_at
+        if looks:
+            for r in range(q):
+                sent_before[r], received_before[r] = sent[r], received[r]
+        turned = step % q  # rank r sends block r - turned, so the runs have moved on by `turned`
+        for run in range(starts.size - 1):
+            row = runs[run] * width
+            low, high = starts[run] + turned, starts[run + 1] + turned
+            for _ in range(2):  # the part of the run before the ring closes, and from rank 0 on
+                if high > 0 and low < q:
+                    begin, end = max(low, 0), min(high, q)
+                    _leave(sent, received, arrived, serialization, latency, row, begin, end)
+                low, high = low - q, high - q
+        block = sizes[q - turned : 2 * q - turned]  # of block (r - step) mod q
+        if starts.size == 0:
+            for r in range(q):
+                at = block[r] * width + kinds[r]
+                left = departure(serialization, at, max(sent[r], received[r]))
+                sent[r] = left
+                arrived[r] = left + latency[at]
+        if jitter.shape[0] > 0:
+            late = jitter[step - first]
+            for r in range(q):
+                arrived[r] += late[r]
+        _arrive(received, arrived, reductions, starts, runs, block, turned, step < reducing)
+        step += 1
+        if looks:
+            end = reducing if step <= reducing else last
+            # the whole state has moved by one constant: the steps left of this kind do the same
+            if _shifted(sent, received, sent_before, received_before, steady):
+                by = (sent[0] - sent_before[-steady]) * (end - step + 1)
+                for r in range(q):
+                    before = (r - steady * (end - step + 1)) % q
+                    sent[r] = sent_before[before] + by
+                    received[r] = received_before[before] + by
+                step = end
+            # seldom enough to cost little, often enough to lose an eighth of the steps at most
+            looks_at = step + (step - begun) // 8
+        if step == reducing:
+            looks_at, begun = step, step
+
+
+@inlined
+def _leave(  # noqa: PLR0917
+    sent: _Row,
+    received: _Row,
+    arrived: _Row,
+    serialization: _Row,
+    latency: _Row,
+    row: int,
+    low: int,
+    high: int,
+) -> None:
+    """One run's messages, of the ranks from `low` to before `high`."""
+    # [high - low]: views, so that the loop below has one index and becomes vector instructions
+    part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
+    takes = run_of(serialization, row + low, row + high)
+    travels = latency[row + low : row + high]
+    for r in range(part.size):
+        left = max(part[r], heard[r]) + takes[r]  # the NIC is free, and the block is here
+        part[r] = left
+        reach[r] = left + travels[r]
+
+
+@inlined
+def _arrive(  # noqa: PLR0917
+    received: _Row,
+    arrived: _Row,
+    reductions: _Row,
+    starts: _Row,
+    runs: _Row,
+    block: _Row,
+    turned: int,
+    reduces: bool,
+) -> None:
+    """One step's messages at their receivers, `arrived` by sender."""
+    q = received.size
+    received[0] = max(arrived[q - 1], received[0])
+    for r in range(1, q):
+        received[r] = max(arrived[r - 1], received[r])
+    if not reduces:
+        return
+    for run in range(starts.size - 1):
+        cost = reductions[runs[run]]
+        low, high = starts[run] + turned + 1, starts[run + 1] + turned + 1
+        for _ in range(2):
+            for r in range(max(low, 0), min(high, q)):
+                received[r] += cost
+            low, high = low - q, high - q
+    if starts.size == 0:
+        for r in range(q):
+            received[r] += reductions[block[r - 1]]
+
+
+@inlined
+def _shifted(
+    sent: _Row, received: _Row, sent_before: _Row, received_before: _Row, steady: int
+) -> bool:
+    """Whether a step has made all times later by one constant."""
+    by = sent[0] - sent_before[-steady]
+    for r in range(sent.size):
+        if sent[r] - sent_before[r - steady] != by:
+            return False
+        if received[r] - received_before[r - steady] != by:
+            return False
+    return True

@@ -1,6 +1,6 @@
 """How long does the all-reduce by recursive halving and doubling take?
 
-The vector is split into 2^k chunks for the 2^k ranks of the core (`folding.py`). Reduce-scatter:
+The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Reduce-scatter:
 in round j, partners whose numbers differ in bit j exchange halves of the chunks that they still
 reduce; the rank with a zero bit keeps the lower half. All-gather: the rounds backwards, each rank
 sending all that it holds. Nearest partners exchange most, so that with 2^i devices a node the
@@ -29,8 +29,7 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rounds.folding import Fold
-from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
 

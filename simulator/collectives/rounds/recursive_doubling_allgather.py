@@ -1,6 +1,6 @@
 """How long does the all-gather by recursive doubling take, blocks equal or not?
 
-In round j, ranks of the core (`folding.py`) whose numbers differ in bit j send each other all that
+In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all that
 they hold. Where p is no power of two, a giver's block travels with its taker's, and the taker sends
 it all the other blocks in the end: n bytes more than the p - 1 n/p that everybody needs, so that
 Bruck's algorithm is the better choice there.
@@ -23,8 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.folding import Fold
-from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
 

@@ -1,6 +1,6 @@
 """How long does the all-reduce by recursive doubling take?
 
-In round j, ranks of the core (`folding.py`) whose numbers differ in bit j exchange their whole
+In round j, ranks of the core (`Fold`) whose numbers differ in bit j exchange their whole
 vectors and reduce. Few rounds and many bytes: the choice for short vectors.
 
 With p = 2^k, equal links and entries: k (alpha + n beta + n gamma). Otherwise at most one message
@@ -23,8 +23,7 @@ import numpy as np
 
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.folding import Fold
-from gcsim.simulator.collectives.rounds.rounds import Rounds
+from gcsim.simulator.collectives.rounds.rounds import Fold, Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
 

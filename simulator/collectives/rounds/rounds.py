@@ -1,4 +1,4 @@
-"""When is a collective of few rounds done? All its messages, prepared once for any entry times.
+"""A collective of few rounds: all its messages, prepared once for any entry times.
 
 In a round each rank sends and receives at most one message. It starts its send when it is ready,
 and is ready for the next round when its message has left, the other has arrived and, where it is
@@ -14,6 +14,8 @@ Message m of a rank is its m-th, counted from 0 (`first`, where messages went be
 
 Messages share what they cross by number (`fabric/round_paths.py`): each has its share among those
 of its round, whenever they start.
+
+Algorithms that need a power of two fold the other ranks away first (`Fold`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
-from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
+from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
@@ -184,3 +186,23 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
 def phase_key(key: int, phase: int) -> int:
     """The key of the delays in one part of a collective that is made of several."""
     return key ^ (phase * 0xD1B54A32D192ED03) % 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fold:
+    """Ranks by what they do."""
+
+    givers: Ranks
+    """Give before and get after, `[s]`."""
+    takers: Ranks
+    """`takers[i]` takes from `givers[i]`."""
+    core: Ranks
+    """In the order of their numbers in the algorithm, `[2^k]`."""
+
+    @staticmethod
+    def of(ranks: int) -> Fold:
+        """Of p ranks."""
+        excess = ranks - (1 << (ranks.bit_length() - 1))
+        givers = np.arange(0, 2 * excess, 2, dtype=np.int64)
+        rest = np.arange(2 * excess, ranks, dtype=np.int64)
+        return Fold(givers=givers, takers=givers + 1, core=np.concatenate((givers + 1, rest)))

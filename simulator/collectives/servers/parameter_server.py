@@ -1,4 +1,4 @@
-"""How long do push, aggregation and pull through parameter servers take?
+"""Push, aggregation and pull through parameter servers.
 
 Each of p workers cuts its payload into as many equal stripes as there are S servers (a fraction of
 a byte in the fluid picture; n / S rounded up where a message's size decides about its latency) and
@@ -21,11 +21,17 @@ once a flow. With n workers on as many NICs, one server elsewhere and sorted siz
 start together end at t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C.
 
 Source: Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server".
+
+A class of flows is what all workers of a class push to all servers of a class, or pull from them,
+as far as they are placed alike to each other: on one node, in one rack, or in two.
+
+Where the topology spreads flows evenly (`Topology.spread_evenly`), the NICs in are left out, and
+all that a class of workers or servers sends to other nodes is one class of flows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -37,12 +43,19 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, check_range, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.servers.flows import Ends, Flows
-from gcsim.simulator.collectives.servers.locations import ABSENT, Placement, alike, server_nic
+from gcsim.simulator.collectives.servers.locations import (
+    ABSENT,
+    NodeKind,
+    Placement,
+    alike,
+    server_nic,
+)
+from gcsim.simulator.collectives.servers.topology import Loads, Topology, own_limit
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.fair import share_fairly
+from gcsim.simulator.sharing.model import Capacity, FlowClass
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -105,7 +118,7 @@ class _Exchange:
         of.pop(ABSENT, None)
         self._ranks = [of[worker] for worker in range(len(of))]
         """One of each class."""
-        self._flows = Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
+        self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
         self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
@@ -161,10 +174,10 @@ class _Exchange:
             for latency, end, n, stop in zip(fixed, ends, lengths, stops, strict=True)
         ]
 
-    def _sender(self, end: Ends) -> int:
+    def _sender(self, end: _Ends) -> int:
         return self._ranks[end.source] if end.push else len(self._starts) + end.source
 
-    def _receivers(self, end: Ends) -> NDArray[np.int64] | int:
+    def _receivers(self, end: _Ends) -> NDArray[np.int64] | int:
         if end.push:
             return end.targets
         if isinstance(end.targets, int):
@@ -290,3 +303,118 @@ def _traffic(call: Call, pulled: int) -> Traffic:
             workers.machines, places + cluster.nodes if dedicated else places % cluster.nodes
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Who is at the ends of a class of flows."""
+
+    push: bool
+    source: int
+    """Class of the sender."""
+    targets: int | NDArray[np.int64]
+    """Class or classes, all different, of the receivers."""
+    link: Link
+    """What a message sees from one to the other."""
+    nbytes: int
+    """Of a message: a stripe, rounded up."""
+
+
+class _Flows:
+    """All classes of flows of an exchange."""
+
+    def __init__(
+        self, cluster: Cluster, places: Placement, pushed: Sequence[int], pulled: int
+    ) -> None:
+        """`pushed[w]`: bytes of a worker of class w; `pulled`: what each worker receives."""
+        self.flows: list[FlowClass] = []
+        self.ends: list[_Ends] = []
+        self._topology = Topology(cluster, places.kinds)
+        self._servers = cluster.servers
+        self._pushed, self._pulled = pushed, pulled
+        everyone = ABSENT not in places.worker_class
+        if everyone and self._topology.spread_evenly():
+            self._add_bundles(places.kinds)
+        else:
+            self._add_pairs(places.kinds)
+
+    @property
+    def capacities(self) -> dict[Hashable, Capacity]:
+        """Of all classes of links that flows cross."""
+        return self._topology.capacities
+
+    def _add_pairs(self, kinds: Sequence[NodeKind]) -> None:
+        hosts = [kind for kind in kinds if kind.servers]
+        racks = self._topology.cluster.racks is not None
+        for at in [kind for kind in kinds if kind.workers]:
+            self._add_local(at)
+            for home in hosts:
+                same, neighbours = home is at, home.rack == at.rack
+                if neighbours:
+                    homes, nodes = home.in_rack - same, at.in_rack - same
+                    self._add_remote(at, home, homes, nodes, racks=False)
+                homes = home.in_rack * (home.racks - neighbours)
+                nodes = at.in_rack * (at.racks - neighbours)
+                self._add_remote(at, home, homes, nodes, racks=racks)
+
+    def _add_remote(
+        self, at: NodeKind, home: NodeKind, homes: int, nodes: int, *, racks: bool
+    ) -> None:
+        """Each node `at` uses servers on `homes` machines, each of which serves `nodes`."""
+        if not homes or not nodes:
+            return
+        between = self._topology.between
+        out = self._topology.link(at, home, racks=racks)
+        back = self._topology.link(home, at, racks=racks)
+        for worker, many in at.workers:
+            for server, hosted in home.servers:
+                one = many * hosted
+                push = between(at, home, one * homes, one * nodes, racks=racks)
+                pull = between(home, at, one * nodes, one * homes, racks=racks)
+                self._add(True, worker, server, push, out)
+                self._add(False, server, worker, pull, back)
+
+    def _add_local(self, at: NodeKind) -> None:
+        bus, inside = self._topology.cluster.intra_node, self._topology.inside
+        for worker, many in at.workers:
+            for server, hosted in at.servers:
+                push = inside(at, worker, hosted, many * hosted, "to memory")
+                pull = inside(at, worker, hosted, many * hosted, "from memory")
+                self._add(True, worker, server, push, bus)
+                self._add(False, server, worker, pull, bus)
+
+    def _add_bundles(self, kinds: Sequence[NodeKind]) -> None:
+        """As NICs are equal, so are all paths between nodes."""
+        for push in (True, False):
+            senders = [kind.workers if push else kind.servers for kind in kinds]
+            receivers = [kind.servers if push else kind.workers for kind in kinds]
+            on_node = [sum(count for _, count in of) for of in receivers]
+            total = sum(kind.nodes * n for kind, n in zip(kinds, on_node, strict=True))
+            number = np.repeat(np.arange(len(kinds)), [len(of) for of in receivers])
+            classes = np.array([to for of in receivers for to, _ in of], dtype=np.int64)
+            for place, kind in enumerate(kinds):
+                targets = classes if kind.nodes > 1 else classes[number != place]
+                link = self._topology.link(kind, kind, racks=False)
+                for source, count in senders[place] if targets.size else ():
+                    loads: Loads = {("out", id(kind)): count * (total - on_node[place])}
+                    self._add(push, source, targets, loads, link)
+        for kind in kinds:
+            self._add_local(kind)
+
+    def _add(
+        self,
+        push: bool,
+        source: int,
+        targets: int | NDArray[np.int64],
+        loads: Loads,
+        link: Link,
+    ) -> None:
+        payload = self._pushed[source] if push else self._pulled
+        nbytes = -(-payload // self._servers)
+        limit = own_limit(link, nbytes)
+        if limit is not None:
+            own = "own", len(self.flows)
+            self._topology.capacities[own] = limit
+            loads = {**loads, own: 1}
+        self.flows.append(FlowClass(Fraction(payload, self._servers), loads))
+        self.ends.append(_Ends(push, source, targets, link, nbytes))

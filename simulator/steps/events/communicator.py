@@ -25,7 +25,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, Later
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 

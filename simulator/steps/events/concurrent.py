@@ -43,9 +43,8 @@ from gcsim.simulator.steps.events.communicator import (
     finishes_by_class,
     order,
 )
-from gcsim.simulator.steps.events.egress_queue import EgressQueue
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
-from gcsim.simulator.steps.events.priorities import COLLECTIVES, Later
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 

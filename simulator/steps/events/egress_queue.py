@@ -1,4 +1,4 @@
-"""When does a message leave a rank that has several to send? First come, first served.
+"""First come, first served: messages that leave a rank one after another, and ties of an instant.
 
 A message that is ready when the link is busy waits for all that were ready before it; of those
 that are ready at the same instant the lower collective's goes first, then the lower message.
@@ -6,6 +6,10 @@ that are ready at the same instant the lower collective's goes first, then the l
     left = link.departure(max(ready, left of the one before), nbytes)
 
 Source: alpha-beta links (Hockney 1994), as in `rings/recurrence.py`.
+
+Ties never depend on the order in which code happens to create events. At the end of an instant,
+complete what ends; then settle collectives that have been asked for; then idle links choose what
+they send next, and again whatever that ends. Each choice is by a total key.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ import simpy
 
 from gcsim.simulator.clock import Picoseconds, reading
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.events.priorities import LINKS, Later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -54,7 +57,7 @@ class EgressQueue:
 
     def _choose_later(self) -> None:
         self._busy = True
-        Later(self._env, LINKS, self._choose)
+        Later(self._env, _LINKS, self._choose)
 
     def _choose(self) -> None:
         message = heapq.heappop(self._waiting)
@@ -75,3 +78,26 @@ def at(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) 
     event = env.timeout(delay)
     assert event.callbacks is not None
     event.callbacks.append(lambda _: function())
+
+
+COLLECTIVES = simpy.events.EventPriority(2)
+"""After all ordinary events of an instant (SimPy's own priorities are 0 and 1)."""
+_LINKS = simpy.events.EventPriority(3)
+"""After the collectives, last."""
+
+
+class Later(simpy.Event):
+    """Calls a function at the end of this instant, or of one to come."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        priority: simpy.events.EventPriority,
+        function: Callable[[], None],
+        delay: int = 0,
+    ) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        assert self.callbacks is not None
+        self.callbacks.append(lambda _: function())
+        env.schedule(self, priority=priority, delay=delay)

@@ -1,4 +1,4 @@
-"""What does each rank of a ring send, and when is it ready to? A ring collective in messages.
+"""A ring collective in messages: what each rank sends, and when it is ready to.
 
 Every ring here is one program (`RingProgram`): a rank works through messages 0, 1, 2, ... of
 pieces of blocks to its successor. It posts message i, its send and its receive, when it has posted
@@ -22,19 +22,34 @@ occupy no
 link. Each collective has a thread of its own: the additions of two do not slow each other.
 
 Source: as the kernels'.
+
+A collective that may overlap others has a program (`RingPrograms`). Everything else has no program,
+nor have Gloo's rings of two ranks, whose announcements wait behind data on the one connection, nor
+those with nothing to send, nor anything where messages cost the hosts' processors (`host.py`): what
+two collectives need of them adds up, as when each runs alone.
+
+Source: `rings/allreduce.py`, `rings/allgather.py`, `rings/gloo_allreduce.py`,
+`rings/gloo_allgather.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, reading
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, traffic_of
+from gcsim.simulator.collectives.rings.program import Program
+from gcsim.simulator.collectives.staging import copy_link, copy_times
+from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
 
@@ -289,3 +304,56 @@ def sizes_of(program: RingProgram, places: int) -> list[list[int]]:
     sizes: NDArray[np.int64] = program.pieces[np.concatenate(blocks, axis=1)]
     by_place: list[list[int]] = sizes.reshape(places, -1).tolist()
     return by_place
+
+
+class RingPrograms:
+    """Of the collectives on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return Fabric.of(self._cluster)
+
+    def __call__(self, record: CollectiveRecord) -> RingProgram | None:
+        """The program of a collective; None: it has none, and runs alone."""
+        cluster, ranks, host = self._cluster, self._cluster.workers, self._cluster.host
+        ring = algorithm_of(record, cluster).ring
+        if ranks == 1 or ring is None or (host is not None and host.interleaved):
+            return None
+        call = call_of(record, cluster, self._fabric)
+        found = ring(call)
+        if found is None or (found.announced and ranks == 2):
+            return None
+        sent, program = call.sent, in_messages(found, call.ring_links(backwards=found.backwards))
+        if record.kind == "all_reduce":
+            reception = call.reception if found.announced else NO_COST
+            program = replace(program, gamma=call.gamma, reception=reception)
+        if not cluster.collectives.stages and host is None:
+            return program
+        after = np.zeros(ranks, dtype=np.int64)
+        if host is not None:
+            after += host.work(traffic_of(record, cluster)).after
+        if not cluster.collectives.stages:
+            return replace(program, after=after)
+        link = copy_link(cluster)
+        received = sent if record.kind == "all_reduce" else [sum(sent)] * ranks
+        return replace(
+            program, before=copy_times(sent, link), after=after + copy_times(received, link)
+        )
+
+
+def in_messages(program: Program, links: Sequence[Link]) -> RingProgram:
+    """Message by message; `links[r]` leads from rank r to rank r + 1, or r - 1 if `backwards`."""
+    sizes = np.array(program.sizes, dtype=np.int64)
+    if program.skips_empty:
+        sizes = np.where(sizes > 0, sizes, NOTHING)
+    return RingProgram(
+        backwards=program.backwards,
+        pieces=sizes[program.pieces],
+        phases=tuple((phase.first, len(links) - 1) for phase in program.phases),
+        in_flight=program.in_flight,
+        announced=program.announced,
+        links=tuple(links)[::-1] if program.backwards else tuple(links),
+    )

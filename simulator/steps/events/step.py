@@ -1,10 +1,9 @@
-"""How long do consecutive iterations of data-parallel training take, and where do they go?
+"""Consecutive iterations of data-parallel training, event by event.
 
 A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: what a worker
-does is in `events/worker.py`, its devices in `events/stream.py`, `events/cores.py` and
-`events/input_loader.py`, in which order
-collectives run in `events/communicator.py` (one at a time) and `events/concurrent.py` (two), what
-comes first when things happen at the same picosecond in `events/priorities.py`.
+does is in `events/worker.py`, cores and batches in `events/cores.py` and `events/input_loader.py`,
+the order of collectives in `events/communicator.py` (one at a time) and `events/concurrent.py`
+(two), and ties of a picosecond in `events/egress_queue.py`.
 
 Rank skew is kept, within an iteration and from one to the next, whatever their plans: a collective
 takes a vector of entry times and returns one of exit times. Ranks that do the same at the same time

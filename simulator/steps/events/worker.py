@@ -1,4 +1,4 @@
-"""What does one worker do in an iteration?
+"""One worker in an iteration: its training loop and its device.
 
 The training loop of one rank, or of ranks that do the same at the same time, as SimPy processes;
 the rules are those of `step_plan.py`.
@@ -6,23 +6,36 @@ the rules are those of `step_plan.py`.
 - The autograd thread: for each micro-batch it waits for a batch, then issues forward, and in the
   end backward, bucket by bucket; when everything is exchanged, the optimiser.
 - An exchange, one a bucket: collective, computation, collective, ...
+
+A CUDA stream seen from above. The pieces that go with an iteration's buckets are served in an order
+that is given (`steps/step_plan.py`): the stream waits for the one that is next. All others come one
+at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import simpy
 
+from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, reading
 from gcsim.simulator.steps.breakdown import Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import Asking, Request
 from gcsim.simulator.steps.events.cores import Share
 from gcsim.simulator.steps.events.input_loader import Loader
-from gcsim.simulator.steps.events.stream import Stream
-from gcsim.simulator.steps.service import BEFORE, Piece, order_of_service
-from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan, slowed_by
+from gcsim.simulator.steps.step_plan import (
+    BEFORE,
+    BucketWork,
+    Job,
+    Kind,
+    Piece,
+    StepPlan,
+    order_of_service,
+    slowed_by,
+)
 
 Wait = Generator[simpy.Event, Any, None]
 
@@ -40,7 +53,7 @@ class Worker:
     ) -> None:
         """`share` is the class's place on the cores of its machines, where the plan has some."""
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
-        self.stream, self.side = Stream(env, share), Stream(env, share)
+        self.stream, self.side = _Stream(env, share), _Stream(env, share)
 
     def iteration(
         self, plan: StepPlan, number: int, slowdown: float
@@ -144,13 +157,13 @@ class _Iteration:
                 order.append((bucket, place))
         stream.serve(order)
 
-    def _durations(self, stream: Stream, jobs: Sequence[Job]) -> list[Picoseconds]:
+    def _durations(self, stream: _Stream, jobs: Sequence[Job]) -> list[Picoseconds]:
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
         return [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
 
     def _work(
         self,
-        stream: Stream,
+        stream: _Stream,
         done: list[Done],
         piece: Piece | None,
         bucket: int | None,
@@ -169,3 +182,71 @@ class _Iteration:
         instants = yield stream.work(piece, list(zip(durations, on_cores, strict=True)))
         of = [bucket] * len(jobs)
         done += zip(jobs, of, instants[:-1], instants[1:], strict=True)
+
+
+_Jobs = Sequence[tuple[Picoseconds, bool]]
+"""Durations, and whether a job is done on the cores of the machine, which others may use too."""
+
+
+class _Stream:
+    """The stream of one rank, or of ranks that do the same at the same time."""
+
+    def __init__(self, env: simpy.Environment, share: Share | None = None) -> None:
+        """`share` is that of the cores of a machine, for work that is done there."""
+        self._env, self._share = env, share
+        self._coming: deque[Piece] = deque()
+        """In this order."""
+        self._waiting: dict[Piece, tuple[Picoseconds | _Jobs, simpy.Event]] = {}
+        self._busy = False
+
+    def serve(self, order: Iterable[Piece]) -> None:
+        """From now on the pieces of an iteration, in this order, and nothing else until they are
+        done."""
+        if self._coming or self._busy:
+            raise InternalError(f"the stream has not served {[*self._coming]}")
+        self._coming.extend(order)
+
+    def work(self, piece: Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
+        """An event that comes when the work, issued now, is done: with the time at which it began,
+        or, of jobs that follow each other, with that and those at which each ended.
+
+        `piece` is its place in the order of an iteration; None: it is beside no other work.
+        """
+        done = self._env.event()
+        if piece is None:
+            if self._coming or self._busy:
+                raise InternalError(f"work beside {[*self._coming]} on one stream")
+            self._begin(work, done)
+        else:
+            self._waiting[piece] = work, done
+            self._go_on()
+        return done
+
+    def _go_on(self) -> None:
+        if not self._busy and self._coming and self._coming[0] in self._waiting:
+            self._begin(*self._waiting.pop(self._coming.popleft()))
+
+    def _begin(self, work: Picoseconds | _Jobs, done: simpy.Event) -> None:
+        self._busy = True
+        if isinstance(work, int):
+            end: simpy.Event = self._env.timeout(work, value=reading(self._env.now))
+        else:
+            end = self._env.process(self._one_by_one(work))
+        assert end.callbacks is not None
+        end.callbacks.append(lambda end: self._end(end, done))
+
+    def _one_by_one(self, jobs: _Jobs) -> Generator[simpy.Event, object, list[Picoseconds]]:
+        instants = [reading(self._env.now)]
+        for duration, on_cores in jobs:
+            if duration:
+                if on_cores and self._share is not None:
+                    yield self._share.compute(duration)
+                else:
+                    yield self._env.timeout(duration)
+            instants.append(reading(self._env.now))
+        return instants
+
+    def _end(self, end: simpy.Event, done: simpy.Event) -> None:
+        self._busy = False
+        done.succeed(end.value)
+        self._go_on()

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.calibration.link.checks import Inside, check_inside, inside_of
+from gcsim.analysis.calibration.link.checks import Inside, bus_of, check_inside, inside_of
 from gcsim.analysis.calibration.measurements.collectives import Reading, Stated
 from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.driver_names import bus_of
 from tests.command import invoked
 
 DATA = Path(__file__).parent / "data"

@@ -21,7 +21,7 @@ from gcsim.analysis.page.run import run_page
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.selection import at_largest
-from gcsim.analysis.trained.page import training_page
+from gcsim.analysis.trained.write import training_page
 from gcsim.scenarios.result import Curve, Result, Trained
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from tests.analysis.drawn import between, open_result

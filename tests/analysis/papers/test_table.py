@@ -6,9 +6,8 @@ import csv
 from pathlib import Path
 
 from gcsim.analysis.papers.picture import figure
-from gcsim.analysis.papers.table import parts, summary
-from gcsim.analysis.papers.write import draw_reproduction, write_reproduction
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.papers.table import draw_reproduction, parts, summary, write_reproduction
+from gcsim.analysis.report.answer import plain
 from gcsim.scenarios.papers.preset import Cell, Line, Outcome, Panel, Reproduction, Verdict
 
 LONG = "a method whose name takes half of a line, and some"

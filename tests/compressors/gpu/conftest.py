@@ -122,6 +122,8 @@ def equal(first: object, second: object) -> bool:
     if isinstance(first, (tuple, list)) and isinstance(second, (tuple, list)):
         pairs = zip(first, second, strict=False)
         return len(first) == len(second) and all(equal(one, two) for one, two in pairs)
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return first.dtype == second.dtype and np.array_equal(first, second)
     if isinstance(first, float) and isinstance(second, float):
         return np.float64(first).tobytes() == np.float64(second).tobytes()
     return first == second

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding import sparse
-from gcsim.compressors.coding.indices import pairs
+from gcsim.compressors.coding.indices import pairs, words
+from gcsim.compressors.coding.integers import two_bits
+from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.local_updates import cser, qsparse_local_sgd, qsparse_messages
+from gcsim.compressors.segments import Segments, starts
 from gcsim.compressors.sparsification.by_size import dgc
-from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits, strom
-from gcsim.compressors.sparsification.by_variance import variance, variance_hybrid, words
+from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
 from tests.compressors.gpu.examples import EXACT, SEEDS, VECTORS, few, spoilt, vector
@@ -61,59 +62,60 @@ def test_sums_of_magnitudes(values: Tensor, threshold: float) -> None:
 
 @few
 @given(
-    values=VECTORS, seed=SEEDS, alpha=st.sampled_from((0.1, 1.0)), drop=st.booleans(),
-    after=st.booleans(),
+    values=VECTORS, seed=SEEDS, alpha=st.sampled_from((0.1, 1.0)), first=st.booleans(),
+    second=st.booleans(),
 )  # fmt: skip
 def test_what_is_beyond_doubt(
-    values: Tensor, seed: int, alpha: float, drop: bool, after: bool
+    values: Tensor, seed: int, alpha: float, first: bool, second: bool
 ) -> None:
-    n = values.numel()
+    n, segments = values.numel(), parts_of(values.numel())
+    r, v = vector(n, "normal", seed), vector(n, "normal", seed + 1).square_()
+    given_ = r, v, values, values.clamp(-1e15, 1e15).square(), segments
+    demand_same(words.clear_powers, *given_, alpha=alpha, zeta=0.999, whole=first, drop=second)
+    demand_same(words.unambiguous_signs, *given_, alpha=alpha, tau=0.1, zeta=0.999, after=first)
 
-    def run() -> list[object]:
-        r, v = vector(n, "normal", seed), vector(n, "normal", seed + 1).square_()
-        moment = values.clamp(-1e15, 1e15).square()
-        given_ = r, v, values, moment
-        found, counts, largest = variance._add_and_find(*given_, alpha=alpha, zeta=0.999)
-        cap = words.largest_power(largest)
-        sent = words.take_out(r, v, found, counts, cap=cap, drop=drop)
-        chosen = variance_hybrid.VarianceHybridParameters(
-            alpha=alpha, tau=0.1, zeta=0.999, correct_with="after" if after else "before"
-        )
-        signs = variance_hybrid._add_and_send(*given_, chosen)
-        return [largest, sent, r, v, signs]
 
-    expected = run()
-    with kernels():
-        assert equal(run(), expected)
+def parts_of(n: int) -> Segments:
+    """A table of three tensors, the second without elements."""
+    return Segments.behind([n // 3, 0, n - n // 3])
 
 
 @few
-@given(n=st.sampled_from((9, 4097)), seed=SEEDS)
-def test_words_of_powers_are_added(n: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    places = np.flatnonzero(rng.random(n) < 0.3)
-    drawn = (
-        places | (rng.integers(0, 8, places.size) << 28) | (rng.integers(0, 2, places.size) << 31)
-    )
+@given(n=st.sampled_from((9, 4097)), seed=SEEDS, powers=st.booleans())
+def test_words_are_added(n: int, seed: int, powers: bool) -> None:
+    rng, segments = np.random.default_rng(seed), parts_of(n)
+    bits, width = (words.POWER_BITS, 16) if powers else (words.SIGN_BITS, 2)
+    places = [np.flatnonzero(rng.random(length) < 0.3) for length in segments.length]
+    k = np.array([len(each) for each in places])
+    drawn = np.concatenate(places) | (rng.integers(0, width, k.sum()) << bits)
     sent = torch.from_numpy(drawn.astype(np.uint32).view(np.int32))
-    demand_same(words._add_words, sent, 3, torch.linspace(-1, 1, n), 1 / 3)
-    demand_same(words._check_words, sent, 3, n)
-    if places.size > 1:
-        for wrong in ((sent.flip(0), 3, n), (sent, 3, 1), (sent | 0x7 << 28, -125, n)):
-            assert demand_same(words._check_words, *wrong)[0] is InputError
+    out, levels = torch.linspace(-1, 1, n), torch.tensor([[0.5, -0.25]]).expand(3, 2).clone()
+    if powers:
+        levels = demand_same(words.levels_of, torch.tensor([3, -128, -120], dtype=torch.int8))
+        assert levels[0, 9] == -4.0  # of e = 3 and d = 1
+        assert levels.isnan().sum() == 16 + 2  # 2^-127 is no normal number
+    levels[1:] = levels[0]
+    demand_same(words.add_words, out, segments, sent, k, levels, 1 / 3)
+    demand_same(words.add_words, out, segments, sent, k, levels[:1].numpy(), 1 / 3)
+    strange = demand_same(words.add_words, out, segments, sent, k, levels * torch.nan, 1.0)
+    assert not k.any() or strange[0] is InputError
+    for wrong, many in ((sent.flip(0), k), (sent, np.array([k.sum(), 0, 0]))):
+        if k.min(initial=9, where=k > 0) > 1 and k[0] and k[2]:
+            given_ = out, segments, wrong, many, levels, 1.0
+            assert demand_same(words.add_words, *given_)[0] is InputError
 
 
 @few
 @given(values=VECTORS, seed=SEEDS)
 def test_signed_indices(values: Tensor, seed: int) -> None:
-    n = values.numel()
-    places = torch.from_numpy(np.flatnonzero(np.random.default_rng(seed).random(n) < 0.4))
-    signs = demand_same(sparse.signed_words, values, places, values[places], 0.5, -0.25)
-    k = places.numel()
-    assert demand_same(sparse._add_signs, values[:k], signs, (0.5, -0.25), values) is True
-    assert (
-        k < 2 or demand_same(sparse._add_signs, values[:k], signs.flip(0), (1, -1), values) is False
-    )
+    rng, segments = np.random.default_rng(seed), parts_of(values.numel())
+    places = [torch.from_numpy(np.flatnonzero(rng.random(n) < 0.4)) for n in segments.length]
+    own = torch.cat([each + begin for each, begin in zip(places, segments.begin, strict=True)])
+    k = np.array([len(each) for each in places])
+    levels = torch.tensor([[0.5, -0.25], [1, -1], [2, -3]])
+    given_ = values, segments, torch.cat(places), values[own], k
+    demand_same(words.signed_words, *given_, levels)
+    demand_same(words.signed_words, *given_, levels[:1].numpy())
 
 
 @few
@@ -154,9 +156,13 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
 @few
 @given(values=VECTORS, seed=SEEDS, tau=st.sampled_from((0.1, 2.0)))
 def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
-    packed = demand_same(strom.two_bits, values, vector(values.numel(), "ties", seed), tau)
-    demand_same(strom._add, values, packed, tau / 3)
-    demand_same(strom._add, values, packed | 1, tau / 3)  # a code that stands for nothing
+    segments, added = parts_of(values.numel()), vector(values.numel(), "ties", seed)
+    size = packed_bytes(segments.length, 2)
+    at, packed = starts(size), torch.zeros(int(size.sum()), dtype=torch.uint8)
+    demand_same(two_bits.two_bits, values, added, segments, tau, packed, at)
+    two_bits.two_bits(values.clone(), added, segments, tau, packed, at)
+    for sent in (packed, packed | 1, packed | 0x80):  # code 1 stands for nothing; padding is zero
+        demand_same(two_bits.add_two_bits, values, segments, sent, at, tau / 3)
 
 
 def test_bytes_of_a_sign_and_a_magnitude() -> None:

@@ -22,31 +22,39 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
+from gcsim.compressors.coding.floats.decades import nearest_codes
+from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.integers import digits, packing
-from gcsim.compressors.coding.one_bit import signs, votes
+from gcsim.compressors.coding.integers import packing
+from gcsim.compressors.coding.one_bit import votes
+from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.rounding import levels
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
-from gcsim.compressors.quantization.floats import dynamic_8bit, natural
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.segments import Segments
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
-from tests.compressors.shared import fold_nesterov, layout_of_shapes
+from tests.compressors.shared import (
+    add_signs,
+    fold,
+    fold_average,
+    fold_nesterov,
+    layout_of_shapes,
+)
 
 
 def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
     for name in REGISTRY:  # imports them all
         compressor_class(name)
-    assert len(on_device.twins) >= 130
+    assert on_device.twins
     for name, place in on_device.twins.items():
         module, _, function = name.rpartition(".")
         loop = getattr(importlib.import_module(module), function)
@@ -94,25 +102,6 @@ def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
 def test_packed_signs(values: Tensor) -> None:
     packed = demand_same(packing.pack_signs, values)
     demand_same(packing.unpack_signs, packed, values.numel())
-
-
-@few
-@given(base=st.sampled_from((3, 5, 9, 16)), n=st.sampled_from(LENGTHS), seed=SEEDS)
-def test_digits(base: int, n: int, seed: int) -> None:
-    drawn = np.random.default_rng(seed).integers(0, base, n).astype(np.uint8)
-    packed = demand_same(digits.pack_digits, torch.from_numpy(drawn), base)
-    assert demand_same(digits.unpack_digits, packed, n, base).tolist() == drawn.tolist()
-
-
-@pytest.mark.parametrize("base", [3, 5, 9])
-def test_what_is_no_digit_is_refused(base: int) -> None:
-    too_large = torch.tensor([0, base], dtype=torch.uint8)
-    assert demand_same(digits.pack_digits, too_large, base)[0] is InputError
-    size = digits.digit_bytes(4, base)
-    for byte in (255, base):  # no group; a digit behind the last
-        packed = torch.zeros(size, dtype=torch.uint8)
-        packed[-1] = byte
-        assert demand_same(digits.unpack_digits, packed, 4 if byte == 255 else 1, base)
 
 
 # --- rounding to levels ---------------------------------------------------------------------------
@@ -167,22 +156,27 @@ def blocks_of(n: int, length: int) -> int:
     return -(-n // length)
 
 
+def fold_plain(values: Tensor, coded: Tensor, scales: Tensor, length: int) -> Any:
+    return fold(values, length, coded=coded, scales=scales)
+
+
 @few
 @given(values=VECTORS, exact=EXACT, length=st.sampled_from((1, 100, 4096, 4097)), seed=SEEDS)
 def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
-    bits, scales = demand_same(signs.scaled_sign_bits, exact, length, "mean_abs")
-    demand_same(signs.scaled_sign_bits, exact, length, "rms")
+    bits, scales = demand_same(fold, exact, length, "mean_abs")
+    demand_same(fold, exact, length, "rms")
     n = exact.numel()
-    demand_same(signs.add_signs, vector(n, "normal", seed), bits, scales, length, 1 / 3)
-    demand_same(signs.write_signs, vector(n, "normal", seed), bits, scales, length, 1 / 3)
+    for overwrite in (False, True):
+        out = vector(n, "normal", seed)
+        demand_same(add_signs, out, bits, scales, length, 1 / 3, overwrite)
     n = values.numel()
     memory, scales = vector(n, "normal", seed), torch.rand(blocks_of(n, length))
     other = vector(n, "ties", seed)
     average = values, other, memory, scales[:1]
     ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
-        (signs.fold, (values, memory, scales, length), {}),
+        (fold_plain, (values, memory, scales, length), {}),
         (fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
-        (signs.fold_average, average, {"decay": 0.9, "norm": "rms"}),
+        (fold_average, average, {"decay": 0.9}),
     ]
     for folding, given_tensors, options in ways:
         loop, changed = outcome(folding, *given_tensors, **options)
@@ -201,22 +195,27 @@ def test_scales_that_are_none_are_refused(scale: float) -> None:
     bits = torch.zeros(13, dtype=torch.uint8)
     scales = torch.tensor([1.0, scale])
     given_ = torch.zeros(100), bits, scales, 50, 1.0
-    expected = outcome(signs.add_signs, *given_)[0]
+    expected = outcome(add_signs, *given_)[0]
     assert isinstance(expected, tuple)
     assert expected[0] is InputError
     with kernels():  # whose `out` is then worthless
-        assert outcome(signs.add_signs, *given_)[0] == expected
+        assert outcome(add_signs, *given_)[0] == expected
 
 
 @few
 @given(n=st.sampled_from(LENGTHS), voters=st.integers(1, 9), seed=SEEDS)
 def test_votes(n: int, voters: int, seed: int) -> None:
+    segments = Segments.behind([n, n // 2])
+    sizes = packing.packed_bytes(segments.length, 1)
+
     def count() -> list[Tensor]:
         rng = np.random.default_rng(seed)
-        counts = votes.no_votes(n, voters, torch.zeros(0))
+        counts = votes.no_votes(segments, voters, torch.zeros(0))
         for _ in range(voters):
-            drawn = rng.integers(0, 256, packing.packed_bytes(n, 1), dtype=np.uint8)
-            votes.add_votes(counts, torch.from_numpy(drawn))
+            message = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
+            drawn = torch.from_numpy(rng.standard_normal(n + n // 2).astype(np.float32))
+            put_sign_bits(drawn, segments, message, starts(sizes))
+            votes.add_votes(counts, message, starts(sizes), segments)
         return [votes.more_than(counts, threshold) for threshold in (0, voters // 2, 2 * voters)]
 
     expected = count()
@@ -224,7 +223,7 @@ def test_votes(n: int, voters: int, seed: int) -> None:
         assert equal(count(), expected)
     counters = torch.from_numpy(np.random.default_rng(seed).integers(0, voters + 1, n))
     for ties in (True, False):
-        demand_same(signsgd.from_counters, counters.to(torch.uint8), voters, ties)
+        demand_same(votes.from_counters, counters.to(torch.uint8), voters, ties)
 
 
 # --- selection ------------------------------------------------------------------------------------
@@ -362,9 +361,13 @@ def demand_same_columns(call: Callable[..., Any], *given_: Any) -> Any:
 @given(values=VECTORS, bits=st.sampled_from((8, 9)), key=KEYS, what=st.sampled_from((0, np.inf)))
 def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -> None:
     values = spoilt(values, by=what)
-    body = demand_same(natural.to_powers, values, key, bits=bits)
-    out = torch.linspace(-1, 1, values.numel())
-    demand_same(natural.add_powers, out, body, bits=bits, weight=1 / 3)
+    n = values.numel()
+    body, alone = torch.zeros(power_bytes(n, bits), dtype=torch.uint8), Segments.alone(n)
+    given = values, alone, np.array([key]), body, ZERO
+    demand_same(put_powers, *given, bits=bits)
+    put_powers(*given, bits=bits)
+    out = torch.linspace(-1, 1, n)
+    demand_same(add_powers, out, alone, body, ZERO, bits=bits, weight=1 / 3)
 
 
 @few
@@ -374,18 +377,32 @@ def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -
 )  # fmt: skip
 def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) -> None:
     values = spoilt(values, by=what)
+    n, alone = values.numel(), Segments.alone(values.numel())
     for form in ("FLOAT16", "BFLOAT16", "E4M3", "E5M2"):
         chosen = getattr(narrow_floats, form)
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
-            table = narrow_floats.decoding_table(chosen, 1 / 3)
-            demand_same(narrow_floats.add_looked_up, torch.ones(values.numel()), codes, table)
+            table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
+            demand_same(narrow_floats.add_looked_up, torch.ones(n), alone, codes, ZERO, table)
 
 
 @few
 @given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
 def test_dynamic_codes(values: Tensor, largest: float) -> None:
-    demand_same(dynamic_8bit.nearest_codes, values, largest)
+    codes, alone = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values))
+    demand_same(nearest_codes, values, alone, torch.tensor([largest]), codes, ZERO)
+
+
+@few
+@given(parts=st.lists(VECTORS, min_size=1, max_size=3))
+def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
+    values, segments = torch.cat(parts), Segments.behind([len(part) for part in parts])
+    demand_same(narrow_floats.largest_magnitudes, values, segments)
+    codes, at = torch.zeros(len(values), dtype=torch.uint8), segments.begin
+    factors = np.linspace(1, 2, len(parts))
+    demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
+    tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
+    demand_same(narrow_floats.add_looked_up, values, segments, codes, at, tables)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------

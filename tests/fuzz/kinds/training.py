@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.papers.registry import PRESETS
+from gcsim.scenarios.papers.preset import PRESETS
 from gcsim.scenarios.sections.file import schema_json
 from tests.command import gcsim
 from tests.fuzz.case import Kind, Try, choose, write

@@ -12,7 +12,7 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Words, asked, asked_of, network_of, option
 from gcsim.scenarios.load import load_scenario
-from gcsim.traces.storage.shipped import shipped_traces
+from gcsim.traces.storage.store import shipped_traces
 
 WORDS = Words(model="lenet", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
 FILE = """

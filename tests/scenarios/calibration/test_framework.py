@@ -18,7 +18,7 @@ from gcsim.scenarios.calibration.framework import (
     fitted,
     time_framework,
 )
-from gcsim.scenarios.sections.training import TRAINING
+from gcsim.scenarios.sections.file import TRAINING
 from gcsim.simulator.training import Framework
 
 costs = st.floats(1e-6, 1e-3)

@@ -15,7 +15,8 @@ from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import TransportName
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.rate_trace import RateTrace
 
 LISTS = {"factors", "jitter"}
 

@@ -9,9 +9,10 @@ import pytest
 from pydantic import Discriminator, Tag
 
 from gcsim.errors import InputError
+from gcsim.scenarios.links.rate_trace import read_traces
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, check
 from gcsim.scenarios.reading.document import Document, read, read_file
-from gcsim.scenarios.sections.link import LinkSection, build_link, read_traces
+from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.simulator.network.links import Link
 
 

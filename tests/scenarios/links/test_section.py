@@ -14,7 +14,8 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.values import section_of
 from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import read_link
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import link, load, problem, problems
 
 MS = Fraction(1, 1000)

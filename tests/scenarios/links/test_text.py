@@ -19,8 +19,16 @@ from gcsim.scenarios.reading.document import read, write
 from gcsim.scenarios.reading.types import exact_number
 from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link import LinkSection, link_facts, plain_link
-from gcsim.simulator.network.impairments import Recovery
-from gcsim.simulator.network.links import Jitter, Link, Loss, Range, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import (
+    Jitter,
+    Link,
+    Loss,
+    Range,
+    Recovery,
+    SizeFactor,
+    Uplink,
+)
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import built, csv, link, load
 
 MS = Fraction(1, 1000)

@@ -11,10 +11,9 @@ import pytest
 
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers import preset as presets
-from gcsim.scenarios.papers.orq.fig1 import AWAY, ERROR, RANGE, USED
-from gcsim.scenarios.papers.preset import Reproduction, printed, reproduce
-from gcsim.scenarios.papers.registry import PRESETS, preset
-from gcsim.scenarios.papers.sampling.fig3 import LARGEST, VISITED
+from gcsim.scenarios.papers.orq import AWAY, ERROR, RANGE, USED
+from gcsim.scenarios.papers.preset import PRESETS, Reproduction, preset, printed, reproduce
+from gcsim.scenarios.papers.sampling import LARGEST, VISITED
 from gcsim.scenarios.trained import search as searching
 from tests.scenarios.trained.here import here
 

@@ -11,7 +11,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import read_file
-from gcsim.scenarios.sections.link_text import carrier
+from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.cluster import TransportName
 from tests.scenarios.files import load, reread
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcsim
+from gcsim import version
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -27,9 +28,8 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import read_grid, split, written
 from gcsim.scenarios.sweeps.points import named, points
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
-from gcsim.scenarios.sweeps.stage1 import Stage1
-from gcsim.scenarios.sweeps.stored import read_sweep
-from gcsim.scenarios.sweeps.sweep import sweep
+from gcsim.scenarios.sweeps.store import read_sweep
+from gcsim.scenarios.sweeps.sweep import Stage1, sweep
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
 
 SCENARIO = """\
@@ -527,7 +527,7 @@ def test_a_point_of_other_code_is_run_again(
 ) -> None:
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")
     before = stamps(tmp_path / "out")
-    monkeypatch.setattr(gcsim, "__version__", "9.9")
+    monkeypatch.setattr(version, "__version__", "9.9")
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")
     assert stamps(tmp_path / "out").keys() == before.keys()
     assert stamps(tmp_path / "out") != before
@@ -582,7 +582,7 @@ def test_a_sweep_of_any_size_is_read_again(tmp_path: Path, monkeypatch: pytest.M
     """`results.json` grows with the points; what one file may hold does not."""
     swept = sweep("small.yaml", {"cluster.nodes": [1, 2, 3]}, output="out")
     largest = max(path.stat().st_size for path in (tmp_path / "out" / "points").iterdir())
-    monkeypatch.setattr("gcsim.scenarios.sweeps.stored.LARGEST", 100)
+    monkeypatch.setattr("gcsim.scenarios.sweeps.store.LARGEST", 100)
     monkeypatch.setattr("gcsim.json_file.LARGEST", largest)
     again = read_sweep(tmp_path / "out")
     assert [point.values for point in again.points] == [point.values for point in swept.points]

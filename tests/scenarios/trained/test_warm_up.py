@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
-from gcsim.analysis.trained.page import training_page
 from gcsim.analysis.trained.table import parts
+from gcsim.analysis.trained.write import training_page
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run

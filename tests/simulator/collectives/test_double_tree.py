@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
-from gcsim.simulator.collectives.trees.shape import Tree, double_tree
+from gcsim.simulator.collectives.double_tree_allreduce import (
+    DoubleTreeAllReduce,
+    Tree,
+    double_tree,
+)
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link

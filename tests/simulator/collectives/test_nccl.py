@@ -17,6 +17,7 @@ import simpy
 
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.collectives.nccl import (
     MODES,
     Kind,
@@ -29,7 +30,6 @@ from gcsim.simulator.collectives.nccl import (
     tree_piece,
 )
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.trees.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
 from gcsim.simulator.network.paths import path, slowed, through

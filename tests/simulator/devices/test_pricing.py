@@ -14,11 +14,9 @@ from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost, b
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.curves import ExactCurve
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
-from gcsim.simulator.devices.price_sources import price_sources
-from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
     Compute,
     Exchange,
@@ -227,16 +225,6 @@ def test_a_kernel_that_says_on_what_it_works_is_priced_by_that() -> None:
 def test_servers_share_the_bytes_of_a_measured_kernel_but_not_its_launches() -> None:
     toy = device(f=((1000, 1.0), (2000, 1.5)))
     assert seconds(toy, cost("f", 4000, 2), servers=2) == 2  # two launches of 1,000 bytes
-
-
-def test_merged_launches_are_saved_on_a_gpu_and_not_by_a_measured_kernel() -> None:
-    many = replace(cost("f", 7000, launches=40), merged=38)
-    launch, moved = Fraction(RATE.launch), 7000 / Fraction(RATE.bandwidth or 1)
-    on_gpu = replace(device(), processor="gpu")
-    assert seconds(on_gpu, many) == 2 * launch + moved
-    assert seconds(device(), many) == 40 * launch + moved
-    timed = device(f=((100, 1e-6), (1000, 2e-6)))
-    assert seconds(replace(timed, processor="gpu"), many) == seconds(timed, many)
 
 
 def test_a_price_says_where_it_comes_from() -> None:

@@ -19,7 +19,8 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce
 from gcsim.simulator.collectives.rings.messages import Messages
 from gcsim.simulator.network.departures import Departures, departure
-from gcsim.simulator.network.links import Link, RateTrace
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.network.rate_trace import RateTrace
 
 PS = 10**12
 

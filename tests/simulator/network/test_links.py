@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.paths import path
-from gcsim.simulator.network.rate_trace import slower
+from gcsim.simulator.network.rate_trace import RateTrace, slower
 
 PS = 10**12
 PLAIN = Link(name="plain", bandwidth=Fraction(1_250_000_000), latency=Fraction(50, 10**6))

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gcsim.simulator.network.impairments import Recovery
 from gcsim.simulator.network.jitter import JitterDraws, draw_jitter
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace
+from gcsim.simulator.network.links import Jitter, Link, Loss, Recovery
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.network.tcp_sender import Sender
 
 MS = Fraction(1, 1000)

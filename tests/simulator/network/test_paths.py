@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError, InternalError
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.paths import inward, outward, path, slowed, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 PS = 10**12
 US = Fraction(1, 10**6)

@@ -20,8 +20,9 @@ from simpy.events import EventPriority
 
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.jitter import draw_jitter
-from gcsim.simulator.network.links import Link, RateTrace
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import inward, outward, path, through
+from gcsim.simulator.network.rate_trace import RateTrace
 
 Rate = Fraction | RateTrace
 

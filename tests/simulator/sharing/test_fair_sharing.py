@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InternalError
 from gcsim.simulator.network.rate_trace import RateTrace
-from gcsim.simulator.sharing import flows as fluid_flows
+from gcsim.simulator.sharing import fair as fluid_flows
+from gcsim.simulator.sharing import fair as fluid_levels
 from gcsim.simulator.sharing import incast
-from gcsim.simulator.sharing import levels as fluid_levels
 from gcsim.simulator.sharing.fair import (
+    Crossings,
     share_fairly,
 )
-from gcsim.simulator.sharing.levels import Crossings
 from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
 from tests.simulator.sharing.fluid_oracle import Flow, rates_of, simulate
 from tests.simulator.world import PS

@@ -14,11 +14,10 @@ from torch import nn
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.flops import FlopCounter
 from gcsim.traces.models.losses import sample_losses
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2
@@ -374,7 +373,7 @@ def test_the_small_transformer_learns_more_than_how_often_characters_occur() -> 
     tokens = make_task(entry, 0)._tokens  # type: ignore[attr-defined]
     shares = torch.from_numpy(tokens).bincount().double() / len(tokens)
     entropy = -float(torch.xlogy(shares, shares).sum())
-    assert entropy == pytest.approx(3.32, abs=0.005)  # as tasks/characters.py says
+    assert entropy == pytest.approx(3.32, abs=0.005)  # as tasks/text.py says
     assert sum(losses[-25:]) / 25 < entropy - 0.3
 
 

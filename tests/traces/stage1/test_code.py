@@ -101,7 +101,7 @@ USERS = ("gcsim.traces.training.loop", "gcsim.traces.tasks.digits", "gcsim.trace
         ("gcsim.traces.training.team", {"topk", "qsgd", "dgc", "accordion"}),
         ("gcsim.traces.tasks.digits", {"topk", "qsgd", "dgc", "accordion"}),
         ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
-        ("gcsim.traces.tasks.characters", set()),
+        ("gcsim.traces.tasks.text", set()),
         ("gcsim.traces.tasks.own", set()),
         ("gcsim.traces.recording.recording", set()),
     ],

@@ -18,9 +18,8 @@ import torch
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.tasks.digits import digits
 from gcsim.traces.tasks.registry import TASKS, described, make_task
 from gcsim.traces.tasks.text import TokenSequences, frozen_text
@@ -105,7 +104,7 @@ def test_characters_read_back_as_source_text() -> None:
 def test_anything_that_is_not_printable_ascii_is_one_character(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gcsim.traces.tasks.characters.frozen_text", lambda: "\n ~\té€😀")
+    monkeypatch.setattr("gcsim.traces.tasks.text.frozen_text", lambda: "\n ~\té€😀")
     task = make_task(entry("characters", input_shape=(6,)), 0)
     tokens, labels = task.batch(1, worker=0, step=0)
     assert tokens.tolist() == [[0, 1, 95, 96, 96, 96]]
@@ -142,7 +141,7 @@ def test_what_a_task_says_of_itself_is_its_title_where_that_tells_it_all() -> No
 
 
 def test_the_text_has_the_figures_that_are_told_of_it() -> None:
-    """Those of tasks/characters.py, words.py and text.py; entropies are conditional ones."""
+    """Figures of tasks/text.py; entropies are conditional ones."""
     text = frozen_text()
     assert len(text) == 3_274_339
     seen = re.sub(r"[^\n -~]", "\0", text)

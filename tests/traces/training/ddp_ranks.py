@@ -22,7 +22,7 @@ import gcsim
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.tasks.registry import make_split
-from gcsim.traces.training.shares import Shares
+from gcsim.traces.training.team import Shares
 from tests.forked import ranks
 from tests.traces.training.world import BATCH, entry
 

@@ -10,18 +10,12 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.integers.packing import pack_signs
-from gcsim.compressors.coding.one_bit.signs import (
-    add_signs,
-    error_of,
-    fold,
-    fold_average,
-    scaled_sign_bits,
-    write_signs,
-)
+from gcsim.compressors.coding.one_bit.signs import lost_by, put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
 from gcsim.compressors.meter import segment
+from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, fold_nesterov
+from tests.compressors.shared import Draw, add_signs, fold, fold_average, fold_nesterov
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097, 9000]  # a tile has 4096 elements
 
@@ -46,7 +40,10 @@ def test_bits_are_those_of_numpys_packbits(n: int, normal: Draw) -> None:
     values[::5] = -0.0
     expected = np.packbits(values.numpy() < 0, bitorder="little")
     assert pack_signs(values).tolist() == expected.tolist()
-    assert scaled_sign_bits(values, n)[0].tolist() == expected.tolist()
+    assert fold(values, max(1, n))[0].tolist() == expected.tolist()
+    bits = torch.zeros(3 + len(expected), dtype=torch.uint8)
+    put_sign_bits(values, Segments.alone(n), bits, ZERO + 3)
+    assert bits.tolist() == [0] * 3 + expected.tolist()
 
 
 @pytest.mark.parametrize("norm", ["mean_abs", "rms"])
@@ -54,7 +51,7 @@ def test_bits_are_those_of_numpys_packbits(n: int, normal: Draw) -> None:
 @pytest.mark.parametrize("n", LENGTHS[1:])
 def test_scales_are_the_norms_of_the_blocks(n: int, length: int, norm: Any, normal: Draw) -> None:
     values = normal(n, n)
-    _, scales = scaled_sign_bits(values, length, norm)
+    _, scales = fold(values, length, norm)
     assert scales.dtype == torch.float32
     np.testing.assert_allclose(
         scales.numpy(), scales_of(values.numpy(), length, norm), rtol=1.2e-7, atol=0
@@ -67,7 +64,7 @@ def test_scales_neither_vanish_nor_overflow(magnitude: float, norm: Any) -> None
     # Equal magnitudes: both norms are that magnitude.
     values = torch.full((10_000,), magnitude)
     values[::3] *= -1
-    _, scales = scaled_sign_bits(values, 10_000, norm)
+    _, scales = fold(values, 10_000, norm)
     assert float(scales) == float(values[1])
 
 
@@ -78,8 +75,8 @@ def test_sums_do_not_depend_on_the_number_of_threads(
 
     def run() -> tuple[Tensor, ...]:
         coded, scales = torch.zeros_like(values), torch.zeros(7)
-        bits, scales = fold(values, coded, scales, 100_000)
-        return (bits, scales, *fold(values, coded, scales, 100_000), coded)
+        bits, scales = fold(values, 100_000, coded=coded, scales=scales)
+        return (bits, scales, *fold(values, 100_000, coded=coded, scales=scales), coded)
 
     same_on_any_threads(run)
 
@@ -101,7 +98,7 @@ def test_folding_codes_the_input_plus_what_was_lost(
         g = values.double().numpy()
         if method == "plain":
             x = g
-            bits, scales = fold(values, coded, scales, length)
+            bits, scales = fold(values, length, coded=coded, scales=scales)
         elif method == "nesterov":
             v = beta * v + g
             x = g + beta * v
@@ -111,7 +108,7 @@ def test_folding_codes_the_input_plus_what_was_lost(
             average = normal(n, 100 + step)
             kept = average.clone()
             x = beta * average.double().numpy() + (1 - beta) * g
-            bits, scales = fold_average(values, average, coded, scales, decay=beta, norm="rms")
+            bits, scales = fold_average(values, average, coded, scales, decay=beta)
             assert torch.equal(average, kept)
         p = x + error
         norm = "rms" if method == "average" else "mean_abs"
@@ -121,22 +118,21 @@ def test_folding_codes_the_input_plus_what_was_lost(
         assert torch.equal(bits, pack_signs(coded))
         each = np.repeat(expected, length)[:n]
         error = p - np.where(coded.numpy() < 0, -each, each)
-        np.testing.assert_allclose(
-            error_of(coded, scales, length).numpy(), error, rtol=1e-4, atol=2e-6
-        )
+        found = lost_by(coded, scales, Segments.alone(n).cells(length)).numpy()
+        np.testing.assert_allclose(found, error, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (9, 2), (4097, 4097), (9000, 1), (9000, 1234)])
 def test_decoding_adds_weight_times_scale_times_sign(n: int, length: int, normal: Draw) -> None:
     values, before = normal(n, 1), normal(n, 2)
-    bits, scales = scaled_sign_bits(values, length)
+    bits, scales = fold(values, length)
     each = scales.repeat_interleave(length)[:n] * 0.25
     expected = torch.where(values < 0, -each, each)
     out = before.clone()
     add_signs(out, bits, scales, length, 0.25)
     assert torch.equal(out, before + expected)
     out.fill_(torch.nan)
-    write_signs(out, bits, scales, length, 0.25)
+    add_signs(out, bits, scales, length, 0.25, overwrite=True)
     assert torch.equal(out, expected)
 
 
@@ -144,15 +140,11 @@ def test_what_cannot_be_the_signs_of_n_elements_is_refused() -> None:
     out, one = torch.zeros(12), torch.ones(1)
     bits = torch.tensor([255, 15], dtype=torch.uint8)
     add_signs(out, bits, one, 12, 1.0)
-    for wrong, words in ((bits[:1], "1 bytes"), (bits | 16, "padding")):
-        with pytest.raises(InputError, match=words):
-            add_signs(out, wrong, one, 12, 1.0)
-    for scales, length in ((torch.ones(2), 5), (torch.ones(3), 6), (torch.ones(0), 12)):
-        with pytest.raises(InputError, match="scales"):
-            write_signs(out, bits, scales, length, 1.0)
+    with pytest.raises(InputError, match="padding"):
+        add_signs(out, bits | 16, one, 12, 1.0)
     for scale in (-1.0, torch.inf, torch.nan):
         with pytest.raises(InputError, match="finite"):
-            write_signs(out, bits, torch.tensor([scale]), 12, 1.0)
+            add_signs(out, bits, torch.tensor([scale]), 12, 1.0, overwrite=True)
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5, 8, 17])
@@ -160,20 +152,30 @@ def test_what_cannot_be_the_signs_of_n_elements_is_refused() -> None:
 def test_votes_are_counted_exactly(n: int, voters: int) -> None:
     generator = np.random.default_rng(voters)
     ballots = generator.random((voters, n)) < 0.5
-    counts = no_votes(n, voters, torch.zeros(0))
+    segments = Segments.behind([n - n // 3, n // 3])
+    cuts, counts = [n - n // 3], no_votes(segments, voters, torch.zeros(0))
     for ballot in ballots:
-        add_votes(counts, torch.from_numpy(np.packbits(ballot, bitorder="little")))
+        parts = [np.packbits(part, bitorder="little") for part in np.split(ballot, cuts)]
+        message = torch.from_numpy(np.concatenate((*parts[::-1], [7]))).byte()
+        at = np.array([len(parts[1]), 0])  # anywhere in the message
+        add_votes(counts, message, at, segments)
     total = ballots.sum(0)
     for threshold in range(voters + 2):
         bits = more_than(counts, threshold)
-        found = np.unpackbits(bits.numpy(), bitorder="little")
-        assert (found[:n] == (total > threshold)).all()
-        assert not found[n:].any()
+        each = [np.packbits(part > threshold, bitorder="little") for part in np.split(total, cuts)]
+        assert bits.tolist() == np.concatenate(each).tolist()
+
+
+def test_votes_behind_the_last_element_are_refused() -> None:
+    segments = Segments.behind([9])
+    counts = no_votes(segments, 1, torch.zeros(0))
+    with pytest.raises(InputError, match="padding"):
+        add_votes(counts, torch.tensor([0, 2], dtype=torch.uint8), ZERO, segments)
 
 
 def test_a_fold_is_priced_as_one_pass(normal: Draw) -> None:
     # Reads x, p (4 bytes each) and the scale, writes p, n / 8 bytes and a scale: by hand.
     with segment() as recorder:
-        fold(normal(800), torch.zeros(800), torch.zeros(1), 800)
+        fold(normal(800), 800, coded=torch.zeros(800), scales=torch.zeros(1))
     costs = [cost for cost in recorder.costs() if cost.kind == "reduction"]
     assert [(cost.launches, cost.nbytes) for cost in costs] == [(1, 3 * 3200 + 100 + 8)]

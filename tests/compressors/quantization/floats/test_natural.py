@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.levels import CHUNK
 from gcsim.compressors.quantization.floats.natural import (
     Natural,
     NaturalParameters,
     add_decoded,
-    add_powers,
     rounding_error,
-    to_powers,
 )
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
+from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import BucketOf, Draw, members, uniform
 
@@ -38,8 +38,10 @@ workers = partial(members, Natural)
 
 
 def rounded(values: torch.Tensor, bits: int = 9, key: np.uint64 = KEY) -> torch.Tensor:
-    out = torch.zeros_like(values)
-    add_powers(out, to_powers(values, key, bits=bits), bits=bits, weight=1.0)
+    alone, n, out = Segments.alone(values.numel()), values.numel(), torch.zeros_like(values)
+    body = torch.empty(power_bytes(n, bits), dtype=torch.uint8)
+    put_powers(values, alone, np.array([key]), body, ZERO, bits=bits)
+    add_powers(out, alone, body, ZERO, bits=bits, weight=1.0)
     return out
 
 

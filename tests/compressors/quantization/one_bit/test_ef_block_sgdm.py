@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
-from gcsim.compressors.coding.one_bit.signs import scaled_sign_bits
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm
 from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, block_length, encode
 from gcsim.compressors.requests import PushPull
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, members
+from tests.compressors.shared import Draw, LayoutOf, fold, members
 
 Exchange = Callable[..., list[torch.Tensor]]
 
@@ -136,7 +135,7 @@ def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
 def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
     values = torch.tensor([1.0, -3.0, 10.0, 30.0, -500.0])
     # By hand, blocks of at most 2 elements: (1, 3), (10, 30), (500).
-    assert scaled_sign_bits(values, 2)[1].tolist() == [2.0, 20.0, 500.0]
+    assert fold(values, 2)[1].tolist() == [2.0, 20.0, 500.0]
     layout = layout_of(5)
     out = torch.zeros(5)
     message = encode(values, layout, 2)
@@ -147,7 +146,7 @@ def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
 def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
     values = normal(1 << 20).repeat(16)
     exact = float(values.double().abs().mean())
-    assert float(scaled_sign_bits(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
+    assert float(fold(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
 
 
 def test_the_bit_of_zero_says_positive(layout_of: LayoutOf) -> None:

@@ -13,18 +13,18 @@ import torch
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.one_bit.signs import error_of
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.onebit_adam import (
     OneBitAdam,
     OneBitAdamParameters,
-    chunk_frame,
-    put_chunk,
+    add_chunks,
+    chunk_messages,
+    chunks_of,
     sign_error,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, members
+from tests.compressors.shared import Draw, LayoutOf, error_of, members
 
 Exchange = Callable[..., list[torch.Tensor]]
 Vector = np.ndarray[Any, Any]
@@ -210,36 +210,31 @@ def test_what_one_step_loses_the_next_one_adds(
         given = [normal(N, 100 * step + rank) for rank in range(count)]
         wanted = 0.9 * m + 0.1 * torch.stack(given).mean(0).double() + before
         m = step_of(group, layout_of(*SIZES), given, step)[0].double() * 0.1
-        server = torch.cat(
-            [
-                error_of(w._server_coded[0], w._server_scale[0], w._server_coded[0].numel())
-                for w in group
-            ]
-        )
-        before = torch.stack([error_of(w._coded[0], w._scale[0], N) for w in group]).mean(0)
+        server = torch.cat([error_of(w._server_coded[0], w._server_scale[0]) for w in group])
+        before = torch.stack([error_of(w._coded[0], w._scale[0]) for w in group]).mean(0)
         before = (before + server).double()
         torch.testing.assert_close(m + before, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_a_chunk_decodes_exactly_and_damage_is_refused() -> None:
-    bits = torch.tensor([0b101, 0b1], dtype=torch.uint8)
-    message = chunk_frame(bits, torch.tensor([1.5]), 24)
+    chunk, out = chunks_of(24, 1), torch.full((9,), torch.nan)
+    bits = torch.tensor([0b101, 0b1, 0], dtype=torch.uint8)
+    (message,) = chunk_messages(bits, torch.tensor([1.5]), chunk)
     assert message.numel() == HEADER_BYTES + 4 + 3
-    out = torch.full((9,), torch.nan)
-    put_chunk(message, out, 24, 2.0, overwrite=True)
+    add_chunks(message, chunk, out, 2.0, overwrite=True)
     assert out.tolist() == [-3.0, 3.0, -3.0, 3.0, 3.0, 3.0, 3.0, 3.0, -3.0]
-    put_chunk(message, out, 24, 2.0)
+    add_chunks(message, chunk, out, 2.0)
     assert out[0] == -6.0
     for damaged in (message[:-1], torch.cat((message, message)), message[:0]):
         with pytest.raises(InputError):
-            put_chunk(damaged, out, 24, 1.0)
-    with pytest.raises(InputError, match="not one frame of 16"):
-        put_chunk(message, out, 16, 1.0)
+            add_chunks(damaged, chunk, out, 1.0)
+    with pytest.raises(InputError, match="has 16 elements"):
+        add_chunks(message, chunks_of(16, 1), out, 1.0)
     with pytest.raises(InputError, match="padding"):
-        put_chunk(message, torch.zeros(8), 24, 1.0)
-    short = pack_frame(Codec.SIGN_BLOCK, bits, numel=24, nonzero=24)
+        add_chunks(message, chunk, torch.zeros(8), 1.0)
+    short = pack_frame(Codec.SIGN_BLOCK, bits[:2], numel=24, nonzero=24)
     with pytest.raises(InputError):
-        put_chunk(short, out, 24, 1.0)
+        add_chunks(short, chunk, out, 1.0)
 
 
 @pytest.mark.parametrize("update", ["adam", "momentum"])

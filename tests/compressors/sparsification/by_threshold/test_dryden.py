@@ -113,7 +113,7 @@ def test_zero_sends_nothing_but_the_levels(team: Any) -> None:
 
 
 def test_a_damaged_payload_is_refused(team: Any, normal: Draw) -> None:
-    from gcsim.compressors.coding.sparse import add_signed
+    from gcsim.compressors.coding.indices.words import add_signed
 
     crew = team("dryden", [(100,)], workers=1, proportion=0.1)
     crew.step([normal(100)])

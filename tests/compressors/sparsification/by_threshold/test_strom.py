@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
-from gcsim.compressors.coding.sparse import add_signed, pack_signed
+from gcsim.compressors.coding.indices.words import add_signed, signed_message
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.strom import add_codes
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
@@ -102,11 +104,18 @@ def test_the_stated_error_is_exact(team: Any, normal: Draw, variant: str) -> Non
 
 def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
     layout = layout_of(10)
+
+    def message_of(words: list[int], levels: Tensor | None = None) -> Tensor:
+        k = np.array([len(words)])
+        return signed_message(
+            torch.tensor(words, dtype=torch.int32), Segments.of(layout), k, levels
+        )
+
     for words in ([3, 3], [4, 2], [5, 10], [9, 1 - 2**31]):
-        message = pack_signed(torch.tensor(words, dtype=torch.int32), 10)
+        message = message_of(words)
         with pytest.raises(InputError, match="do not ascend"):
             add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
-    message = pack_signed(torch.tensor([1], dtype=torch.int32), 10, (1.0, -1.0))
+    message = message_of([1], torch.tensor([[1.0, -1.0]]))
     with pytest.raises(InputError, match="flags"):
         add_signed(message, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
     short = pack_frame(Codec.SIGNED_INDEX, torch.zeros(4, dtype=torch.uint8), numel=10, nonzero=2)

@@ -17,8 +17,8 @@ from gcsim.compressors.meter import Meter
 from gcsim.compressors.sparsification.by_variance.variance import (
     VarianceBased,
     VarianceParameters,
+    add_decoded,
 )
-from gcsim.compressors.sparsification.by_variance.words import add_decoded
 from gcsim.errors import InputError
 from tests.compressors.shared import batch, layout_of
 

@@ -24,7 +24,8 @@ from gcsim.simulator.collectives.servers.parameter_server import (
     prepare_allgather,
     prepare_allreduce,
 )
-from gcsim.simulator.network.links import Jitter, Link, Loss, RateTrace, SizeFactor, Uplink
+from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator import world
 from tests.simulator.sharing.fluid_oracle import exchange
 from tests.simulator.world import BUS, NETWORK, PS, link, skews, times

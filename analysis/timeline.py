@@ -1,0 +1,385 @@
+"""A trace of sample iterations that Perfetto and chrome://tracing open.
+
+A process is one method on the whole cluster, a track one resource of one rank, rank by rank: the
+loader of its batches, the compute stream, a side stream, the communicator and its second slot.
+All methods start at zero.
+
+Perfetto shows processes by their number of slices, and the tracks of one by their number.
+
+A trace of more than `LIMIT` spans keeps, for each method, the ranks of the first node and the rank
+that ends last, and says so in `otherData`; counters are of all ranks all the same.
+
+Source: "Trace Event Format" (Google, 2016); Perfetto, src/trace_processor/importers/json.
+
+Arrows show for whom a rank waited. A collective that a rank waited for could begin when the last
+rank entered it. What that one did until this very instant (a job of a stream, or a collective that
+it left) is what everybody waited for: from that slice an arrow goes to the slice `transfer` of each
+rank that waited. Of several that entered last at one instant it is the lowest; where all enter at
+once there is no arrow.
+
+An arrow is a pair of flow events, with a number of its own. Perfetto draws it from the end of the
+one slice to the start of the other when one of them is clicked on, chrome://tracing draws all.
+
+Slices on the tracks of a rank:
+
+- input loader: the making of each batch, and within it the time in which the device waits for it.
+- compute stream: forward, backward, encode, decode, optimizer.
+- side stream: encode and decode, where they have one of their own.
+- communicator, and its second slot where two collectives run at a time: each collective, and within
+  it, where the rank waited, the time until the last rank was in it, and the rest.
+
+The category of a slice is what is done (`Span.kind`). Viewers colour slices by their name without
+its numbers. Arguments name their units.
+
+Times are whole nanoseconds, as Perfetto's: it rounds the start and the length of a slice each on
+its own, so that with finer ones slices that follow each other would overlap, and one be dropped.
+
+Counters are over all ranks of a method, whichever are shown:
+
+- computing ranks: their compute or side stream does something.
+- exchanging ranks: they are in a collective; and of these the waiting ones: some rank is not yet in
+  the collective.
+- the rate at which all messages of the collectives under way carry bytes: those of a collective
+  over the time from its first entry to its last exit, an average that no link need have at any
+  instant. What is left of a collective in front when some ranks are in this one already counts as
+  the one in front's alone. Messages between ranks of a node count too.
+
+Where they change more than `MOST` times in an iteration the values are means over as many equal
+parts of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.report.selection import at_largest
+from gcsim.scenarios.result import Result, Span, Timeline
+
+LIMIT = 60_000
+"""Spans in one trace."""
+
+HOW = (
+    "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. A "
+    "process is one method on the whole cluster: open it to see, rank by rank (they are counted "
+    "node by node), a track for each resource, and below them counters of all ranks. A click on a "
+    "slice shows its arguments, and, on the transfer of a rank that waited for a slower one, an "
+    "arrow from what that one was busy with."
+)
+
+
+def chrome_trace(result: Result) -> str:
+    """The timelines of `result` as trace-event JSON, one event a line; deterministic."""
+    largest = at_largest(result)[0]
+    cut = sum(len(timeline.spans) for timeline in result.timelines) > LIMIT
+    about = {
+        "scenario": result.scenario.get("name", ""),
+        "nodes": largest.nodes,
+        "phase": {timeline.label: timeline.phase for timeline in result.timelines},
+        "ranks": "all",
+        "how": HOW,
+    }
+    if cut:
+        about["ranks"] = (
+            "of each compressor the first node's ranks and the one that ends last, because "
+            f"there are more than {LIMIT} spans"
+        )
+    node_size = largest.workers // largest.nodes
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    lines = [
+        encode(event)
+        for number, timeline in enumerate(result.timelines, start=1)
+        for event in _events(timeline, number, node_size, cut=cut)
+    ]
+    head = json.dumps(about, ensure_ascii=False)
+    body = ",\n".join(lines)
+    return f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n{body}\n]}}\n'
+
+
+def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> Iterator[Event]:
+    """Of one method: names, then what happened, by time."""
+    if not timeline.spans:
+        return
+    kept = _kept(timeline, node_size) if cut else {span.rank for span in timeline.spans}
+    spans = tuple(span for span in timeline.spans if span.rank in kept)
+    method = Method(number=number, spans=spans, timeline=timeline)
+    ranks = plural(timeline.nodes * node_size, "rank")
+    yield _metadata(method, "process_name", name=f"{timeline.label}, {ranks}")
+    yield _metadata(method, "process_labels", labels=f"{timeline.phase} iteration")
+    yield _metadata(method, "process_sort_index", sort_index=number)
+    names, slices = _tracks(method)
+    yield from names
+    yield from sorted([*slices, *_counters(method), *_arrows(method)], key=_by_time)
+
+
+def _kept(timeline: Timeline, node_size: int) -> set[int]:
+    """The first node's ranks and the rank that ends last (ties: the lowest)."""
+    last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
+    return {*range(node_size), last.rank}
+
+
+def _by_time(event: dict[str, Any]) -> tuple[float, float]:
+    """What lasts longer comes before what is within it, and before an arrow's end on it."""
+    return event["ts"], -event.get("dur", 0)
+
+
+_NAME = "waited for"
+
+_ARROWS = 10**6
+"""More than a method has. Perfetto takes whole numbers only."""
+
+
+def _arrows(method: Method) -> list[Event]:
+    """Two events an arrow, between the ranks that are shown."""
+    sources = _sources(method)
+    found: list[Event] = []
+    for span in method.spans:
+        source = None if span.collective is None else sources.get(span.collective)
+        last = last_entry(span)
+        if source is None or last <= nanoseconds(span.start_s):
+            continue
+        same = {"id": _ARROWS * method.number + len(found) // 2}
+        # within the slice, the last instant at which no other one has begun
+        leaves = max(nanoseconds(source.start_s), nanoseconds(source.end_s) - 1)
+        found.append({**_end(method, source, "s", leaves), **same})
+        found.append({**_end(method, span, "f", last), **same, "bp": "e"})
+    return found
+
+
+def _end(method: Method, span: Span, phase: str, time: int) -> Event:
+    return _event(method, span, phase, time, name=_NAME, category="arrow")
+
+
+def _sources(method: Method) -> dict[int, Span]:
+    """By collective: what the rank that entered it last did until then, where that is shown."""
+    by_end: dict[tuple[int, int], Span] = {}
+    entries: dict[tuple[int, int], Span] = {}
+    for span in method.spans:
+        if span.resource != "loader":
+            end = (span.rank, nanoseconds(span.end_s))
+            by_end[end] = max(by_end.get(end, span), span, key=lambda s: s.end_s - s.start_s)
+        if span.collective is not None:
+            entries[span.collective, span.rank] = span
+    found = {}
+    for number, collective in enumerate(method.timeline.collectives):
+        entry = entries.get((number, collective.last[0])) if collective.last else None
+        if entry is not None:
+            source = by_end.get((entry.rank, nanoseconds(entry.start_s)))
+            if source is not None:
+                found[number] = source
+    return found
+
+
+Event = dict[str, Any]
+
+_TITLES: dict[tuple[str, int], str] = {
+    ("loader", 0): "input loader",
+    ("compute", 0): "compute stream",
+    ("side", 0): "side stream",
+    ("communicator", 0): "communicator",
+    ("communicator", 1): "communicator 2",
+}
+"""By resource and slot, from top to bottom; a rank has those that it uses."""
+_WAIT, _TRANSFER = "wait for last rank", "transfer"
+
+_PLACES = {track: place for place, track in enumerate(_TITLES)}
+_FIRST_THREAD, _THREADS = 1000, 10
+"""Numbers of threads: those of rank r from 1000 + 10 r. None is the number of a process, of which
+Perfetto would take it for the main thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A process of the trace."""
+
+    number: int
+    spans: tuple[Span, ...]
+    """Of the ranks that are shown."""
+    timeline: Timeline
+
+
+def _tracks(method: Method) -> tuple[list[Event], list[Event]]:
+    """Their names, and their slices."""
+    used = {_thread(span): span for span in method.spans}
+    names = []
+    for thread, span in sorted(used.items()):
+        title = _TITLES[span.resource, span.slot]
+        name = f"rank {span.rank}: {title}"
+        names.append(_metadata(method, "thread_name", thread, name=name))
+        names.append(_metadata(method, "thread_sort_index", thread, sort_index=thread))
+    return names, [event for span in method.spans for event in _slices(method, span)]
+
+
+def _metadata(method: Method, kind: str, thread: int = 0, **args: object) -> Event:
+    """An event that tells something of a method, or of one of its threads."""
+    return {"name": kind, "ph": "M", "ts": 0, "pid": method.number, "tid": thread, "args": args}
+
+
+def _event(
+    method: Method, span: Span, phase: str, start: int, *, name: str, category: str
+) -> Event:
+    """What all events on the track of a span have; `start` in nanoseconds."""
+    return {
+        "name": name,
+        "cat": category,
+        "ph": phase,
+        "ts": microseconds(start),
+        "pid": method.number,
+        "tid": _thread(span),
+    }
+
+
+def nanoseconds(seconds: float) -> int:
+    """The nearest one."""
+    return round(seconds * 1e9)
+
+
+def microseconds(nanoseconds: int) -> float:
+    """As the format has them; three digits behind the point."""
+    return nanoseconds / 1000
+
+
+def last_entry(span: Span) -> int:
+    """When the last rank entered a span's collective, in nanoseconds."""
+    return nanoseconds(span.start_s + span.waited_s)
+
+
+def _thread(span: Span) -> int:
+    return _FIRST_THREAD + _THREADS * span.rank + _PLACES[span.resource, span.slot]
+
+
+def _slices(method: Method, span: Span) -> Iterator[Event]:
+    start, end = nanoseconds(span.start_s), nanoseconds(span.end_s)
+    whole = _event(method, span, "X", start, name=span.name, category=span.kind)
+    whole["dur"] = microseconds(end - start)
+    args = _arguments(method, span)
+    yield {**whole, "args": args} if args else whole
+    last = last_entry(span)
+    if span.collective is not None and last > start:
+        for name, category, begin, until in (
+            (_WAIT, "wait", start, last),
+            (_TRANSFER, "transfer", last, end),
+        ):
+            part = _event(method, span, "X", begin, name=name, category=category)
+            yield {**part, "dur": microseconds(until - begin)}
+
+
+def _arguments(method: Method, span: Span) -> dict[str, Any]:
+    args: dict[str, Any] = {} if span.bucket is None else {"bucket": span.bucket}
+    if span.collective is None:
+        return args
+    of = method.timeline.collectives[span.collective]
+    return {
+        **args,
+        "collective": span.kind.replace("_", "-"),
+        "algorithm": of.algorithm,
+        "sent_bytes": of.sent[span.rank],
+        "received_bytes": of.received[span.rank],
+        "message_bytes": of.moved[span.rank],
+        "waited_us": microseconds(nanoseconds(span.waited_s)),
+        "transfer_us": microseconds(nanoseconds(span.end_s - span.start_s - span.waited_s)),
+        "last_rank": _last(of.last),
+    }
+
+
+def _last(ranks: Sequence[int]) -> str:
+    """The ranks that entered last."""
+    more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"{ranks[0]}{more}" if ranks else ""
+
+
+MOST = 400
+"""Values of a counter."""
+
+_COMPUTE, _EXCHANGE, _WAITING = "computing", "exchanging", "waiting"
+_MESSAGES = "mean message rate"
+
+_Interval = tuple[int, int, float]
+"""From when until when, nanoseconds, and how much."""
+
+
+def _counters(method: Method) -> Iterator[Event]:
+    """Of all ranks of a method, by counter and time."""
+    spans = method.timeline.spans
+    end = max(map(_leaves, spans))
+    exchanges = [span for span in spans if span.collective is not None]
+    computes = [span for span in spans if span.resource in {"compute", "side"}]
+    found: list[tuple[str, str, Iterable[_Interval]]] = [
+        (_COMPUTE, "ranks", _once_a_rank(computes, _leaves)),
+        (_EXCHANGE, "ranks", _once_a_rank(exchanges, _leaves)),
+        (_WAITING, "ranks", _once_a_rank(exchanges, last_entry)),
+        (_MESSAGES, "Gbit/s", _rates(method, exchanges)),
+    ]
+    for name, unit, intervals in found:
+        for time, value in _values([i for i in intervals if i[1] > i[0]], end):
+            yield {
+                "name": name,
+                "ph": "C",
+                "ts": microseconds(time),
+                "pid": method.number,
+                "tid": 0,
+                "args": {unit: value},
+            }
+
+
+def _leaves(span: Span) -> int:
+    return nanoseconds(span.end_s)
+
+
+def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterator[_Interval]:
+    """The time in which a rank does one of these things or several."""
+    by_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for span in spans:
+        by_rank[span.rank].append((nanoseconds(span.start_s), end_of(span)))
+    for of_rank in by_rank.values():
+        first, last = 0, -1
+        for start, end in sorted(of_rank):
+            if start > last >= 0:
+                yield first, last, 1.0
+            if start > last:
+                first = start
+            last = max(last, end)
+        yield first, last, 1.0
+
+
+def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:
+    """Of each collective, in Gbit/s."""
+    of: dict[int, list[Span]] = defaultdict(list)
+    for span in exchanges:
+        if span.collective is not None:
+            of[span.collective].append(span)
+    finishes = np.unique([max(map(_leaves, spans)) for spans in of.values()])
+    for number, spans in of.items():
+        start = min(nanoseconds(span.start_s) for span in spans)
+        in_front = finishes[finishes <= max(map(last_entry, spans))]
+        start, end = max([start, *in_front[-1:].tolist()]), max(map(_leaves, spans))
+        nbytes = method.timeline.collectives[number].messages
+        yield start, end, 8 * nbytes / max(1, end - start)
+
+
+def _values(intervals: list[_Interval], end: int) -> list[tuple[int, float]]:
+    """The sum of what is under way, from when on, until the end; nothing where there is nothing."""
+    if not intervals:
+        return []
+    start = np.array([interval[0] for interval in intervals])
+    until = np.array([interval[1] for interval in intervals])
+    much = np.array([interval[2] for interval in intervals])
+    times, place = np.unique(np.concatenate([[0, end], start, until]), return_inverse=True)
+    change = np.bincount(place[2:], weights=np.concatenate([much, -much]), minlength=len(times))
+    level = np.cumsum(change)[:-1]
+    if len(times) > MOST + 1:
+        total = np.concatenate([[0.0], np.cumsum(level * np.diff(times))])
+        parts = np.linspace(0, end, MOST + 1).round().astype(np.int64)
+        level = np.diff(np.interp(parts, times, total)) / np.maximum(np.diff(parts), 1)
+        times = parts
+    told: list[tuple[int, float]] = []
+    for time, value in zip(times.tolist(), [*np.round(level, 3).tolist(), 0.0], strict=True):
+        if not told or told[-1][1] != value:
+            told.append((time, value + 0.0))  # no negative zero
+    return told

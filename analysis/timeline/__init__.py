@@ -1,1 +1,0 @@
-"""What happened when in a sample iteration? A trace for Perfetto."""

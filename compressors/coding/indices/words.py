@@ -1,0 +1,483 @@
+"""Words of 32 bits, each an element that travels: its index, and the number of its level.
+
+Signs: the index in the low 31 bits, and in bit 31 whether the element is negative. All positive
+elements of a tensor have one level, all negative ones another: receivers know both, or the body
+begins with them as two float32 (flags = 1).
+
+Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31. The value is
+sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude
+becomes a power of two by bit operations: half of the mantissa's range is added, the mantissa is
+cleared, and the result is capped at 2^e. What is more than 2^7 below 2^e has no d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_tiles, inlined, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.errors import InputError
+
+Levels = Tensor | NDArray[np.float64]
+LEVELS_INSIDE = 1
+SIGN_BITS, POWER_BITS = 31, 28
+"""Bits of an index, beside a sign or beside a power of two."""
+BIAS, MANTISSA_BITS = 127, 23
+"""Of float32."""
+DEEPEST = 7
+BLOCK = 4096
+"""Elements that are tested together."""
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_EXPONENT = np.int32(0x7F800000)
+_HALF = np.int32(0x00400000)
+_SIGN = np.int32(-(1 << 31))
+LARGEST = 0x7F000000
+"""Bits of 2^127, the largest power of two that is finite."""
+
+
+def demand_short(segments: Segments, bits: int) -> None:
+    """`InputError` when a tensor has more elements than an index of so many bits tells apart."""
+    if (most := int(segments.length.max(initial=0))) > 1 << bits:
+        raise InputError(f"a tensor of {most} elements: {bits}-bit indices reach 2^{bits}")
+
+
+# --- messages of signs ----------------------------------------------------------------------------
+
+
+def signed_message(
+    words: Tensor, segments: Segments, k: Column, levels: Tensor | None = None
+) -> Tensor:
+    """The message of signs, int32 `[sum of k]`, k of each tensor.
+
+    `levels`, float32 `[tensors, 2]`: the positive and the negative one of each; None when receivers
+    know them.
+    """
+    head = segments.column(0 if levels is None else 8)
+    flags = 0 if levels is None else LEVELS_INSIDE
+    sizes = head + 4 * k
+    message, at = frames(words, Codec.SIGNED_INDEX, segments, sizes, nonzero=k, flags=flags)
+    if levels is not None:
+        put(message, at, levels, head)
+    put(message, at + head, words, 4 * k)
+    return seal(message, at, sizes)
+
+
+def add_signed(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
+    levels: tuple[float, float] | None = None,
+) -> None:  # fmt: skip
+    """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`.
+
+    `levels`: (positive, negative), None when the message holds them. Raises `InputError` for a
+    damaged message, one of another layout, or one of the other kind.
+    """
+    segments, found = Segments.of(layout), read(message, layout, Codec.SIGNED_INDEX)
+    if (found.flags != (LEVELS_INSIDE if levels is None else 0)).any():
+        raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
+    head = segments.column(8 if levels is None else 0)
+    found.demand_sizes(head + 4 * found.nonzero)
+    inside = taken(message, found.at, head, torch.float32).view(-1, 2) if levels is None else None
+    words = taken(message, found.at + head, 4 * found.nonzero, torch.int32)
+    known = np.array([levels]) if inside is None else inside
+    add_words(out, segments, words, found.nonzero, known, weight)
+
+
+# --- senders --------------------------------------------------------------------------------------
+
+
+def _reach(segments: Segments) -> str:
+    return spread(int(segments.length.max(initial=0)))
+
+
+def _signed_launches(
+    words: Tensor, _: object, segments: Segments, *__: object
+) -> Iterable[KernelCost]:
+    n, k = segments.length, words.numel()
+    name = f"sparse.signed_words:{_reach(segments)}"
+    cost = launch("gather_scatter", name, n, 4 * n, 16 * k)
+    return (replace(cost, work=max(1, 4 * k)),)
+
+
+@counted_as(_signed_launches)
+@primitive
+def signed_words(
+    memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column, levels: Levels
+) -> Tensor:
+    """The signs of selected elements, int32 `[sum of k]`; levels are taken out of `memory`.
+
+    Parameters
+    ----------
+    memory : flat float32 of the table; memory[indices] = values - level
+    indices : within the tensor, ascending, int64 `[sum of k]`, k of each tensor
+    values : float32 `[sum of k]`
+    levels : `[tensors or 1, 2]`, of values >= 0 and of values < 0; used as float32
+    """
+    demand_short(segments, SIGN_BITS)
+    words = np.empty(indices.numel(), dtype=np.uint32)
+    with written_back(memory) as rest:
+        in_tiles(
+            _sign_words, segments.tiles_of(k), array(indices), array(values), starts(k),
+            segments.table, _rows(levels, len(k), 1.0), rest, words,
+        )  # fmt: skip
+    return tensor(words.view(np.int32), memory)
+
+
+def _unambiguous_launches(
+    found: tuple[Tensor, Column], _: object, __: object, ___: object, ____: object,
+    segments: Segments, **_____: object,
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, name = segments.length, "variance_hybrid._add_and_send"
+    return (launch("streaming", name, n, 24 * n, 4 * found[0].numel()),)
+
+
+@counted_as(_unambiguous_launches)
+@primitive
+def unambiguous_signs(
+    residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
+    *, alpha: float, tau: float, zeta: float, after: bool,
+) -> tuple[Tensor, Column]:  # fmt: skip
+    """Add a step, and take tau out of what exceeds it and whose mean outweighs its variance.
+
+    Parameters
+    ----------
+    residual, moment, gradient, second_moment : flat float32 of the table; the first two in place
+    alpha : r^2 > alpha v is unambiguous, in float64
+    tau : least |r|, and value that is taken out
+    zeta : decay of the moment
+    after : whether the moment's correction uses r after tau is taken off
+
+    Returns
+    -------
+    (signs, int32 `[sum of k]`; k of each tensor)
+    """
+    demand_short(segments, SIGN_BITS)
+    words = np.empty(residual.numel(), dtype=np.int32)
+    counts = np.zeros(len(segments.tiles), dtype=np.int64)
+    with written_back(residual) as sums, written_back(moment) as squares:
+        in_tiles(
+            _send_signs, segments.tiles, segments.table, sums, squares,
+            np.ascontiguousarray(array(gradient)), np.ascontiguousarray(array(second_moment)),
+            np.float64(alpha), np.float32(tau), np.float32(zeta), after, words, counts,
+        )  # fmt: skip
+    return _joined(words, segments, counts, residual)
+
+
+def _clear_launches(
+    found: tuple[Tensor, Column, Tensor], _: object, __: object, ___: object, ____: object,
+    segments: Segments, *, whole: bool, **_____: object,
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, k = segments.length, found[0].numel()
+    yield launch("streaming", "variance._add_and_find", n, 24 * n)
+    if whole:
+        yield launch("reduction", "aten.aminmax", n, 4 * n)
+    name = f"variance_words.take_out:{_reach(segments)}"
+    yield replace(launch("gather_scatter", name, n, 8 * n, 4 * k), work=max(1, 4 * k))
+
+
+@counted_as(_clear_launches)
+@primitive
+def clear_powers(
+    delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
+    *, alpha: float, zeta: float, whole: bool, drop: bool,
+) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
+    """r += g, v += moment; take out what is clear, r^2 > alpha v; of the rest v decays by zeta.
+
+    Parameters
+    ----------
+    delayed, moment, gradient, second_moment : flat float32 of the table; the first two in place
+    alpha, zeta : the criterion is evaluated in float64; no |r| below 2^-126 is clear
+    whole : whether 2^e is of the largest magnitude of the tensor, or of what is clear
+    drop : whether what has no d becomes zero all the same
+
+    Returns
+    -------
+    (words, int32 `[sum of k]`; k of each tensor; exponents, int8 `[tensors]`)
+    """
+    demand_short(segments, POWER_BITS)
+    tiles, table = segments.tiles, segments.table
+    words = np.empty(delayed.numel(), dtype=np.int32)
+    counts, tops = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.int32)
+    with written_back(delayed) as sums, written_back(moment) as squares:
+        in_tiles(
+            _find_clear, tiles, table, sums, squares, np.ascontiguousarray(array(gradient)),
+            np.ascontiguousarray(array(second_moment)), np.float64(alpha), np.float32(zeta), whole,
+            words, counts, tops,
+        )  # fmt: skip
+        largest = np.zeros(len(table), dtype=np.int32)
+        np.maximum.at(largest, tiles[:, 0], tops)
+        caps = np.minimum(np.where(largest == 0, BIAS << MANTISSA_BITS, largest), LARGEST)
+        caps = caps.astype(np.int32) & _EXPONENT
+        in_tiles(
+            _take_words, tiles, table, sums.view(np.int32), squares.view(np.int32), caps,
+            np.int32(drop), words, counts,
+        )  # fmt: skip
+    exponents = ((caps >> MANTISSA_BITS) - BIAS).astype(np.int8)
+    return *_joined(words, segments, counts, delayed), tensor(exponents, delayed)
+
+
+def _joined(
+    words: NDArray[np.int32], segments: Segments, counts: Column, like: Tensor
+) -> tuple[Tensor, Column]:
+    """(each tile's first `counts[tile]` words, without the gaps; words of each tensor)."""
+    out = np.empty(counts.sum(), dtype=np.int32)
+    in_tiles(_join, segments.tiles, segments.table, words, counts, starts(counts), out)
+    k = np.zeros(len(segments.table), dtype=np.int64)
+    np.add.at(k, segments.tiles[:, 0], counts)
+    return tensor(out, like), k
+
+
+# --- receivers ------------------------------------------------------------------------------------
+
+
+@counted_as(lambda *_: ())
+def levels_of(exponents: Tensor) -> Tensor:
+    """Levels of powers of two, float64 `[tensors, 16]`: 2^e, ... 2^(e - 7), then minus these.
+
+    Not-a-number stands for powers below float32's normal numbers.
+    """
+    power = exponents.long()[:, None] - torch.arange(DEEPEST + 1, device=exponents.device)
+    level = ((power + 1023) << 52).view(torch.float64)
+    level = torch.where(power + BIAS < 1, float("nan"), level)
+    return torch.cat((level, -level), 1)
+
+
+def _adding_launches(
+    _: object, __: object, segments: Segments, words: Tensor, ___: object, levels: Levels,
+    weight: object,
+) -> Iterable[KernelCost]:  # fmt: skip
+    n, signs = words.numel(), levels.shape[1] == 2
+    name = "sparse._add_signs" if signs else "variance_words._add_words"
+    return (launch("gather_scatter", f"{name}:{_reach(segments)}", n, (12 if signs else 4) * n),)
+
+
+@counted_as(_adding_launches)
+@primitive
+def add_words(
+    out: Tensor, segments: Segments, words: Tensor, k: Column, levels: Levels, weight: float
+) -> None:
+    """out += weight * level of each word, in place.
+
+    Parameters
+    ----------
+    out : flat float32 of the table
+    words : int32 `[sum of k]`, k of each tensor
+    levels : `[tensors or 1, 2]` of signs, or `[tensors or 1, 16]` of powers of two
+
+    Raises
+    ------
+    InputError
+        When indices do not ascend below the tensor's length, or a level is not-a-number; `out` is
+        then worthless.
+    """
+    wrong = np.zeros(2, dtype=np.uint8)
+    with written_back(out) as target:
+        in_tiles(
+            _scatter_words, segments.tiles_of(k), array(words).view(np.uint32), starts(k),
+            segments.table, _rows(levels, len(k), weight), index_bits(levels), target, wrong,
+        )  # fmt: skip
+    demand_right(*wrong.tolist())
+
+
+def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
+    """weight * levels, a row for each of `count` tensors."""
+    given = array(levels) if isinstance(levels, torch.Tensor) else levels
+    weighted = (given.astype(np.float64) * weight).astype(np.float32)
+    return np.ascontiguousarray(np.broadcast_to(weighted, (count, weighted.shape[1])))
+
+
+def index_bits(levels: Levels) -> int:
+    """Bits of the index beside the number of one of so many levels."""
+    return SIGN_BITS if levels.shape[1] == 2 else POWER_BITS
+
+
+def demand_right(unordered: int, strange: int) -> None:
+    """`InputError` for words that did not ascend, or whose level is not-a-number."""
+    if unordered:
+        raise damaged("positions do not ascend below the tensor's length")
+    if strange:
+        raise damaged("a level is no normal float32")
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@loop
+def _sign_words(
+    start: int, stop: int, tiles: Any, indices: Any, values: Any, firsts: Any, table: Any,
+    levels: Any, memory: Any, words: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        some = slice(firsts[t] + first, firsts[t] + last)
+        index, value, word = indices[some], values[some], words[some]
+        own = memory[table[t, 0] : table[t, 0] + table[t, 1]]
+        positive, negative = levels[t, 0], levels[t, 1]
+        for i in range(index.size):
+            minus = value[i] < np.float32(0)
+            own[index[i]] = value[i] - (negative if minus else positive)
+            word[i] = np.uint32(index[i]) | (np.uint32(0x80000000) if minus else np.uint32(0))
+
+
+@loop
+def _list_chosen(chosen: Any, first: int, size: int, signs: Any, words: Any, at: int) -> int:
+    """List a block's chosen in words[at:], from index `first` on; where the list ends.
+
+    `chosen` is uint8, 0 or 1, and zero behind `size`.
+    """
+    eights = chosen.view(np.uint64)
+    for j in range(-(-size // 8)):
+        if eights[j]:
+            for i in range(8 * j, min(8 * j + 8, size)):
+                words[at] = np.int32(first + i) | signs[i]  # no branch, which none could predict
+                at += chosen[i]
+    return at
+
+
+@loop
+def _send_signs(
+    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
+    second_moment: Any, alpha: float, tau: Any, zeta: Any, after: bool, words: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Each tile's words, from the tile's first place on."""
+    chosen = np.zeros(BLOCK, dtype=np.uint8)
+    signs = np.empty(BLOCK, dtype=np.int32)
+    left_out = tau if after else np.float32(0)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        place = at = table[t, 0] + begin
+        for first in range(begin, end, BLOCK):
+            some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
+            r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
+            chosen[r.size :] = 0
+            for i in range(r.size):
+                total = r[i] + g[i]
+                second = v[i] + m[i]
+                size = abs(total)
+                wide = np.float64(total)
+                clear = (wide * wide > alpha * np.float64(second)) & (size > tau)
+                corrected = second - (np.float32(2) * (size - left_out) - tau) * tau
+                sent = tau if clear else np.float32(0)
+                kept = corrected if clear else second
+                r[i] = total - (sent if total > 0 else -sent)
+                v[i] = zeta * max(kept, np.float32(0))
+                chosen[i] = clear
+                signs[i] = np.int32(0) if total > 0 else _SIGN
+            at = _list_chosen(chosen, first, r.size, signs, words, at)
+        counts[tile] = at - place
+
+
+@loop
+def _find_clear(
+    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, gradient: Any,
+    second_moment: Any, alpha: float, zeta: Any, whole: bool, found: Any, counts: Any, tops: Any,
+) -> None:  # fmt: skip
+    """Each tile's clear indices, from the tile's first place on, and its largest magnitude."""
+    clear = np.zeros(BLOCK, dtype=np.uint8)
+    none = np.zeros(BLOCK, dtype=np.int32)
+    sizes = np.empty(BLOCK, dtype=np.float32)
+    bits = sizes.view(np.int32)
+    normal = np.float32(2.0**-126)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        place = at = table[t, 0] + begin
+        top = np.int32(0)
+        for first in range(begin, end, BLOCK):
+            some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
+            r, v, g, m = delayed[some], moment[some], gradient[some], second_moment[some]
+            clear[r.size :] = 0
+            for i in range(r.size):
+                total = r[i] + g[i]
+                second = v[i] + m[i]
+                r[i] = total
+                v[i] = zeta * second  # of a sent element: set to zero later
+                wide = np.float64(total)
+                chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) >= normal)
+                clear[i] = chosen
+                sizes[i] = abs(total) if chosen | whole else np.float32(0)
+            for i in range(r.size):
+                top = max(top, bits[i])  # as integers, floats of one sign keep their order
+            at = _list_chosen(clear, first, r.size, none, found, at)
+        counts[tile] = at - place
+        tops[tile] = top
+
+
+@inlined
+def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
+    """Inside a loop, of int32: the word of a float32's bits, and whether its d fits, d <= 7.
+
+    Rounded to a power of two, half up, at most `cap` (bits of a power of two).
+    """
+    rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
+    depth = (cap - rounded) >> np.int32(MANTISSA_BITS)
+    word = index | (depth << np.int32(POWER_BITS)) | (bits & _SIGN)
+    return word, depth <= np.int32(DEEPEST)
+
+
+@loop
+def _take_words(
+    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, caps: Any, drop: Any,
+    found: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Replace each tile's indices by their words, as far as these fit; r and v as int32."""
+    for tile in range(start, stop):
+        t, begin, _ = tiles[tile]
+        own = slice(table[t, 0], table[t, 0] + table[t, 1])
+        r, v, words, at = delayed[own], moment[own], found[own], begin
+        for i in range(begin, begin + counts[tile]):
+            index = words[i]
+            word, fits = encode_word(r[index], index, caps[t])
+            words[at] = word
+            at += fits
+            stays = ~(-(np.int32(fits) | drop))  # all bits or none: no branch
+            r[index] &= stays
+            v[index] &= stays
+        counts[tile] = at - begin
+
+
+@loop
+def _join(
+    start: int, stop: int, tiles: Any, table: Any, words: Any, counts: Any, firsts: Any, out: Any
+) -> None:
+    for tile in range(start, stop):
+        t, begin, _ = tiles[tile]
+        source = words[table[t, 0] + begin : table[t, 0] + begin + counts[tile]]
+        target = out[firsts[tile] : firsts[tile] + counts[tile]]
+        for i in range(source.size):
+            target[i] = source[i]
+
+
+@loop
+def _scatter_words(
+    start: int, stop: int, tiles: Any, words: Any, firsts: Any, table: Any, levels: Any, bits: int,
+    out: Any, wrong: Any,
+) -> None:  # fmt: skip
+    shift, low = np.uint32(bits), np.uint32((1 << bits) - 1)
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        target = out[table[t, 0] : table[t, 0] + table[t, 1]]
+        own, level = words[firsts[t] :], levels[t]
+        # a tile must begin above the last place of the tile before
+        before = np.int64(own[first - 1] & low) if first > 0 else np.int64(-1)
+        for i in range(first, last):
+            at = np.int64(own[i] & low)
+            if at <= before or at >= target.size:
+                wrong[0] = 1
+                break
+            value = level[own[i] >> shift]
+            if np.isnan(value):
+                wrong[1] = 1
+            target[at] += value
+            before = at

@@ -1,0 +1,208 @@
+"""Tables and figures of the CE-SGD paper, in miniature.
+
+Tao, Xia, Li and Cheng, "CE-SGD: communication-efficient distributed machine learning", IEEE
+Globecom 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from gcsim.scenarios.papers.judge import at_most, monotone, near, order, overtakes, ranked
+from gcsim.scenarios.papers.preset import (
+    Line,
+    Outcome,
+    Panel,
+    Preset,
+    Study,
+    Verdict,
+    cells,
+    column,
+)
+from gcsim.scenarios.papers.trained import (
+    ACCURACY,
+    accuracies,
+    curves_of,
+    ends,
+    logarithms,
+    panel,
+    percent,
+    ratios,
+)
+from gcsim.scenarios.result import Row
+
+_COST = "cost [%]"
+_QUICK = {
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1", "train.workers": "2",
+    "train.target": "{of_dense: 0.1}", "batch_size": "8",
+}  # fmt: skip
+
+
+def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Cost of a round of CE-SGD beside gradient dropping and QSGD, and accuracy.
+
+    *Cost* is what a worker sends in a step, mean over a training, as a share of the dense gradient:
+    the paper's megabytes over its 66.
+    """
+    result = study.train(study.scenario("ce_sgd_train"))
+    accuracy, ratio = accuracies(result), ratios(result)
+    table = {
+        name: {_COST: [100 / seed for seed in ratio[name]], ACCURACY: accuracy[name]}
+        for name in accuracy
+    }
+    cheap, right = column(printed, _COST), column(printed, ACCURACY)
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=(
+            order("CE-SGD's round is the cheapest, then QSGD's", "Table I", logarithms(ratio),
+                  ranked({name: -value for name, value in cheap.items()})),
+            order("CE-SGD loses the least accuracy", "Table I", accuracy, ranked(right)),
+        ),
+        panels=(panel(result, "ResNet-20 on digits, Adam", "accuracy held out [%]", percent),),
+        notes=ends(result),
+    )  # fmt: skip
+
+
+TABLE1 = Preset(
+    name="ce_sgd_table1",
+    title="Cost of a round, and accuracy",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
+    obtain=_table1,
+    quick={"ce_sgd_train": _QUICK},
+)
+
+
+_TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
+_STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
+"""Those that take more than ResNet-20 to learn digits with Adam at 0.001."""
+_BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
+_LOST = 2.42
+"""Points that CE-SGD loses against the baseline in Table I, the only place with both."""
+
+
+def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Accuracy of CE-SGD and of dense training on several networks."""
+    table: dict[str, dict[str, tuple[float, ...]]] = {}
+    panels: list[Panel] = []
+    notes: list[str] = []
+    lost: dict[str, float] = {}
+    falls: list[Verdict] = []
+    for name, changes in _TRAINED.items():
+        result = study.train(
+            study.scenario("ce_sgd_train", {**_BOTH, **changes, **_STEPS.get(name, {})})
+        )
+        accuracy, ratio = accuracies(result), ratios(result)
+        for label, values in accuracy.items():
+            cost = tuple(100 / seed for seed in ratio[label])
+            table[f"{name}: {label}"] = {ACCURACY: values, _COST: cost}
+        lost[name] = fmean(accuracy["BaseLine"]) - fmean(accuracy["CE-SGD"])
+        curves = curves_of(result)["CE-SGD"]
+        quarters = [round(share * (len(curves[0].steps) - 1)) for share in (0, 0.33, 0.67, 1)]
+        along = {f"{at}": [curve.loss[at] for curve in curves] for at in quarters}
+        falls.append(monotone(f"{name}: the loss falls", "Fig. 3", along, falling=True))
+        panels.append(panel(result, name, "accuracy held out [%]", percent))
+        notes += [f"{name}: {said}" for said in ends(result)]
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=(
+            *falls,
+            at_most(
+                "CE-SGD ends where dense training ends", "Fig. 3, Table I", lost, _LOST, "points"
+            ),
+        ),
+        panels=tuple(panels),
+        notes=tuple(notes),
+    )
+
+
+FIG3 = Preset(
+    name="ce_sgd_fig3",
+    title="Convergence of CE-SGD on three networks",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3",
+    obtain=_fig3,
+    quick={"ce_sgd_train": _QUICK},
+)
+
+
+_TIMED = {"ResNet-20": "resnet20_cifar10", "VGG-16": "vgg16_bn_cifar10"}
+"""On CIFAR's images: 0.27 and 14.7 million parameters."""
+_METHODS = ("CE-SGD", "QSGD", "TernGrad")
+_ALIKE = 1.1
+"""Batch times within a tenth are like one another."""
+
+
+def _fig4(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Time of a batch on 4, 8 and 16 K80s, with a small network and a large one.
+
+    The paper's figure has no numbers; its text says that CE-SGD is like the others with simple
+    networks on few workers, and ahead when the network grows and more workers join, since TernGrad
+    waits for a scalar that all share.
+    """
+    table: dict[str, dict[str, list[float]]] = {}
+    verdicts: list[Verdict] = []
+    panels: list[Panel] = []
+    notes: list[str] = []
+    for number, (title, model) in enumerate(_TIMED.items()):
+        result = study.run(study.scenario("ce_sgd_cluster", {"model": model}))
+        rows: dict[str, list[Row]] = {}
+        for row in result.rows:
+            rows.setdefault(row.label, []).append(row)
+        for name, of in rows.items():
+            table[f"{title}: {name}"] = {
+                f"{r.workers} GPUs [ms]": [1e3 * r.iteration_s] for r in of
+            }
+        times = {name: {str(r.workers): r.iteration_s for r in rows[name]} for name in _METHODS}
+        first, last = (str(rows["CE-SGD"][at].workers) for at in (0, -1))
+        own = times["CE-SGD"]
+        others = {at: min(times[name][at] for name in _METHODS[1:]) for at in own}
+        if number == 0:
+            like = fmean(times[name][first] for name in _METHODS[1:])
+            verdicts.append(
+                near(f"{title} on {first} GPUs: CE-SGD's time is like the others', over their mean",
+                     "sec. IV-B", own[first] / like, 1, _ALIKE)
+            )  # fmt: skip
+        verdicts += [
+            order(f"{title} on {last} GPUs: CE-SGD has the shortest batch time", "Fig. 4",
+                  {name: [of_name[last]] for name, of_name in times.items()},
+                  (("CE-SGD",), ("QSGD", "TernGrad")), least=True),
+            overtakes(f"{title}: with more GPUs CE-SGD is ahead", "sec. IV-B", own, others),
+        ]  # fmt: skip
+        panels.append(
+            Panel(title=title, x="GPUs", y="batch time [ms]", log_x=True, lines=tuple(
+                Line(label=name, x=tuple(float(r.workers) for r in of),
+                     y=tuple(1e3 * r.iteration_s for r in of))
+                for name, of in rows.items()
+            ))
+        )  # fmt: skip
+        notes += [_parts(title, rows[name][-1]) for name in _METHODS]
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=tuple(verdicts),
+        panels=tuple(panels),
+        notes=tuple(notes),
+    )
+
+
+def _parts(title: str, row: Row) -> str:
+    """Where the time goes."""
+    wait, collectives = 1e3 * row.exposed_communication_s, 1e3 * row.communication_s
+    return (
+        f"{title}, {row.label} on {row.workers}: {1e3 * row.iteration_s:.1f} ms, of which "
+        f"{1e3 * (row.encode_s + row.decode_s):.1f} encoding and decoding, {wait:.1f} waiting for "
+        f"{collectives:.1f} ms of collectives; {row.wire_bytes_per_worker / 1e6:.3g} MB sent."
+    )
+
+
+FIG4 = Preset(
+    name="ce_sgd_fig4",
+    title="Batch time on 4, 8 and 16 K80 over NCCL and TCP",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 4",
+    obtain=_fig4,
+    quick={
+        "ce_sgd_cluster": {
+            "batch_size": "2", "gradients.warmup_steps": "1", "gradients.iterations": "1",
+            "cluster.nodes": "[2, 4]",
+        }
+    },
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""Which tables and figures of the CE-SGD paper are run in miniature?"""

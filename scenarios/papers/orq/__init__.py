@@ -1,1 +1,0 @@
-"""Which tables and figures of the ORQ paper are run in miniature?"""

@@ -1,0 +1,293 @@
+"""Tables and figures of the gradient sampling paper, in miniature (Song et al., CVPR 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+
+from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.scenarios.papers.judge import monotone, near, order, ranked
+from gcsim.scenarios.papers.preset import (
+    Line,
+    Outcome,
+    Panel,
+    Preset,
+    Study,
+    Verdict,
+    cells,
+    column,
+)
+from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, line, panel, percent
+from gcsim.scenarios.papers.updates import updates
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.trained.result import TrainedRow
+
+LARGEST, VISITED = "phi [%]", "tau [%]"
+_RATIO = 0.01
+_SEEDS = 3
+_PLACES = (0.25, 0.5, 0.75, 1.0)
+"""Of the steps, at which the two curves of (b) are compared."""
+
+
+def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Large elements that sampling finds, and coordinates that the prior explores.
+
+    (a) phi: of the elements that a step samples, the share that is among the largest 1 % of the
+    mean gradient of that step. (b) tau: the share of the elements that were sampled at least once
+    so far.
+    """
+    scenario = study.scenario("sampling_gradients")
+    labels = [choice.label for choice in scenario.compressors]
+    largest: dict[str, list[list[float]]] = {name: [[] for _ in range(_SEEDS)] for name in labels}
+    visited: dict[str, list[list[float]]] = {name: [[] for _ in range(_SEEDS)] for name in labels}
+    ever: dict[tuple[str, int], np.ndarray] = {}
+    for seen in updates(scenario, tensors=1, seeds=_SEEDS, progress=study.progress):
+        if not seen.step:  # the whole gradient, by those that ask for it
+            continue
+        dense = seen.dense.abs().numpy()
+        k = count_kept(dense.size, _RATIO)
+        top = np.zeros(dense.size, dtype=bool)
+        top[np.argpartition(-dense, k)[:k]] = True
+        for name in labels:
+            for seed, update in enumerate(seen.updates[name]):
+                chosen = update.numpy() != 0
+                been = ever.setdefault((name, seed), np.zeros(dense.size, dtype=bool))
+                been |= chosen
+                largest[name][seed].append(100 * float(top[chosen].mean()))
+                visited[name][seed].append(100 * float(been.mean()))
+    steps = range(1, 1 + len(largest["RS"][0]))
+    phi = {name: [fmean(values) for values in largest[name]] for name in labels}
+    gap = {
+        f"step {at}": [
+            b[at - 1] - a[at - 1] for a, b in zip(visited["RS"], visited["RSB"], strict=True)
+        ]
+        for at in (round(share * len(steps)) for share in _PLACES)
+    }
+    table = {name: {LARGEST: phi[name], VISITED: [v[-1] for v in visited[name]]} for name in labels}
+    times = fmean(phi["GS"]) / fmean(phi["RS"])
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=(
+            near("phi of random sampling [%]", "sec. 4.1", fmean(phi["RS"]),
+                 printed["RS", LARGEST], 1.25),
+            near("phi of GS over that of RS", "Fig. 3a", times,
+                 printed["GS", LARGEST] / printed["RS", LARGEST], 2),
+            order("visited after the last step", "Fig. 3b",
+                  {name: [v[-1] for v in visited[name]] for name in labels}, (("RSB",), ("RS",))),
+            monotone("what RSB has visited more than RS", "Fig. 3b", gap),
+        ),
+        panels=(
+            Panel(title="Largest elements among the sampled", x="step", y="phi [%]",
+                  lines=tuple(line(name, steps, largest[name]) for name in labels)),
+            Panel(title="Visited at least once", x="step", y="tau [%]",
+                  lines=tuple(line(name, steps, visited[name]) for name in labels)),
+        ),
+    )  # fmt: skip
+
+
+FIG3 = Preset(
+    name="sampling_fig3",
+    title="What gradient sampling finds, and what the Bayes prior explores",
+    source="Song et al., CVPR 2021, Figure 3",
+    obtain=_fig3,
+    quick={
+        "sampling_gradients": {
+            "gradients.iterations": "21", "gradients.warmup_steps": "10", "gradients.workers": "2",
+            "batch_size": "8",
+        }
+    },
+)  # fmt: skip
+
+
+def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Accuracy of sampling strategies: random, by the gradient, with a Bayes prior.
+
+    RS draws 1 % of the coordinates at random, GS by the last whole gradient's squares; RSB and
+    "ours" (GSB) lower the chance of what was sent. The paper's baseline RS has no whole gradients
+    between.
+    """
+    result = study.train(study.scenario("sampling_train"))
+    found = accuracies(result)
+    verdicts = [order("accuracy of the four strategies", "Table 1", found,
+                      ranked(column(printed, ACCURACY)))]  # fmt: skip
+    for claim, better, worse in (
+        ("sampling by the gradient helps", "GS", "RS"),
+        ("the Bayes prior helps random sampling", "RSB", "RS"),
+        ("the Bayes prior helps gradient sampling", "ours", "GS"),
+    ):
+        verdicts.append(order(claim, "Table 1, sec. 4.1", found, ((better,), (worse,))))
+    return Outcome(
+        cells=cells({label: {ACCURACY: found[label]} for label in found}, printed),
+        verdicts=tuple(verdicts),
+        panels=(panel(result, "Sampling strategies", "accuracy held out [%]", percent),),
+        notes=ends(result),
+    )
+
+
+TABLE1 = Preset(
+    name="sampling_table1",
+    title="Sampling strategies: random, by the gradient, with a Bayes prior",
+    source="Song et al., CVPR 2021, Table 1",
+    obtain=_table1,
+    quick={
+        "sampling_train": {
+            "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+            "train.target": "{of_dense: 0.1}", "train.workers": "2",
+        }
+    },
+)  # fmt: skip
+
+
+_METHODS = {
+    "SGD": "none", "ours": "gradient_sampling_bayes", "CSER": "cser",
+    "QL-SGD": "qsparse_local_sgd", "DGC": "dgc", "EB-SGD": "ef_block_sgdm",
+}  # fmt: skip
+"""The paper's name, ours."""
+_SPARSE = ("QL-SGD", "DGC", "EB-SGD")
+"""Those that "must adopt sparse synchronization which is slow and inefficient" (sec. 4.4)."""
+_CHOSEN = {
+    "compressors": (
+        "[{kind: none, label: SGD}, {kind: gradient_sampling_bayes, label: ours}, "
+        "{kind: cser, label: CSER}, {kind: qsparse_local_sgd, ratio: 0.08, interval: 3, "
+        "label: QL-SGD}, {kind: dgc, ratio: 0.01, label: DGC}, "
+        "{kind: ef_block_sgdm, label: EB-SGD}]"
+    )
+}
+_QUICK = {
+    "model": "lenet", "batch_size": "4", "cluster.nodes": "[1, 2]", "gradients.warmup_steps": "1",
+    "gradients.iterations": "1", "uncertainty.draws": "2",
+}  # fmt: skip
+
+
+def _throughput(study: Study) -> Result:
+    """The run that this figure and the clock of Figure 5b come from."""
+    return study.run(study.scenario("alexnet_32node", _CHOSEN))
+
+
+def _fig5a(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Throughput on 2 to 64 GPUs over Gloo: the first six methods of `alexnet_32node`.
+
+    The paper's figure has no numbers; its text says which methods are faster, which lose speed with
+    the number of workers, and 2.5x.
+    """
+    result = _throughput(study)
+    rows: dict[str, list[Row]] = {
+        name: [row for row in result.rows if row.compressor == kind]
+        for name, kind in _METHODS.items()
+    }
+    last = {name: [of[-1].throughput_samples_per_s] for name, of in rows.items()}
+    kept = {name: [_a_worker(of[-1]) / _a_worker(of[0])] for name, of in rows.items()}
+    workers = [row.workers for row in rows["SGD"]]
+    table = {
+        name: {f"{row.workers} GPUs": [row.throughput_samples_per_s] for row in of}
+        for name, of in rows.items()
+    }
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=(
+            order(f"throughput on {workers[-1]} GPUs: ours is faster than all but CSER", "Fig. 5a",
+                  last, (("CSER",), ("ours",), _SPARSE)),
+            order("DGC, QL-SGD and EB-SGD lose more speed with the number of GPUs", "sec. 4.4",
+                  kept, (("CSER", "ours"), _SPARSE)),
+            near("ours over SGD [x]", "sec. 4.4", last["ours"][0] / last["SGD"][0],
+                 printed["ours", "speedup [x]"], 1.25),
+        ),
+        panels=(
+            Panel(title="Throughput", x="GPUs", y="images/s", log_x=True, log_y=True, lines=tuple(
+                Line(label=name, x=tuple(map(float, workers)),
+                     y=tuple(row.throughput_samples_per_s for row in of))
+                for name, of in rows.items()
+            )),
+        ),
+    )  # fmt: skip
+
+
+def _a_worker(row: Row) -> float:
+    return row.throughput_samples_per_s / row.workers
+
+
+FIG5A = Preset(
+    name="sampling_fig5a",
+    title="Throughput of AlexNet on 2 to 64 P100 over Gloo",
+    source="Song et al., CVPR 2021, Figure 5a",
+    obtain=_fig5a,
+    quick={"alexnet_32node": _QUICK},
+)
+
+
+_SPEED = "speed to target [x]"
+_NAMES = {kind: name for name, kind in _METHODS.items()}
+_LOSS = 0.5
+"""Points of accuracy that count as comparable (sec. 4.4)."""
+
+
+def _fig5b(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Accuracy against seconds: steps of a small network on the clock of AlexNet.
+
+    A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *Speed
+    to target*: SGD's seconds until nine tenths of its last accuracy are reached and stay (median)
+    over a method's, by seed; where a seed does not reach it, 0.
+    """
+    run = _throughput(study)
+    largest = max(row.workers for row in run.rows)
+    step = {_NAMES[r.compressor]: r.iteration_s for r in run.rows if r.workers == largest}
+    result = study.train(study.scenario("sampling_time"))
+    rows: dict[str, TrainedRow] = {row.label: row for row in result.rows}
+    seconds = {name: _seconds(row, step[name]) for name, row in rows.items()}
+    base = median(seconds["SGD"])
+    speed = {name: [base / each for each in of_seeds] for name, of_seeds in seconds.items()}
+    accuracy = accuracies(result)
+    lost = {name: fmean(accuracy["SGD"]) - fmean(values) for name, values in accuracy.items()}
+    table = {
+        name: {"step [ms]": [1e3 * step[name]], ACCURACY: accuracy[name], _SPEED: speed[name]}
+        for name in rows
+    }
+    steps = panel(result, "Accuracy over time", "accuracy held out [%]", percent)
+    timed = tuple(
+        replace(one, x=tuple(step[one.label] * at for at in one.x)) for one in steps.lines
+    )
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=(
+            order("ours reaches the accuracy first of those that come near SGD's", "Fig. 5b", speed,
+                  (("ours",), ("QL-SGD", "DGC", "EB-SGD", "SGD"))),
+            _comparable(lost),
+        ),
+        panels=(replace(steps, x=f"seconds on {largest} P100", lines=timed),),
+        notes=ends(result),
+    )  # fmt: skip
+
+
+def _seconds(row: TrainedRow, step: float) -> list[float]:
+    return [float("inf") if n is None else max(1, n) * step for n in row.steps_to_target]
+
+
+def _comparable(lost: Mapping[str, float]) -> Verdict:
+    """CSER alone loses more than half a point, the paper says."""
+    beyond = [name for name, points in lost.items() if points > _LOSS]
+    wrong = set(beyond) ^ {"CSER"}
+    return Verdict(
+        claim=f"CSER alone loses more than {_LOSS} points of accuracy",
+        where="sec. 4.4",
+        printed="CSER",
+        here=", ".join(f"{name} {lost[name]:.1f}" for name in beyond) or "none",
+        agrees="agrees" if not wrong else ("in part" if "CSER" in beyond else "disagrees"),
+    )
+
+
+FIG5B = Preset(
+    name="sampling_fig5b",
+    title="Accuracy against seconds: steps of a small network on AlexNet's clock",
+    source="Song et al., CVPR 2021, Figure 5b",
+    obtain=_fig5b,
+    quick={
+        "alexnet_32node": _QUICK,
+        "sampling_time": {
+            "train.steps": "4", "train.evaluate_every": "4", "train.workers": "2",
+            "train.seeds": "1", "train.target": "{of_dense: 0.1}",
+        },
+    },
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""Tables of the variance-based paper, in miniature (Tsuzuku et al., arXiv:1802.06058)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+
+from gcsim.scenarios.papers.judge import at_most, monotone, order, ranked
+from gcsim.scenarios.papers.preset import Outcome, Panel, Preset, Study, Verdict, cells, column
+from gcsim.scenarios.papers.trained import (
+    ACCURACY,
+    RATIO,
+    Seeds,
+    accuracies,
+    ends,
+    logarithms,
+    panel,
+    points,
+    ratios,
+)
+from gcsim.scenarios.result import Curve
+
+_OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
+_STROM = ("Strom 0.001", "Strom 0.01", "Strom 0.1")
+_NONE = "no compression"
+_QUICK = {
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+    "train.target": "{of_dense: 0.1}", "train.workers": "2", "batch_size": "8",
+}  # fmt: skip
+_ADAM = {
+    "train.optimizer": "{name: adam}", "train.learning_rate": "0.001",
+    "train.schedule.shape": "constant",
+}  # fmt: skip
+_LOSES = {"SGD": 3.3, "Adam": 0.0}
+"""Points that the paper's method loses at most (Table 1)."""
+
+
+def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Accuracy against compression, with momentum and with Adam.
+
+    The compression ratio is over all steps of a training: bytes of the float32 gradient over those
+    that are sent. The paper counts sent parameters, of 32 bits each with their index; for all
+    methods but QSGD that is the same. QSGD packs its levels far below that, so its ratio is larger
+    here.
+    """
+    table: dict[str, dict[str, tuple[float, ...]]] = {}
+    verdicts: list[Verdict] = []
+    panels: list[Panel] = []
+    notes: list[str] = []
+    for name, changes in (("SGD", {}), ("Adam", _ADAM)):
+        result = study.train(study.scenario("variance_train", changes))
+        accuracy, ratio = accuracies(result), ratios(result)
+        for label in accuracy:
+            table[f"{name}: {label}"] = {ACCURACY: accuracy[label], RATIO: ratio[label]}
+        wanted = {row.removeprefix(f"{name}: "): row for row, _ in printed if row.startswith(name)}
+        of_paper = {
+            key: {label: printed[row, key] for label, row in wanted.items()}
+            for key in (ACCURACY, RATIO)
+        }
+        verdicts += [
+            *_shapes(f"Table 1, {name}", accuracy, logarithms(ratio), _LOSES[name]),
+            order(f"{name}: compression of all", f"Table 1, {name}", logarithms(ratio),
+                  ranked(of_paper[RATIO])),
+            order(f"{name}: accuracy of all", f"Table 1, {name}", accuracy,
+                  ranked(of_paper[ACCURACY])),
+        ]  # fmt: skip
+        panels.append(_scatter(name, ratio, accuracy))
+        notes += [f"{name}: {said}" for said in ends(result)]
+    return Outcome(
+        cells=cells(table, printed),
+        verdicts=tuple(verdicts),
+        panels=tuple(panels),
+        notes=tuple(notes),
+    )
+
+
+def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator[Verdict]:
+    name = where.rpartition(" ")[2]
+    yield _alpha(f"{name}: ", where, ratio)
+    yield order(f"{name}: both together compress further than ours", where, ratio,
+                (("hybrid 0.1, 2.0",), ("hybrid 0.01, 2.0",), ("ours 2.0",)))  # fmt: skip
+    yield order(f"{name}: ours loses less accuracy than Strom's", where, accuracy, (_OURS, _STROM))
+    lost = {label: fmean(accuracy[_NONE]) - fmean(accuracy[label]) for label in _OURS}
+    yield at_most(f"{name}: ours loses little accuracy", where, lost, loses, "points")
+    for tau in ("0.01", "0.1"):
+        yield order(f"{name}: both together are better than Strom's alone, {tau}", where, accuracy,
+                    ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)))  # fmt: skip
+
+
+def _alpha(prefix: str, where: str, ratio: Seeds) -> Verdict:
+    """The ratio grows with alpha."""
+    return monotone(f"{prefix}compression grows with alpha", where, {n: ratio[n] for n in _OURS})
+
+
+def _scatter(title: str, ratio: Seeds, accuracy: Seeds) -> Panel:
+    """Accuracy against compression, as in the paper's Figure 3: the upper right is desirable."""
+    return Panel(
+        title=title, x="compression ratio [x]", y="accuracy held out [%]", log_x=True, points=True,
+        lines=points(ratio, accuracy),
+    )  # fmt: skip
+
+
+TABLE1 = Preset(
+    name="variance_table1",
+    title="Accuracy against compression, with momentum and with Adam",
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
+    obtain=_table1,
+    quick={"variance_train": _QUICK},
+)
+
+
+_STROM2 = ("Strom 0.01", "Strom 0.1")
+_WHERE = "Table 2, Momentum SGD"
+_LOSES_RESNET = 1.3
+"""Points that any of the methods loses at most."""
+
+
+def _table2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+    """Accuracy against compression on a residual network, and the ratio over a training."""
+    result = study.train(study.scenario("variance_resnet"))
+    accuracy, ratio = accuracies(result), ratios(result)
+    dense = next(curve for curve in result.curves if curve.label == _NONE).wire_bytes_per_worker[0]
+
+    def by_window(curve: Curve) -> list[float]:
+        return [dense / sent for sent in curve.wire_bytes_per_worker]
+
+    def lost(labels: tuple[str, ...]) -> dict[str, float]:
+        return {label: fmean(accuracy[_NONE]) - fmean(accuracy[label]) for label in labels}
+
+    return Outcome(
+        cells=cells(
+            {label: {ACCURACY: accuracy[label], RATIO: ratio[label]} for label in accuracy}, printed
+        ),
+        verdicts=(
+            _alpha("", _WHERE, logarithms(ratio)),
+            order("both together compress further than ours", _WHERE, logarithms(ratio),
+                  (("hybrid 0.1, 2.0",), ("ours 2.0",))),
+            at_most("ours loses little accuracy", _WHERE, lost(_OURS), _LOSES_RESNET, "points"),
+            at_most("Strom's loses little either", _WHERE, lost(_STROM2), _LOSES_RESNET, "points"),
+            order("compression of all", _WHERE, logarithms(ratio), ranked(column(printed, RATIO))),
+        ),
+        panels=(
+            panel(result, "Compression over steps", RATIO, by_window, log_y=True, without=_NONE),
+            _scatter("Accuracy against compression", ratio, accuracy),
+        ),
+        notes=ends(result),
+    )  # fmt: skip
+
+
+TABLE2 = Preset(
+    name="variance_table2",
+    title="Accuracy against compression, a residual network",
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2",
+    obtain=_table2,
+    quick={"variance_resnet": _QUICK},
+)

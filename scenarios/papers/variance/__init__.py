@@ -1,1 +1,0 @@
-"""Which tables of the variance-based paper are run in miniature?"""

@@ -1,1 +1,0 @@
-"""The all-reduce over two binary trees, in pieces that follow each other."""

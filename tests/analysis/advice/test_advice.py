@@ -1,0 +1,282 @@
+"""Advice says what a run says, in lines that fit a terminal and say the same at every width."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import gcsim
+from gcsim.analysis.advice.advice import Advice, advice, lines, paste, paste_plan
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven
+from gcsim.scenarios.advice.per_bucket import Plan
+from gcsim.scenarios.run import run
+from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.traces.storage.store import shipped_traces
+from tests.command import gcsim as command
+
+QUICK = ["uncertainty.draws=8"]
+
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def advised(overrides: list[str] | None = None, **words: Any) -> Advice:
+    given = {"model": "lenet", "device": "v100", "nodes": 2, "network": "1 Gbit/s", **words}
+    return advice(asked(None, Words(**given), overrides or QUICK))
+
+
+@pytest.mark.long
+@settings(
+    max_examples=12,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+@given(
+    model=st.sampled_from(["lenet", "cnn_digits", "resnet20_cifar10", "transformer_small"]),
+    device=st.sampled_from(["v100", "a100_sxm_80gb", "raspberry_pi_4b", "t4"]),
+    gpus=st.sampled_from([1, 2, 8]),
+    nodes=st.sampled_from([1, 3, 16]),
+    network=st.sampled_from(["100 Mbit/s", "1gbe", "37 Gbit/s", "400gbe_roce", "lte"]),
+    cost=st.sampled_from([None, 3.06, 12345.678]),
+    transport=st.sampled_from(["gloo", "nccl"]),
+    label=st.sampled_from(["x" * 60, "half precision"]),
+)  # fmt: skip
+def test_width_wraps_and_selects_nothing(
+    model: str, device: str, gpus: int, nodes: int, network: str, cost: float | None,
+    transport: str, label: str,
+) -> None:  # fmt: skip
+    words = Words(
+        model=model, device=device, gpus=gpus, nodes=nodes, network=network, cost_per_hour=cost
+    )
+    overrides = [*QUICK, f"cluster.collectives.transport={transport}"]
+    overrides += [f"compressors=[none, {{kind: fp16, label: '{label}'}}, topk, powersgd, cser]"]
+    try:
+        question = asked(None, words, overrides)
+        _ = question.scenario
+    except gcsim.InputError:
+        return  # NCCL over Wi-Fi, say
+    found = advice(question)
+    words_at = {width: " ".join(lines(found, width)).split() for width in (60, 80, 100, 200)}
+    assert all(at == words_at[200] for at in words_at.values())
+    for width in words_at:
+        shown = lines(found, width)
+        code = set(paste_of_use(found))
+        assert all(len(line) <= min(width, 100) for line in shown if line[10:] not in code)
+        heads = [line.split()[0] for line in shown if not line.startswith(" ")]
+        assert heads[1:3] == ["Use", "Try"]
+        assert "Deploy" in heads
+    if found.use and found.use.compressor == "none":
+        assert not any("hook(" in line for line in lines(found, 80))
+    for one in found.break_even:
+        assert one.low is None or SLOWEST <= one.low <= (one.rate or 0)
+        assert one.high is None or (one.rate or 0) <= one.high <= FASTEST
+
+
+def paste_of_use(found: Advice) -> list[str]:
+    choices = {choice.label: choice for choice in found.scenario.compressors}
+    return paste(choices[found.use.label]) if found.use else []
+
+
+def test_an_end_of_the_search_is_a_bound() -> None:
+    found = advised()
+    one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
+    assert "x 75 (from 0.29)" in replace(found, break_even=(one,)).summary()
+    one = replace(one, low=SLOWEST, high=80e9)
+    assert "x 75 (to 80)" in replace(found, break_even=(one,)).summary()
+
+
+def test_what_is_assumed_names_rdma_at_every_width() -> None:
+    """Without it "100 Gbit/s" is read as TCP's 18 Gbit/s and nobody learns of the alternative."""
+    found = advised(network="100 Gbit/s", nodes=4)
+    assert all("RDMA: 100gbe_roce" in " ".join(lines(found, width)) for width in (60, 80, 120))
+
+
+@pytest.mark.long
+def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
+    question = asked(
+        None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK
+    )
+    before = advice(question)
+    result = run(question.scenario)  # which measures the traffic here
+    verdict = largest_verdict(result)
+    assert (verdict.safe, verdict.to_try) != (None, None)
+    for found in (before.verdict, advice(question).verdict):  # as shipped, and as the run kept it
+        for name in ("safe", "to_try", "pays"):
+            one, other = getattr(found, name), getattr(verdict, name)
+            assert getattr(one, "label", one) == getattr(other, "label", other)
+    assert advice(question).shipped == ()
+    assert advice(question).result.rows == result.rows
+
+
+def test_the_rows_of_what_comes_with_gcsim_are_those_of_a_run() -> None:
+    """Of methods whose traffic does not go by values."""
+    overrides = [*QUICK, "compressors=[none, fp16, topk, powersgd, cser, terngrad]"]
+    question = asked(
+        None, Words(model="cnn_digits", device="t4", nodes=3, network="1gbe"), overrides
+    )
+    found = advice(question, cache=False)
+    assert len(found.shipped) == 6
+    rows = {row.label: row.iteration_draws_s for row in found.result.rows}
+    assert rows == {
+        row.label: row.iteration_draws_s for row in run(question.scenario, cache=False).rows
+    }
+
+
+def test_the_same_question_has_the_same_answer_from_the_cache_and_without() -> None:
+    words: dict[str, Any] = {"model": "vgg_narrow_cifar10", "device": "t4"}
+    texts = {advised(**words).to_json(), advised(**words).to_json()}
+    question = asked(None, Words(**words, nodes=2, network="1 Gbit/s"), QUICK)
+    texts.add(advice(question, cache=False).to_json())
+    assert len(texts) == 1
+    document = json.loads(texts.pop())
+    assert {"use", "to_try", "break_even_bit_per_s", "changes", "limits_s"} <= document.keys()
+    assert document["use"]["label"] in {row["label"] for row in document["rows"]}
+
+
+def test_money_is_the_share_that_is_saved_of_what_the_nodes_cost() -> None:
+    found = advised(cost_per_hour=4.0, nodes=4)
+    change, dense = found.changes[0], found.verdict.dense
+    assert dense is not None
+    worth = 4.0 * 4 * change.saves_s["dense"] / dense.iteration_s
+    first = next(line for line in found.summary().splitlines() if line.startswith("First"))
+    assert f"{worth:.3g}" in first
+    assert "an hour" in first
+    assert "an hour" not in advised(nodes=4).summary()
+
+
+def test_from_python_it_is_short_and_shows_itself() -> None:
+    found = gcsim.advise(model="lenet", device="v100", nodes=2, network="1 Gbit/s", overrides=QUICK)
+    assert repr(found).startswith("<gcsim.Advice lenet on 2 x 1 v100: use ")
+    assert len(repr(found)) < 100
+    assert found.to_json() == advised().to_json()
+    with pytest.raises(gcsim.InputError) as caught:
+        gcsim.advise(model="lenet", nodes=2, network="fast")
+    assert [problem.place for problem in caught.value.problems] == ["device"]
+    loaded = gcsim.load_scenario("lenet_2node", QUICK)
+    again = gcsim.advise(loaded, network="10gbe")
+    assert again.scenario.cluster.network.name == "10gbe"
+
+
+def test_a_recorded_trace_is_measured_and_said_so() -> None:
+    name = next(name for name in shipped_traces() if name.startswith("vgg"))
+    told: list[str] = []
+    words = Words(device="v100", nodes=2, network="1gbe")
+    overrides = [*QUICK, "compressors=[none, fp16, topk]"]
+    found = advice(asked(name, words, overrides), tell=told.append)
+    assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
+    assert len(told) == 1
+    assert "of dense, fp16, topk: measured now" in told[0]
+    assert "network x2" in {one.words for one in found.changes}
+
+
+@pytest.mark.parametrize("kind", sorted(REGISTRY))
+def test_what_is_to_be_pasted_is_python_or_says_why_not(kind: str) -> None:
+    parameters = check_parameters(kind, {}).model_dump()
+    found = paste(CompressorChoice(kind=kind, label=kind, parameters=parameters))
+    assert max(map(len, found)) <= 90
+    if len(found) > 1:
+        ast.parse("\n".join(found))
+
+
+def test_a_hook_to_be_pasted_is_there() -> None:
+    from importlib import import_module
+
+    for kind in ("fp16", "bf16", "powersgd"):
+        parameters = check_parameters(kind, {}).model_dump()
+        first, second = paste(CompressorChoice(kind=kind, label=kind, parameters=parameters))
+        _, module, _, name, *_ = first.split()
+        hooks = getattr(import_module(module), name)
+        used = second.rpartition(", ")[2].rstrip(")").split(".")[1]
+        assert callable(getattr(hooks, used))
+
+
+def test_parameters_to_be_pasted_are_those_that_differ() -> None:
+    parameters = check_parameters("topk", {"ratio": 0.03}).model_dump()
+    found = paste(CompressorChoice(kind="topk", label="topk", parameters=parameters))
+    assert found[1] == 'gcsim.ddp_hook("topk", ratio=0.03).register(model)'
+    gcsim.ddp_hook("topk", ratio=0.03)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+ASKED = ("--model", "transformer_tiny", "--device", "v100", "--nodes", "2", "--network", "1 Gbit/s")
+SET = ("--set", "uncertainty.draws=8")
+
+
+def test_a_plan_by_bucket_is_told_and_its_hook_is_there() -> None:
+    found = advised()
+    by_kind = {choice.kind: choice for choice in found.scenario.compressors}
+    rows = {row.compressor: row for row in found.result.rows}
+    choices = tuple(by_kind[kind] for kind in ("none", "topk", "fp16", "topk"))
+    slow, fast = (replace(rows["topk"], iteration_s=t, iteration_draws_s=()) for t in (0.2, 0.1))
+    elements = (10, 30, 20, 40)
+    one = Plan(label="x", choices=choices, elements=elements, row=fast, alone=slow)
+    told = lines(replace(found, plans=(one,)), 80)
+    code = paste_plan(choices)
+    assert all(len(line) <= 80 for line in told if line[10:] not in code)
+    text = " ".join(line.strip() for line in told[-6:])
+    # the last bucket's method comes first; 70, 20 and 10 of 100 elements; 0.2 s over 0.1 s
+    assert "100 ms, 2.00x Top-k 1 % for all" in text
+    assert "of the gradient: Top-k 1 % 70 %, half precision 20 %, dense 10 %" in text
+    hook, *_ = eval(code[1].replace(".register(model)", ","), {"gcsim": gcsim})  # noqa: S307
+    assert (hook.kind, hook.parameters.ratio) == ("topk", 0.01)
+    assert {n: other.kind for n, other in hook._others.items()} == {0: "none", 2: "fp16"}
+    uniform = replace(one, choices=(by_kind["fp16"],) * 4)
+    assert "no mixture is faster" in lines(replace(found, plans=(uniform,)), 80)[-1]
+    assert "nothing to choose" in lines(replace(found, plans=()), 80)[-1]
+
+
+def test_the_command_prints_it_and_writes_a_scenario_that_runs(tmp_path: Path) -> None:
+    finished = command("advise", *ASKED, *SET, "--save", "mine.yaml", folder=tmp_path, COLUMNS="80")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == advised(model="transformer_tiny").summary(80)
+    assert "gcsim run mine.yaml" in finished.stderr
+    assert "comes with gcsim" in finished.stderr
+    saved = gcsim.load_scenario(tmp_path / "mine.yaml")
+    words = Words(model="transformer_tiny", device="v100", nodes=2, network="1 Gbit/s")
+    question = asked(None, words, QUICK)
+    assert (saved.cluster, saved.compressors) == (
+        question.scenario.cluster,
+        question.scenario.compressors,
+    )
+
+
+def test_json_is_the_document(tmp_path: Path) -> None:
+    finished = command("advise", *ASKED, *SET, "--json", "-q", folder=tmp_path)
+    assert (finished.stdout, finished.stderr) == (advised(model="transformer_tiny").to_json(), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--model: error: is missing"),
+        (("no_such_file.yaml",), "no_such_file.yaml"),
+        ((*ASKED[:-1], "25 Gbits/s"), "--network: error: unknown unit 'Gbits/s'"),
+        ((*ASKED, "--set", "cluster.nodes=x"), "--set cluster.nodes: error"),
+        ((*ASKED, "--map", "bandwidth"), "--map: error: 'bandwidth' does not name two settings"),
+        ((*ASKED, "--map", "bandwidth,latency", "-o", "m.gif"), "m.gif: error: '.gif' is no"),
+    ],
+)
+def test_mistakes_end_with_2(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    finished = command("advise", *arguments, folder=tmp_path)
+    assert finished.returncode == 2
+    assert said in finished.stderr
+    assert not finished.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_the_page_shows_what_the_command_prints() -> None:
+    page = (Path(__file__).parents[3] / "docs/advice.md").read_text(encoding="utf-8")
+    words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
+    assert f"```\n{advice(asked(None, words)).summary(80)}```\n" in page

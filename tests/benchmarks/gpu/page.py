@@ -1,0 +1,105 @@
+"""docs/gpu-measured.md, from the files that `make gpu` has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.benchmarks.gpu.crew import read
+
+Rows = list[dict[str, str]]
+
+
+def page(folder: Path) -> Iterator[str]:
+    """The page, Markdown; a part without a file is left out."""
+    yield "# Measured on a GPU"
+    yield ""
+    yield "Written by `make gpu`. One GPU, one rank; [gpu.md](gpu.md) says what it means."
+    for part, (title, text, shown) in _TABLES.items():
+        if (file := folder / f"{part}.csv").is_file():
+            conditions, rows = read(file)
+            yield from ("", f"## {title}", "", f"{text} {conditions}", "")
+            yield from shown(rows)
+    for part in ("calibrate", "main"):
+        if (file := folder / f"{part}.txt").is_file():
+            text = file.read_text(encoding="utf-8", errors="replace").rstrip()
+            yield from ("", f"## {part.capitalize()}", "", "```", text, "```")
+
+
+def _correct(rows: Rows) -> Iterator[str]:
+    columns = ("method", "payloads", "updates", "where", "checks", "seconds")
+    yield from _table(columns, [row for row in rows if not row["error"]])
+    yield from _errors(rows)
+
+
+def _hook(rows: Rows) -> Iterator[str]:
+    yield from _table(("method", "updates", "seconds"), [row for row in rows if not row["error"]])
+    yield from _errors(rows)
+
+
+def _deployed(rows: Rows) -> Iterator[str]:
+    dense = {row["model"]: row["iteration_ms"] for row in rows if row["hook"] == "dense"}
+    for row in rows:
+        if row["iteration_ms"] and dense.get(row["model"]):
+            row["times dense"] = f"{float(row['iteration_ms']) / float(dense[row['model']]):.2f}"
+    columns = ("model", "hook", "parameters", "iteration_ms", "times dense", "warm_up_s")
+    counts = ("computed_ms", "exchanged_ms", "device_us", "launches", "triton_launches", "waits")
+    yield from _table((*columns, *counts), [row for row in rows if not row["error"]])
+    yield from _errors(rows)
+
+
+def _stages(rows: Rows) -> Iterator[str]:
+    timed = [row for row in rows if not row["error"]]
+    yield from _table(("data", "total_us", "host_us"), _of(timed, yardstick=True))
+    yield ""
+    columns = ("method", "phase", "data", "stage", "total_us", "host_us", "device_us")
+    counts = ("launches", "triton_launches", "operators", "waits", "left_out_us")
+    yield from _table((*columns, *counts), _of(timed, yardstick=False))
+    yield from _errors(rows)
+
+
+def _of(rows: Rows, *, yardstick: bool) -> Rows:
+    return [row for row in rows if (row["method"] == "yardstick") == yardstick]
+
+
+def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Iterator[str]:
+    yield "| " + " | ".join(name.replace("_", " ") for name in columns) + " |"
+    yield "|" + "---|" * len(columns)
+    for row in rows:
+        yield "| " + " | ".join(row.get(name) or "" for name in columns) + " |"
+
+
+def _errors(rows: Rows) -> Iterator[str]:
+    """What fails, and what was cut off."""
+    for row in rows:
+        name = " ".join(row[key] for key in ("model", "hook", "method") if row.get(key))
+        if wrong := row["error"] or row.get("failed"):
+            yield from ("", f"- `{name}`: {wrong}")
+
+
+_TABLES = {
+    "correct": (
+        "Correct",
+        "Payloads and updates of three steps of two workers beside the CPU's, byte for byte, and "
+        "the checks that `gcsim.compressors.check` runs with gradients on the GPU.",
+        _correct,
+    ),
+    "hook": (
+        "Hook",
+        "Updates of `gcsim.ddp_hook` beside those of workers in lockstep on the CPU.",
+        _hook,
+    ),
+    "deployed": (
+        "Training steps",
+        "Median of whole steps under DDP; kernels are compiled in the warm-up. Device time and "
+        "counts are those of one more step, profiled.",
+        _deployed,
+    ),
+    "stages": (
+        "Stages",
+        "Microseconds of encoding and decoding one payload that begin on an idle GPU: until the "
+        "GPU has done it (total), until the host has queued it (host), and how long the GPU was "
+        "busy (device). Left out of what gcsim prices: checksums and checks of what arrives.",
+        _stages,
+    ),
+}

@@ -1,0 +1,93 @@
+"""`gcsim check my_compressor:Mine`: the report, its parameters, and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.cli.app import app
+from gcsim.cli.check import names_a_compressor
+
+SOURCE = '''
+from pydantic import Field
+from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.requests import AllReduce
+
+
+class Mean(Compressor):
+    """The mean, times a factor that ought to be 1."""
+
+    class Parameters(CompressorParameters):
+        factor: float = Field(1.0, gt=0, description="what the mean is multiplied by")
+        whole: bool = Field(True, description="send every element")
+
+    about = About(title="Mean", family="dense", collective="all-reduce", bits="32", unbiased=True,
+                  state="none", paper="this file")
+
+    def __init__(self, worker, parameters):
+        super().__init__(worker, parameters)
+        self.chosen = parameters
+
+    def exchange(self, bucket, step):
+        start = 0 if self.chosen.whole else self.worker.rank
+        total = yield AllReduce(tensor=bucket.gradient.clone()[start:])  # line 23
+        return total * (self.chosen.factor / self.worker.count)
+'''
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    (tmp_path / "my_mean.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, ["check", "my_mean:Mean", *words])
+
+
+def test_what_passes_has_exit_code_0_and_is_quiet_when_asked(check) -> None:  # type: ignore[no-untyped-def]
+    done = check()
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("my_mean:Mean passes all ")
+    assert check("-q").stdout == ""
+
+
+def test_a_finding_has_exit_code_2_and_comes_from_the_parameters(check) -> None:  # type: ignore[no-untyped-def]
+    done = check("--set", "factor=0.9", "-q")
+    assert done.exit_code == 2
+    assert done.stdout.startswith("my_mean:Mean fails 1 of ")
+    assert "standard errors from the mean gradient" in " ".join(done.stdout.split())
+
+
+def test_a_mistake_names_the_line(check) -> None:  # type: ignore[no-untyped-def]
+    done = check("--set", "whole=false")
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 2
+    assert "one cause" in text
+    assert "my_mean.py:23: error: all-reduce of tensors that differ" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("facto=2", "--set facto: error: my_mean:Mean has no parameter 'facto'; did you mean"),
+        ("factor=-1", "--set factor: error: my_mean:Mean.factor = -1: input should be greater"),
+        ("factor", "no value; write --set key=value"),
+        ("factor=[", "--set factor"),
+    ],
+)
+def test_parameters_are_checked_first(check, given: str, said: str) -> None:  # type: ignore[no-untyped-def]
+    done = check("--set", given)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_what_is_a_compressor_and_what_a_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert names_a_compressor("package.module:Class")
+    for scenario in ("alexnet_32node", "my.yaml", "C:/my.yaml", "a:b:c", ":Mine", "mine:"):
+        assert not names_a_compressor(scenario)
+    (tmp_path / "odd:name").write_text("")
+    assert not names_a_compressor("odd:name")
