@@ -197,7 +197,7 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "situations": situations,
     "trials": partial(trials, cases=carried(), full=False),
     "all_trials": partial(trials, cases=carried(), full=True),
-    "some_trials": partial(trials, cases=each_exchange(), full=True),
+    "some_trials": partial(trials, cases=each_exchange(), full=False),
 }
 
 

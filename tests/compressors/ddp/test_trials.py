@@ -57,9 +57,9 @@ def test_situation(ranks: Results, number: int) -> None:
 @pytest.mark.parametrize(
     ("count", "job", "cases"), [(2, "all_trials", CASES), (4, "some_trials", each_exchange())]
 )
-def test_each_method_is_skipped_and_saved_in_every_way(
+def test_each_method_is_skipped_and_saved(
     tmp_path: Path, count: int, job: str, cases: list[tuple[str, Any]]
 ) -> None:
-    """Between four ranks: one for each kind of exchange, since the hook knows of no other."""
+    """Between two ranks in every way; between four, one method for each kind of exchange."""
     (found,) = start_ranks(tmp_path, count, job, timeout=600)
     expect_nothing(found, cases)
