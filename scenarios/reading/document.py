@@ -187,7 +187,7 @@ def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Lo
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _at(document, mark, position) if mark else name
-        raise InputError(_syntax(error), place=where) from error
+        raise InputError(_syntax(error, position), place=where) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         where = f"{name}:{line}:1" if position else name
@@ -204,8 +204,11 @@ def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Lo
     return document
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> str:
-    said = "; ".join(part for part in (error.context, error.problem) if part)
+def _syntax(error: yaml.MarkedYAMLError, position: bool) -> str:
+    context, began = error.context, error.context_mark
+    if context and began and position:
+        context += f" that begins at {began.line + 1}:{began.column + 1}"
+    said = "; ".join(part for part in (context, error.problem) if part)
     if "\\t" in said:
         return "a tab indents this line; YAML wants spaces"
     return said or "is not valid YAML"
