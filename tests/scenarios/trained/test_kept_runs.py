@@ -15,13 +15,11 @@ from gcsim.errors import InputError
 from gcsim.files import sealed, unsealed
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.scenarios.trained import search as searching
 from gcsim.scenarios.trained.runs import Run
 from gcsim.scenarios.trained.study import train
-from gcsim.traces.training import checkpoint, loop, shipped
+from gcsim.traces.training import loop, shipped, team
 from gcsim.traces.training.team import Team
 from gcsim.traces.training.trajectory import Trajectory
-from tests.scenarios.trained.here import here
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -42,7 +40,6 @@ NAIVE = ["train.loss='tests.traces.training.world:naive'", "train.learning_rate=
 @pytest.fixture(autouse=True)
 def _kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(searching, "LocalWorkers", here([]))
     monkeypatch.setattr(loop, "KEEP_EVERY", 0.0)  # a state after each evaluation
     (tmp_path / "small.yaml").write_text(TEXT)
 
@@ -158,7 +155,7 @@ def test_a_state_that_does_not_validate_is_trained_again(number: int, tmp_path: 
     performed(asked(tmp_path, until=4))
     run = asked(tmp_path)
     file = run.path.with_suffix(".state")
-    body, read = unsealed(file.read_bytes()), checkpoint.read(file)
+    body, read = unsealed(file.read_bytes()), team.read(file)
     assert body is not None
     assert read is not None
     about, _ = read
@@ -170,9 +167,9 @@ def test_a_state_that_does_not_validate_is_trained_again(number: int, tmp_path: 
     if number < 6:
         file.write_bytes(sealed(damaged(body)[number]))
     elif number < 9:
-        checkpoint.write(file, about, shapes[number - 6])
+        team.write(file, about, shapes[number - 6])
     elif number == 9:
-        checkpoint.write(file, {**about, "losses": [math.nan] * 4}, {})
+        team.write(file, {**about, "losses": [math.nan] * 4}, {})
     else:  # a class, a tensor, a kind that are not there
         old, new = (
             (b"compressors.dense", b"compressors.densf"),
