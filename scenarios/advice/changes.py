@@ -1,4 +1,4 @@
-"""What could be changed in the place of the gradients, and what would each change save?
+"""Changes in the place of gradient compression, and the time that each saves.
 
 Each change is some settings of the scenario, and what it saves is what the engine says with them,
 for as many samples, by the median of the drawn worlds. Of uncompressed training, and of the methods

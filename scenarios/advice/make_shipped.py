@@ -1,4 +1,4 @@
-"""How were the shipped traffic profiles made? `python -m gcsim.scenarios.advice.make_shipped`.
+"""The maker of the shipped traffic profiles: `python -m gcsim.scenarios.advice.make_shipped`.
 
 An hour on one core. First the methods that advice compares, on one model after the other, then all
 others with their defaults; a profile that is there and whose code is the same is not measured

@@ -1,4 +1,4 @@
-"""Where do the traffic profiles of an advice come from? With gcsim, or measured as for a run.
+"""Traffic profiles of an advice: shipped with gcsim, or measured as for a run.
 
 A shipped profile was measured on gradients drawn from the fit that comes with gcsim, with this many
 workers, iterations and samples (`setting`). It stands for the same model with any batch size and

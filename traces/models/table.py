@@ -1,4 +1,4 @@
-"""What does a table of layers say of a model? A row a parameter tensor, in forward order.
+"""A model as a table of layers: a row a parameter tensor, in forward order.
 
 Rows whose names have the same module prefix (`conv1.weight`, `conv1.bias`) make one layer, at
 the place of the first of them; its FLOPs are the sum of theirs. Any shipped model can be written

@@ -1,4 +1,4 @@
-"""From a model's name to a stored trace of its gradients: build, warm up, take, store."""
+"""Traces of a model's gradients, from its name: build, warm up, take, store."""
 
 from __future__ import annotations
 
