@@ -1,7 +1,4 @@
-"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from gcsim.traces.profile import Layer, ModelFacts
 COLUMNS = ("name", "shape", "forward_flops")
 
 
-def table_entry(name: str, layers: Iterable[TableLayer], title: str = "") -> ModelEntry:
+def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
     """The model of a table: it cannot be built, and nothing is known of its input."""
     rows = tuple(layers)
     return ModelEntry(
         name=name,
-        title=title or f"{name}, a table of layers",
+        title=f"{name}, a table of layers",
         build=None,
         input_shape=(),
         classes=0,

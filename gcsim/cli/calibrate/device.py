@@ -1,7 +1,4 @@
-"""`gcsim calibrate device`: from this machine to a device that a scenario can name.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim calibrate device`: from this machine to a device that a scenario can name."""
 
 from __future__ import annotations
 
