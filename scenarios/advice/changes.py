@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcsim.scenarios.advice.asked import LOCAL
+from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL
 from gcsim.scenarios.advice.break_even import rate_key
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.profiles import LARGE_BUCKET
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact

@@ -18,8 +18,15 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import LOCAL, METHODS, scenario_from
-from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
+from gcsim.scenarios.advice.asked import (
+    LARGE_BUCKET,
+    LOCAL,
+    METHODS,
+    name_of,
+    path_of,
+    scenario_from,
+    setting,
+)
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured

@@ -78,8 +78,11 @@ def calibrate_device_command(
         )
     check_writable(output.parent)
     models = [(shipped_model(one).name, batch) for one in model or ()]
-    from gcsim.scenarios.calibration.copies import as_bus, in_words
-    from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
+    from gcsim.scenarios.calibration.device import (
+        as_bus,
+        calibrate_device,  # brings torch
+        in_words,
+    )
     from gcsim.scenarios.catalog.devices import write_device
 
     command = shlex.join(["gcsim", *sys.argv[1:]])
