@@ -1,7 +1,7 @@
 """Consecutive iterations of data-parallel training, event by event.
 
-A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: cores and batches
-are in `events/cores.py` and `events/input_loader.py`, the order of collectives in
+A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: cores and
+batches are in `events/cores.py` and `events/input_loader.py`, the order of collectives in
 `events/communicator.py` (one at a time) and `events/concurrent.py` (two), and ties of a picosecond
 in `events/egress_queue.py`.
 
