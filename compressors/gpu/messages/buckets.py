@@ -15,7 +15,6 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.binary import KNOWN_LEVELS, SYMMETRIC, TWO_LEVELS
-from gcsim.compressors.coding.sparse import sparse_message
 from gcsim.compressors.gpu.frames import begun, seal
 from gcsim.compressors.gpu.layouts import (
     alike,
@@ -35,12 +34,7 @@ from gcsim.compressors.gpu.one_bit.binary import (
     put_random_bits,
 )
 from gcsim.compressors.gpu.parts import put
-from gcsim.compressors.gpu.selecting.selection import (
-    select,
-)
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
 _NOT_HERE: Any = NotImplemented
 """What a twin returns that leaves the call to the loop."""
@@ -121,19 +115,3 @@ def add_two_levels(
 def add_symmetric(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> Any:
     """See `bingrad_pb.add_decoded`."""
     return add_two_levels(message, layout, out, weight)
-
-
-# --- values and indices -----------------------------------------------------------------------
-
-
-def above(gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: Any) -> Tensor:
-    """See `threshold.encoded`. The host waits for how many pass of each tensor."""
-    source, added = (gradient.contiguous(), None) if residual is None else (residual, gradient)
-    elements, begins = tensors_of(layout)
-    limits = [just_above(chosen.threshold)] * len(elements)
-    clear = residual is not None
-    indices, values, sent = select(source, added, elements, begins, limits, clear=clear)
-    return sparse_message(
-        Segments.of(layout), np.array(sent), indices, values, values_as=chosen.values,
-        coding=chosen.indices, memory=residual,
-    )[0]  # fmt: skip
