@@ -1,4 +1,4 @@
-"""What does one method do in a mean iteration? Its kernels with their prices, its collectives.
+"""One method in a mean iteration: its kernels with their prices, its collectives.
 
 The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel. With the
 framework's code around an exchange, and without what servers compute, they add up to a run's

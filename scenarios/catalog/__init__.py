@@ -80,7 +80,7 @@ def devices() -> Mapping[str, Device]:
 def links(transport: TransportName | None = None) -> Mapping[str, Link]:
     """The shipped links by name, in the order of the file.
 
-    With a transport: as it finds them, where the catalogue knows that (`catalog/__init__.py`).
+    With a transport: as it finds them, where the catalogue knows that.
     """
     return MappingProxyType(_as_found(_shipped_links(), transport))
 

@@ -157,15 +157,15 @@ def read_shipped(path: Path, name: str | None = None) -> Document:
     return read(read_text(path, name), name, loader=_OF_SHIPPED)
 
 
-def read_text(path: Path, name: str, largest: int = LARGEST) -> str:
-    """The text of a user's file, of at most so many bytes of UTF-8; raises `InputError`."""
+def read_text(path: Path, name: str) -> str:
+    """The text of a user's file, of at most `LARGEST` bytes of UTF-8; raises `InputError`."""
     try:
         with open_file(path) as file:
-            content = file.read(largest + 1)
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise InputError(error.strerror or str(error), place=name) from error
-    if len(content) > largest:
-        raise InputError(f"is larger than {largest >> 20} MiB", place=name)
+    if len(content) > LARGEST:
+        raise InputError(f"is larger than {LARGEST >> 20} MiB", place=name)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

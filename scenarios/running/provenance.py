@@ -1,4 +1,4 @@
-"""Where do the numbers of a result come from? Versions, seeds, hashes, sources.
+"""Provenance of a result's numbers: versions, seeds, hashes, sources.
 
 Plain values, the same for the same scenario and seed on the same machine: no date, no path.
 """

@@ -1,4 +1,4 @@
-"""How much of a device's coefficients does a method need? Launches, bytes and FLOPs by class.
+"""Shares of a device's coefficients in a method: launches, bytes and FLOPs by class.
 
 Kernels that were measured by themselves (`Device.primitives`) need none.
 """
