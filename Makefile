@@ -144,7 +144,7 @@ $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/run.stamp
 
 build/integrations/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/integrations
-	build/integrations/bin/python -m pip install --no-compile -c constraints.txt -e ".[huggingface,lightning,tensorboard]" pytest hypothesis
+	build/integrations/bin/python -m pip install --no-compile -c constraints.txt -e ".[digits,huggingface,lightning,tensorboard]" pytest hypothesis
 	@touch $@
 
 clean:

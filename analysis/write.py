@@ -17,9 +17,8 @@ from typing import Any
 
 from gcsim.analysis.page.run import run_page
 from gcsim.analysis.timeline import chrome_trace
-from gcsim.csv_text import csv_text
 from gcsim.errors import InputError, InternalError
-from gcsim.files import alone_in, replacing, replacing_together
+from gcsim.files import alone_in, csv_text, replacing, replacing_together
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import kept

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import loop
 from gcsim.compressors.random import random_key
 
@@ -163,11 +164,20 @@ def starts(lengths: Column) -> Column:
 
 
 def keys_of(
-    layout: BucketLayout, seed: int, step: int, purpose: str, rank: int
+    layout: BucketLayout, seed: int, step: int, purpose: str, rank: int | None
 ) -> NDArray[np.uint64]:
-    """A worker's key for each tensor's random numbers (`random_key`): uint64 `[tensors]`."""
+    """A key for each tensor's random numbers (`random_key`): uint64 `[tensors]`.
+
+    A worker's, or with a rank of None that of all workers.
+    """
     keys = [random_key(seed, step, piece.index, purpose, rank) for piece in layout.slices]
     return np.array(keys, dtype=np.uint64)
+
+
+def spread(numbers: Tensor, counts: Column) -> Tensor:
+    """Each tensor's number as often as it says: `[tensors]` to `[sum of counts]`."""
+    times = torch.from_numpy(counts).to(numbers.device)
+    return numbers.repeat_interleave(times, output_size=int(counts.sum()))
 
 
 @loop

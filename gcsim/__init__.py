@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcsim.lazy import offered
-
-__version__ = "0.2.0"
+from gcsim.version import __version__
 
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file() and (_checkout / "simulator").is_dir():

@@ -32,7 +32,7 @@ class Result(of_run.Result):
     def summary(self, width: int = 120, *, full: bool = False) -> str:
         """What `gcsim run` (in full: `gcsim run -v`) prints on a terminal of `width` cells: the
         table, then the answer."""
-        from gcsim.analysis.report.summary import parts, plain
+        from gcsim.analysis.report.answer import parts, plain
 
         return plain(parts(self, width, full=full), width)
 
@@ -43,7 +43,7 @@ class Result(of_run.Result):
         return speedup_figure(self)
 
     def _repr_html_(self) -> str:
-        from gcsim.analysis.report.summary import html
+        from gcsim.analysis.report.answer import html
 
         return html(self)
 
@@ -55,7 +55,7 @@ class SweepResult(of_sweep.SweepResult):
 
     def summary(self, width: int = 120) -> str:
         """What `gcsim sweep` prints on a terminal of `width` cells: the table, then the answer."""
-        from gcsim.analysis.report.summary import plain
+        from gcsim.analysis.report.answer import plain
         from gcsim.analysis.report.sweep import parts
 
         return plain(parts(self, width), width)
@@ -73,7 +73,7 @@ class TrainingResult(of_training.TrainingResult):
 
     def summary(self, width: int = 120) -> str:
         """What `gcsim train` prints on a terminal of `width` cells: the table, then the answer."""
-        from gcsim.analysis.report.summary import plain
+        from gcsim.analysis.report.answer import plain
         from gcsim.analysis.trained.table import parts
 
         return plain(parts(self, width), width)

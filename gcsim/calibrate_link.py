@@ -311,9 +311,9 @@ def _facts(
 
     import torch
 
-    import gcsim
+    from gcsim.version import __version__
 
-    yield "tool", f"gcsim {gcsim.__version__}, torch {torch.__version__}, {backend}"
+    yield "tool", f"gcsim {__version__}, torch {torch.__version__}, {backend}"
     yield "backend", backend
     yield "devices_per_node", cluster.devices_per_node
     yield "date", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

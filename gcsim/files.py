@@ -1,27 +1,31 @@
-"""Where gcsim keeps its files, and writing them so that a reader never meets half of one.
+"""Folders of gcsim, and files written so that a reader never meets half of one.
 
 Every file is written under a temporary name in the destination's own folder and renamed when
 it is whole; an interrupt or a full disk leaves the earlier file as it was. What is temporary is
 locked by the process that makes it: a lock that nobody holds is a killed process's, and what it
 left behind is removed by the next one.
+
+CSV text is what a spreadsheet reads as it is meant: no cell is a formula.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
 import grp
 import hashlib
+import io
 import os
 import pwd
 import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import platformdirs
 
@@ -323,3 +327,29 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""First characters from which a spreadsheet calculates or runs a cell (OWASP, "CSV injection")."""
+
+
+def csv_text(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
+    """Records under their headings, one line each; keys that are no column are left out.
+
+    Numbers have full precision. A text that a spreadsheet would run has an apostrophe in front.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_cell, columns))
+    writer.writerows([_cell(record.get(name)) for name in columns] for record in records)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -33,8 +33,7 @@ from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.models.registry import ModelEntry
+from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
 
 MOST_WORKERS = 1024

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 
 TransportName = Literal["textbook", "gloo", "nccl", "mpich", "custom"]
 LibraryName = Literal["pytorch1", "pytorch2"]

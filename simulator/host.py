@@ -1,4 +1,4 @@
-"""How much longer does a collective take because the processors of its machines carry messages?
+"""Costs of a machine's processors: messages of collectives, and sums of what was received.
 
 Sockets cost processor time: system calls, copies, checksums, interrupts and wake-ups, at both ends
 of a message. The work of a process (a rank, or a parameter server) in a collective is
@@ -38,6 +38,15 @@ node cost as much as others. Integer picoseconds, rounded once.
 Source: W. Gordon and G. Newell 1967 (Operations Research 15, 254-265), "Closed queuing systems with
 exponential servers"; J. Buzen 1973 (Communications of the ACM 16, 527-531), "Computational
 algorithms for closed queueing networks with exponential servers".
+
+Sums. The gamma of the alpha-beta-gamma model: n bytes of elements of a type take n / rate, by
+whoever reduces: a rank, or the server of an all-reduce through servers. The rate belongs to the
+library, its generation, the type, and where it runs. Gloo adds on the host, one thread a
+collective: float32 in vector instructions, half precision element by element in software where its
+build has nothing better, at a hundredth of the rate. NCCL adds on the GPU; the bandwidths of its
+tuner include it.
+
+Assumptions: no core is shared with anything (`host.py`), and the rate does not depend on the size.
 """
 
 from __future__ import annotations
@@ -51,7 +60,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.fields import Limits, RangeOf, Seconds, Setting
+from gcsim.fields import BytesPerSecond, Limits, RangeOf, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 
 Count = NDArray[np.int64]
@@ -201,3 +210,38 @@ PRICES = tuple(
     each.name.removesuffix("_range") for each in fields(Host) if each.name.endswith("_range")
 )
 """Fields of `Host` in seconds."""
+
+
+_Rate = BytesPerSecond | None
+"""Of what is added; None: in no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums(Setting):
+    """The rates by type of the elements, named as torch names them."""
+
+    float64: _Rate = None
+    float64_range: RangeOf[BytesPerSecond] = None
+    float32: _Rate = None
+    float32_range: RangeOf[BytesPerSecond] = None
+    float16: _Rate = None
+    float16_range: RangeOf[BytesPerSecond] = None
+    bfloat16: _Rate = None
+    bfloat16_range: RangeOf[BytesPerSecond] = None
+    int64: _Rate = None
+    int64_range: RangeOf[BytesPerSecond] = None
+    int32: _Rate = None
+    int32_range: RangeOf[BytesPerSecond] = None
+    int8: _Rate = None
+    int8_range: RangeOf[BytesPerSecond] = None
+    uint8: _Rate = None
+    uint8_range: RangeOf[BytesPerSecond] = None
+
+    def gamma(self, dtype: str) -> Fraction:
+        """Seconds that the addition of a byte takes; a type that is not listed is as float32."""
+        rate: _Rate = getattr(self, dtype if dtype in DTYPES else "float32")
+        return Fraction(0) if rate is None else 1 / rate
+
+
+DTYPES = tuple(each.name for each in fields(Sums) if not each.name.endswith("_range"))
+"""The types that Gloo reduces."""

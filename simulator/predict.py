@@ -38,7 +38,7 @@ from gcsim.simulator.luck import batch_means, standard_error
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.steps.averages import Averager
-from gcsim.simulator.steps.mean_iteration import Average
+from gcsim.simulator.steps.breakdown import Average
 from gcsim.simulator.steps.schedule import Schedule, shortest_round
 from gcsim.simulator.steps.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training

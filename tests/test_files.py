@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gcsim import files
 from gcsim.analysis.calibration.measurements import reading as measurements
+from gcsim.analysis.write import to_csv
 from gcsim.errors import InputError
+from gcsim.files import csv_text
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import read_text
+from gcsim.scenarios.result import Result
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps import store as sweep_store
 from gcsim.traces.kineto import json_stream
@@ -25,6 +34,7 @@ from gcsim.traces.storage.manifest import MANIFEST
 from gcsim.traces.storage.store import Trace
 from gcsim.traces.synthetic.fit_file import open_fits
 from gcsim.traces.tasks.folder import fingerprint
+from tests.analysis.drawn import plain_row
 
 HOLDS = """\
 import sys, time
@@ -266,3 +276,32 @@ def test_every_reader_refuses_what_may_never_end(tmp_path: Path, reader: str, ki
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+CELLS = st.one_of(
+    st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r")),
+    st.builds(lambda head, tail: head + tail, st.sampled_from("=+-@\t"), st.text("abc1|!'\"")),
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS})))
+def test_no_text_is_a_formula_and_all_text_comes_back(records: list[dict[str, str]]) -> None:
+    back = list(csv.DictReader(io.StringIO(csv_text(["a", "b"], records), newline="")))
+    assert [line["a"] is not None for line in back] == [True] * len(records)
+    for line, record in zip(back, records, strict=True):
+        for name, text in record.items():
+            cell = line[name]
+            assert cell in {text, f"'{text}"}
+            assert not re.match(r"[=+@\t-]", cell) or float(text) is not None
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_whole(value: float) -> None:
+    assert csv_text(["x"], [{"x": value}, {"x": str(value)}]) == f"x\n{value!r}\n{value!r}\n"
+
+
+def test_a_label_of_a_run_is_no_formula() -> None:
+    row = replace(plain_row("none", 0.1), label='=cmd|"/c calc"!A1')
+    text = to_csv(Result(scenario={"name": "+1+1"}, provenance={}, rows=(row,), wall={}))
+    (line,) = csv.DictReader(io.StringIO(text))
+    assert (line["scenario"], line["label"]) == ("'+1+1", "'" + row.label)

@@ -25,12 +25,12 @@ from typing import Any
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.ready_order import noted_order, whole_order
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments.second_moments import Moments, Segment, second_moments
+from gcsim.traces.moments import Moments, Segment, second_moments
 from gcsim.traces.profile import Costs
 from gcsim.traces.tasks.registry import Task
 

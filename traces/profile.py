@@ -1,4 +1,4 @@
-"""The traffic profile: what one compressor sent for one model's gradients, as plain data.
+"""Plain data of stage 1: the traffic profile of a compressor, and measured passes of a model.
 
 It is the only thing that passes from the first stage (real compressors, torch) to the second
 (the simulated cluster, no tensor at all), and it is what the cache holds. No torch here.
@@ -201,3 +201,24 @@ def holds_together(profile: TrafficProfile) -> bool:
             for exchange, count in exchanges
         )
     )
+
+
+_PassSeconds = Annotated[float, Limits(least=0, most=1_000_000)]
+"""Eleven days at most: the simulated clock has room for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """One iteration of one worker, in seconds, as it was measured."""
+
+    forward: _PassSeconds
+    """Of the forward pass."""
+    backward: _PassSeconds
+    """From the end of the forward pass to the end of the iteration: the optimiser is in it."""
+    ready: tuple[_PassSeconds, ...] | None = None
+    """By trained parameter, in the model's order: from the start of the backward pass until its
+    gradient is there; None when only the totals are known. None of them is after `backward`."""
+    processor: Literal["gpu", "cpu"] | None = None
+    """What computed; None where nobody knows."""
+    source: str
+    """Who measured it, and how, for people."""

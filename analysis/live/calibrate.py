@@ -1,4 +1,4 @@
-"""What must be known of this machine before anything is predicted? Kernels, passes, messages.
+"""This machine before a prediction: its name and load, and what kernels, passes, messages cost.
 
 Nothing that is measured here is judged: kernels run in this process, the passes are those of one
 rank by itself, and the host's costs come from collectives of other sizes, at another rate.
@@ -6,17 +6,19 @@ rank by itself, and the host's costs come from collectives of other sizes, at an
 
 from __future__ import annotations
 
+import platform
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.live.launch import Loopback, run_tasks, times_of
-from gcsim.analysis.live.machine import cores
 from gcsim.analysis.live.namespaces import network
 from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, StreamTask
 from gcsim.scenarios.progress import Progress
+from gcsim.traces.stage1.machine import usable
 
 SECONDS = 120.0
 """That any of its parts may take; they take ten or less."""
@@ -160,3 +162,54 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
             if isinstance(task, CollectiveTask)
         ]
     return found
+
+
+_KINDS = 8
+"""Of processor time."""
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(usable())
+
+
+def machine() -> str:
+    """Processor, cores, kernel and torch, for people."""
+    from gcsim.compressors.lazy_torch import torch
+    from gcsim.scenarios.calibration.machine import processor
+
+    return f"{processor()}, {cores()} cores, Linux {platform.release()}, torch {torch.__version__}"
+
+
+def busy_share(seconds: float = 1.0) -> float | None:
+    """Of this machine's processor time, what others use, in [0, 1]; None where nobody says."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def stolen() -> tuple[int, int] | None:
+    """Since boot: processor time that the hypervisor gave to others, and all; None where nobody
+    says. In ticks of all cores (proc(5), /proc/stat)."""
+    counts = _counts()
+    return None if counts is None else (counts[7], sum(counts))
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Busy and all since boot."""
+    counts = _counts()
+    return None if counts is None else (sum(counts) - counts[3] - counts[4], sum(counts))
+
+
+def _counts() -> list[int] | None:
+    """Of all cores since boot: user, nice, system, idle, waiting, interrupts (2), stolen; guests
+    are in the first two."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    counts = [int(word) for word in first[1:9]]
+    return counts if len(counts) == _KINDS else None

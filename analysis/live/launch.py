@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import gcsim
+from gcsim import version
 from gcsim.analysis.live.plan import Round, as_json
 from gcsim.errors import InputError
 from gcsim.files import temporary_folder
@@ -112,7 +112,7 @@ def environment(interface: str) -> dict[str, str]:
     """
     left_out = {"LOCAL_WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE"}
     kept = {key: value for key, value in os.environ.items() if key not in left_out}
-    here = str(Path(gcsim.__file__).resolve().parent.parent)
+    here = str(Path(version.__file__).resolve().parent.parent)
     paths = [here, *filter(None, [kept.get("PYTHONPATH", "")])]
     return kept | {
         "GLOO_SOCKET_IFNAME": interface,

@@ -1,4 +1,4 @@
-"""Where do the ranks live? Each in a network namespace of its own, joined by a shaped switch.
+"""Network namespaces of the ranks, one each, joined by a switch with shaped ports.
 
     rank 0 [net0]──veth──[port0] ┐
     rank 1 [net0]──veth──[port1] ├ a bridge, in one more namespace
@@ -11,6 +11,18 @@ and settings of the machine itself are not touched, and addresses cannot clash w
 Namespaces carry the number of the process that made them and the instant at which it started.
 They are removed when the context is left, however it is left; those of a process that was killed
 are removed by the next one that makes some.
+
+`tc tbf` lets bytes pass at the rate, and as many as its burst holds at once, for free, whenever
+the link has been idle. The kernel hands it several segments as one frame (segmentation offload),
+64 KB when nothing limits it: at 100 Mbit/s 5 ms of data, which a burst of that size would let
+through at the start of every transfer. A smaller burst alone would make the kernel cut each frame
+in software, on the processor that is to be measured. So the frames are limited, to about a
+millisecond, and the burst is one of them.
+
+A frame is charged with the Ethernet, IP and TCP headers of all its segments: 66 bytes to 1448 of
+data (with TCP's time stamps, at an MTU of 1500). Preamble, checksum and gap, 24 bytes more on a
+real wire, are not charged. Who also receives sends acknowledgements through the same bucket, one
+for each frame (counted on these nics: 1.1 at 100 Mbit/s, 1.3 at 50): 66 bytes more a frame.
 """
 
 from __future__ import annotations
@@ -24,9 +36,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
-from gcsim.analysis.live.shaping import Shape
 from gcsim.errors import InputError, Problem
 from gcsim.signals import shielded, stoppable
 
@@ -241,3 +253,58 @@ def _started(process: int) -> str:
     except OSError:
         return ""
     return text.rpartition(")")[2].split()[19]
+
+
+SEGMENT = 1448
+"""Bytes of data in a full segment."""
+CHARGED = 1514
+"""Bytes that the bucket is charged for it."""
+_FEWEST, _MOST = 4, 44
+"""Segments of a frame: below, interrupts would rule; above, the kernel has none."""
+_FRAME_SECONDS = Fraction(1, 1000)
+_HEADERS = CHARGED - SEGMENT
+_QUEUE_SECONDS = Fraction(1, 10)
+"""What may wait; more is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A NIC's limits, each direction."""
+
+    rate: int
+    """Bits per second, as charged."""
+    segments: int
+    """Of the longest frame."""
+
+    @staticmethod
+    def of(rate: int) -> Shape:
+        """For a rate in bits per second."""
+        segments = round(rate * _FRAME_SECONDS / 8 / CHARGED)
+        return Shape(rate=rate, segments=min(_MOST, max(_FEWEST, segments)))
+
+    @property
+    def frame(self) -> int:
+        """Bytes of the longest frame, its one copy of the headers included: `gso_max_size`."""
+        return self.segments * SEGMENT + _HEADERS
+
+    @property
+    def burst(self) -> int:
+        """Bytes: what the longest frame is charged."""
+        return self.segments * CHARGED
+
+    @property
+    def queue(self) -> int:
+        """Bytes that may wait at a NIC, beside the burst."""
+        return max(4 * self.burst, int(self.rate * _QUEUE_SECONDS / 8))
+
+    @property
+    def efficiency(self) -> Fraction:
+        """Data over what is charged, of a rank that sends and receives frames at full rate."""
+        return Fraction(self.segments * SEGMENT, self.segments * CHARGED + _HEADERS)
+
+    def options(self) -> list[str]:
+        """Arguments of `tc qdisc replace dev ... root`."""
+        return [
+            "tbf", "rate", f"{self.rate}bit",
+            "burst", str(self.burst), "limit", str(self.burst + self.queue),
+        ]  # fmt: skip

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gcsim.analysis.live.calibrate import Passes
+from gcsim.analysis.live.namespaces import Shape
 from gcsim.analysis.live.plan import CollectiveTask, Plan, Round, TrainingTask
-from gcsim.analysis.live.shaping import Shape
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.files import write_text
@@ -34,8 +34,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Framework, Noise, Training
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 
 PREDICTIONS = "predictions.json"
 LARGE = 1_000_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.live.plan import AloneTask, TrainingTask
 from gcsim.compressors.lazy_torch import torch
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ def _at_once(state, bucket):  # type: ignore[no-untyped-def]
 
 
 def _hook(task: TrainingTask, seed: int) -> Any:
-    import gcsim
+    from gcsim.compressors.ddp.hook import ddp_hook
 
-    return gcsim.ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
+    return ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
 
 
 def _model(seed: int, group: Any = None) -> Any:
@@ -153,13 +153,13 @@ def _record(task: AloneTask, batch: int, seed: int) -> None:
     """The gradients of as many workers, of the first iterations."""
     import torch
 
-    import gcsim
     from gcsim.traces.models.building import build_model
+    from gcsim.traces.recording.recording import record
 
     model = build_model(_ENTRY, seed=seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
     data = [_batch(batch, worker=worker, seed=seed) for worker in range(task.workers)]
-    with gcsim.record(
+    with record(
         model,
         Path(task.trace),
         name=_ENTRY.name,
@@ -206,7 +206,7 @@ _ENTRY = ModelEntry(
 )
 
 
-def _build() -> nn.Module:
+def build() -> nn.Module:
     """The untrained network."""
     from torch import nn
 

@@ -19,6 +19,7 @@ from gcsim.analysis.page.page import (
     table,
 )
 from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.intervals import shares
 from gcsim.analysis.report.numbers import duration, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
@@ -33,7 +34,6 @@ from gcsim.analysis.report.table import (
     mark_of,
     other_columns,
 )
-from gcsim.analysis.report.widths import shares
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
-from gcsim.csv_text import csv_text
+from gcsim.files import csv_text
 from gcsim.scenarios.papers.preset import Cell, Reproduction, Verdict
 from gcsim.scenarios.reading import document
 

@@ -15,11 +15,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.summary import html_table
 from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult

@@ -12,9 +12,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
-from gcsim.analysis.report.summary import html_table
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Measure
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult

@@ -16,8 +16,8 @@ from gcsim.analysis.page.charts import training_sections
 from gcsim.analysis.page.page import Cell, Html, code, folded, notes, page, paragraphs, table
 from gcsim.analysis.trained.table import answer, columns_of, legend, ranked, title
 from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
-from gcsim.csv_text import csv_text
 from gcsim.errors import InputError
+from gcsim.files import csv_text
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Curve
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult

@@ -1,4 +1,4 @@
-"""How far are predictions from what was measured? Suites of measurements, and what judges them.
+"""Suites of measurements, and how far predictions are from them.
 
 All that a suite of one's own needs is here, the catalogue and the simulator included:
 
@@ -15,7 +15,6 @@ from gcsim.lazy import offered
 
 if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report, run_suite
-    from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
     from gcsim.analysis.validation.suite import (
         DENSE,
         Bound,
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
         Point,
         Statement,
         Suite,
+        bare_exchange,
+        one_step,
     )
     from gcsim.scenarios.catalog import device, link
     from gcsim.simulator.collectives import (
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "gcsim.analysis.validation.judge": "Report run_suite",
-    "gcsim.analysis.validation.step_profiles": "bare_exchange one_step",
     "gcsim.analysis.validation.suite": "DENSE Bound Excluded Factor Findings Ordering Point "
-    "Statement Suite",
+    "Statement Suite bare_exchange one_step",
     "gcsim.scenarios.catalog": "device link",
     "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives execute "
     "seconds",

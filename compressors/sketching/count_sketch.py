@@ -1,4 +1,4 @@
-"""FetchSGD: what if workers add up small sketches, and the large coordinates are read from the sum?
+"""FetchSGD: workers add up small sketches, and the large coordinates are read from the sum.
 
 A count sketch of a bucket of n elements is a table of r rows and c columns: in each row, element i
 is added to one column h(i) with a sign s(i), both hashes. It is linear, so workers all-reduce

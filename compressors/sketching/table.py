@@ -1,4 +1,4 @@
-"""How does a vector become a count sketch, and how is an element read from it?
+"""Count sketches: tables into which vectors are added up, and estimates of elements from them.
 
 A table has r rows and c columns. In each row, element i is added to one column h(i) with a sign
 s(i), both hashes of a key of seed, bucket and row; the estimate of element i is the median over
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_bytes, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64, random_key, stream
 
 PARTS = 2
@@ -72,7 +71,6 @@ def _hash(
 
 
 @kernel("gather_scatter")
-@on_device("methods.sketches")
 def sketch(values: Tensor, hashes: Hashes) -> Tensor:
     """The table of a float32 `[n]`: float32 `[r, c]`.
 
@@ -113,7 +111,6 @@ def _add_rows(
 
 
 @kernel("gather_scatter")
-@on_device("methods.sketches")
 def estimate(table: Tensor, n: int, hashes: Hashes) -> Tensor:
     """The median over rows of each element's cell times sign: float32 `[n]`.
 
@@ -166,7 +163,6 @@ def _sort_columns(values: Any, count: int) -> None:
 
 
 @kernel("gather_scatter", resident=("table",))
-@on_device("methods.sketches")
 def take_off(
     indices: Tensor, values: Tensor, table: Tensor, hashes: Hashes, *, subtract: bool
 ) -> None:

@@ -90,7 +90,7 @@ class Dtype(StrEnum):
 
 def _version(asked: bool) -> None:
     if asked:
-        from gcsim import __version__
+        from gcsim.version import __version__
 
         print(f"gcsim {__version__}")
         raise typer.Exit
@@ -262,7 +262,7 @@ def list_(
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
 
     if layers:
-        from gcsim.cli.fit import layers_text
+        from gcsim.cli.list import layers_text
 
         emit_exactly(layers_text(kind, name))
     elif as_json:
@@ -369,7 +369,7 @@ def fit(
 
     A scenario draws from them with gradients: {source: synthetic, fit: FILE}.
     """
-    from gcsim.cli.fit import fit_traces, fitted_lines
+    from gcsim.cli.list import fit_traces, fitted_lines
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note
 

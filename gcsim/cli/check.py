@@ -40,7 +40,7 @@ from gcsim.simulator.push_pull import WAYS, way
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Noise, Overlap, Training
 from gcsim.traces.kineto.iterations import described
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 
 Line = tuple[str, str]
 """Label and text."""

@@ -71,7 +71,7 @@ def note(*lines: str) -> None:
 
 def show_answer(result: Result, *, full: bool) -> None:
     """The table, then the sentences."""
-    from gcsim.analysis.report.summary import parts
+    from gcsim.analysis.report.answer import parts
 
     emit(*parts(result, width(), full=full))
 

@@ -57,9 +57,8 @@ def validate(
     Shows the errors. Exit code 1: a bound on an error, or on the share of right choices, is broken.
     """
     from gcsim.analysis.validation import coverage
-    from gcsim.analysis.validation.report.as_json import to_json
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines
-    from gcsim.analysis.validation.report.write import write
+    from gcsim.analysis.validation.report.write import to_json, write
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width

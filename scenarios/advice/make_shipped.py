@@ -25,8 +25,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.trained.make_shipped import made_here, with_defaults
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 

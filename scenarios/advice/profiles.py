@@ -16,8 +16,7 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.synthetic.fit_file import DEFAULT

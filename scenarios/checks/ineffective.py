@@ -21,10 +21,9 @@ from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
-from gcsim.simulator.host import MANY, PRICES, Host
-from gcsim.simulator.sums import DTYPES
+from gcsim.simulator.host import DTYPES, MANY, PRICES, Host
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import TrafficProfile
 
 FEWEST = 10

@@ -25,12 +25,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-import gcsim
+from gcsim import version
 from gcsim.errors import InputError, InternalError
 from gcsim.files import cache_folder, replacing, sealed, unsealed
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.scenario import Scenario
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 from gcsim.traces.stage1 import cache as profile_cache
 
 LARGEST = 32 << 20
@@ -58,7 +58,7 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
         "profiles": list(keys),
         "passes": passes,
         "simulation": simulation_code(),
-        "versions": {"gcsim": gcsim.__version__, "python": platform.python_version(), **versions},
+        "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
     }
     return hashlib.sha256(json.dumps(plain(facts)).encode()).hexdigest()
 
@@ -95,7 +95,7 @@ def simulation_code() -> str:
     """A hash of what stage 2 consists of, and of the rooms that make what it reads."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
-    top = Path(gcsim.__file__).parent
+    top = Path(version.__file__).parent
     files = [path for room in _ROOMS for path in sorted((package / room).rglob("*.*"))]
     for path in (*files, *sorted(top.glob("*.py"))):
         if path.suffix in _SUFFIXES:

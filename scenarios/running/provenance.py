@@ -11,7 +11,6 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-import gcsim
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
@@ -27,6 +26,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import Prediction
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1.cache import version
+from gcsim.version import __version__
 
 
 def provenance(
@@ -44,7 +44,7 @@ def provenance(
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
         "versions": {
-            "gcsim": gcsim.__version__,
+            "gcsim": __version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "simpy")},
         },

@@ -33,8 +33,7 @@ from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 
 MATTERS = 1e-6
 """By this share of an iteration an input must move one at least, somewhere, to be told."""

@@ -35,9 +35,8 @@ from gcsim.scenarios.sections.named_files import device_in, usual_bus
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import MANY, Host
+from gcsim.simulator.host import MANY, Host, Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Noise, Training
 
 PER_NODE: Final = "per_node"

@@ -33,8 +33,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.scenarios.sections.train import TRAIN, TaskName, builder
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import TableLayer
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, TableLayer
 
 _DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")

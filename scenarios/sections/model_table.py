@@ -29,8 +29,7 @@ from gcsim.scenarios.links.csv_table import few, read_rows, shown
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import CompressorChoice
-from gcsim.traces.models.entry import ModelEntry, TableLayer
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
 
 MOST_ROWS = 4_000

@@ -12,8 +12,7 @@ from gcsim.scenarios.sections.model_table import known_parameters
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.kineto.iterations import check_profile, examine_profile
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile
 from gcsim.traces.storage.manifest import read_manifest
 from gcsim.traces.storage.store import recorded_passes
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.sections.file import RECORDED, ScenarioFile
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.storage.manifest import read_manifest
 
 _LOG = logging.getLogger(__name__)

@@ -29,11 +29,10 @@ from gcsim.scenarios.sections.recorded import is_recorded
 from gcsim.scenarios.sections.train import plan_text
 from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.sums import Sums
+from gcsim.simulator.host import Sums
 from gcsim.simulator.training import Training
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.profile import PassTimes
 
 
 def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:

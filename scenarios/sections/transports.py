@@ -23,9 +23,8 @@ from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.push_pull import SERVED
-from gcsim.simulator.sums import Sums
 
 FILE = Path(__file__).parent.parent / "catalog" / "transports.yaml"
 NONE = "none"

@@ -29,9 +29,8 @@ from gcsim.scenarios.sections.file import (
 from gcsim.scenarios.sections.model_table import inline_model, tabled_model
 from gcsim.scenarios.sections.named_files import folder_of
 from gcsim.scenarios.sections.recorded import recorded_model
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import own_model, shipped_model, trained_on
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.models.registry import ModelEntry, own_model, shipped_model, trained_on
+from gcsim.traces.profile import PassTimes
 from gcsim.traces.storage.store import shipped_traces
 from gcsim.traces.tasks.folder import PREFIX, fault
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.csv_text import csv_text
+from gcsim.files import csv_text
 from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.points import named

@@ -27,7 +27,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-import gcsim
+from gcsim import version
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.files import lock, open_lock, replacing, replacing_together, require_one_run
@@ -199,7 +199,7 @@ class Codes:
         asked = (*files, *sorted(own_model_code(scenario)), named)
         if asked not in self._known:
             facts = {
-                "gcsim": gcsim.__version__,
+                "gcsim": version.__version__,
                 "simulation": simulation_code(),
                 "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             }

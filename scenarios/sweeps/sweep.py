@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gcsim
 from gcsim.errors import InternalError
 from gcsim.files import temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -50,6 +49,7 @@ from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, key_there
 from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.cache import version
+from gcsim.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def _check_traces(found: Sequence[Point]) -> None:
 
 def _versions() -> dict[str, str]:
     libraries = {name: version(name) for name in ("torch", "numpy", "simpy")}
-    return {"gcsim": gcsim.__version__, "python": platform.python_version(), **libraries}
+    return {"gcsim": __version__, "python": platform.python_version(), **libraries}
 
 
 class _Running:

@@ -208,10 +208,10 @@ def measuring_alone() -> Iterator[None]:
 
 def code_here() -> dict[str, str]:
     """What must be the same on every machine of a sweep."""
-    import gcsim
+    from gcsim import version
 
     return {
-        "gcsim": gcsim.__version__,
+        "gcsim": version.__version__,
         "Python": platform.python_version(),
         "gcsim's code, torch, numpy and numba": cache.key({}),
     }

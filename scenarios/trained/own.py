@@ -17,8 +17,7 @@ from gcsim.compressors.mistakes import location_of
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.resolve import resolved
-from gcsim.traces.models.entry import InputKind
-from gcsim.traces.models.registry import own_model
+from gcsim.traces.models.registry import InputKind, own_model
 
 Function = Callable[..., Any]
 MAIN = "__main__"

@@ -24,8 +24,7 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.keys import own_compressor, own_model
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps.tasks import Failure, failure
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import trained_on
+from gcsim.traces.models.registry import ModelEntry, trained_on
 from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint

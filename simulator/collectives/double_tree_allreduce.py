@@ -59,8 +59,8 @@ from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Ranks
+from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link

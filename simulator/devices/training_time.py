@@ -22,8 +22,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_rates import Precision
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import ModelFacts
+from gcsim.traces.profile import ModelFacts, PassTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,8 @@ import numpy as np
 
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.cluster import Cluster, Racks
-from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
-from gcsim.simulator.fabric.round_paths import Framing, RoundPaths
+from gcsim.simulator.fabric.round_paths import Framing, Hops, RoundPaths
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64

@@ -1,12 +1,12 @@
-"""How long is an iteration of plans that follow each other for ever, and where does it go?
+"""Mean iteration of plans that follow each other for ever, and its parts.
 
 - Where nothing is random and nothing depends on absolute time, iterations repeat themselves
   (`cycles.py`): the mean over one cycle is exact, and the first iterations, with a loader that has
   nothing yet, do not count. Where a cycle is long, because a skew of nanoseconds goes round a ring,
   it is cut short: within a share of `TOLERANCE`, with many ranks after `MOST_TIMES` simulated
   iterations of a rank. A cycle is a number of whole rounds of the schedule.
-- Else the mean over `Training.iterations` iterations or more (`counted.py`), after a few that do
-  not count. Each worker's pace in each iteration and each message's delay are functions of the
+- Else the mean over `Training.iterations` iterations or more, after a few that do not count. Each
+  worker's pace in each iteration and each message's delay are functions of the
   seed, so that equal seeds give equal means, and different compressors meet the same luck.
 
 What is reported is the rank that ends last (ties: the lowest; among ranks that never meet, the one
@@ -15,26 +15,37 @@ with the longest mean); its parts add up.
 Both engines give the same times: events (`events/step.py`) where iterations repeat themselves and
 ranks are alike, share the cores of a machine, or two collectives run at a time; else vectors
 (`vectors/step.py`).
+
+Where iterations do not repeat themselves, so many count: as many as are asked for, and more
+
+- where several plans follow each other: whole rounds, so that every plan counts as often as it
+  occurs, and `FEWEST_ROUNDS` of them (of long ones two, or one where `MOST_ITERATIONS` hold no
+  more), so that rounds can be compared;
+- where a link's trace lasts longer: until all of it has been met. Then the last of them count that
+  fill whole passes, so that none of its parts counts more often, but for less than a round.
+
+Where `MOST_ITERATIONS` are not enough for that, a warning says what has no part in the mean.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import picoseconds
+from gcsim.simulator.clock import Picoseconds, Times, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.steps import counted
+from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
-from gcsim.simulator.steps.mean_iteration import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.noise import slowdowns
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
@@ -115,20 +126,20 @@ class Averager:
         while True:
             run = self._many(schedule, WARM_UP + iterations)
             covered = int(run.finish[-1].min() - run.finish[WARM_UP - 1].max())
-            if covered >= self._trace or iterations >= counted.MOST:
+            if covered >= self._trace or iterations >= MOST_ITERATIONS:
                 break
-            iterations = counted.longer(iterations, length, Fraction(self._trace, max(1, covered)))
+            iterations = longer(iterations, length, Fraction(self._trace, max(1, covered)))
         rank = int(run.finish[-1].argmax())
         if 0 < self._trace <= covered:
             ends = run.finish[WARM_UP - 1 :, rank]
-            iterations = counted.in_whole_passes(ends, length, self._trace)
+            iterations = in_whole_passes(ends, length, self._trace)
         elif covered < self._trace:
-            counted.warn_of_trace(iterations, covered, self._trace)
+            _warn_of_trace(iterations, covered, self._trace)
         return mean_of(run, rank, iterations)
 
     def _iterations(self, schedule: Schedule) -> int:
         """As many as count where nothing repeats, before the traces of links are looked at."""
-        return counted.in_rounds(self._training.iterations, len(schedule))
+        return in_rounds(self._training.iterations, len(schedule))
 
     def _steady(self, schedule: Schedule) -> Steady:
         if self._settled is not None and self._settled[0] == schedule:
@@ -151,7 +162,7 @@ class Averager:
             )
         except TooManyClassesError:
             pass
-        from gcsim.simulator.steps.vectors import steady as vector_steady  # compiles its loops
+        from gcsim.simulator.steps.vectors import step as vector_steady
 
         return vector_steady.simulate_steady(
             schedule,
@@ -230,3 +241,58 @@ def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
 def _only_events(schedule: Schedule) -> bool:
     """Whether no vectors simulate it."""
     return any(plan.slots == 2 or plan.machines is not None for plan in schedule.plans)
+
+
+MOST_ITERATIONS = 20_000
+"""Iterations, where traces or rounds need more than are asked for."""
+_FEWEST_ROUNDS = 5
+"""Of several plans: fewer do not tell well by how much rounds differ."""
+_FEW_ROUNDED = 1000
+"""Iterations beyond which two rounds must do for that."""
+_LOG = logging.getLogger(__name__)
+
+
+def _whole(iterations: int, length: int) -> int:
+    """As many, and so many more that they are whole rounds of a length."""
+    return ceil(iterations / length) * length
+
+
+def in_rounds(wanted: int, length: int) -> int:
+    """Iterations in whole rounds of a length, where so many are wanted."""
+    if length == 1:
+        return wanted
+    rounds = max(ceil(wanted / length), min(_FEWEST_ROUNDS, _FEW_ROUNDED // length), 2)
+    most = max(wanted, MOST_ITERATIONS)
+    if length <= most:
+        return min(rounds, max(ceil(wanted / length), MOST_ITERATIONS // length)) * length
+    _LOG.warning(
+        "warning: the kinds of step repeat after %d iterations, of which those after the first %d "
+        "have no part in the means",
+        length,
+        most,
+    )
+    return most
+
+
+def longer(iterations: int, length: int, times: Fraction) -> int:
+    """More of them, some `times` as many, to meet the rest of a trace."""
+    return _whole(min(MOST_ITERATIONS, max(ceil(iterations * times), 2 * iterations)), length)
+
+
+def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
+    """How many of the last iterations, which ended at `ends[1:]`, fill whole passes of a trace,
+    to the nearest whole round."""
+    passes = int(ends[-1] - ends[0]) // trace * trace
+    first = int(ends.searchsorted(ends[-1] - passes, side="right")) - 1
+    return max(1, round((len(ends) - 1 - first) / length)) * length
+
+
+def _warn_of_trace(iterations: int, covered: Picoseconds, trace: Picoseconds) -> None:
+    """That some of a trace was not met."""
+    _LOG.warning(
+        "warning: %d iterations are %.3g s of a rate trace of %.3g s: the rest of it has no part "
+        "in the means",
+        iterations,
+        seconds(covered),
+        seconds(trace),
+    )

@@ -2,7 +2,7 @@
 
 The rules of `step_plan.py` for a rank of an even cluster, which stands for all: a compute stream
 (and a side stream) that serve in the order of arrival, a communicator with one or two slots. Ranks
-of one cluster have one order (`service.py`), so that the last to leave a collective keeps the
+of one cluster have one order (`step_plan.py`), so that the last to leave a collective keeps the
 others waiting and changes nothing else. What is left out is that entries apart make a collective
 longer or shorter, and cores that are shared.
 

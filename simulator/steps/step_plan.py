@@ -1,4 +1,4 @@
-"""What is a training step, and what is told of it? The plain data that both step engines share.
+"""A training step as plain data that both step engines share.
 
 Semantics, for each rank r and iteration i (all times in integer picoseconds):
 
@@ -10,7 +10,7 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
 - An iteration has `accumulation` micro-batches: forward and backward without any exchange, but for
   the last one, whose backward pass is interleaved with the buckets'.
 - Compute stream: one piece of work at a time, never interrupted, in an order that is the same on
-  all ranks, whatever their paces (`service.py`). The autograd thread issues forward; then for each
+  all ranks, whatever their paces. The autograd thread issues forward; then for each
   bucket its part of backward; then the rest of backward; each when the one before is done. In a
   micro-batch without exchange backward is one job. A piece whose jobs take no time is done when it
   arrives: nothing is launched, so nothing queues.
@@ -36,11 +36,19 @@ Semantics, for each rank r and iteration i (all times in integer picoseconds):
   `slowed_by(duration, f)`, each job on its own.
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
+
+The order of a stream. One order on all ranks, whatever their paces: first come, first served, as it
+would be on a cluster whose ranks all compute alike (`events/even_cluster.py` finds it). A stream
+that took what arrives first would let a rank that is a little early take a long encoding in front
+of a short computation that all others wait for: then one slow worker could cost more than all of
+them slow. With fixed orders, here and of collectives, every time is made of sums and maxima of
+those before, so that nothing that takes less time makes an iteration longer (F. Baccelli, G. Cohen,
+G. J. Olsder, J.-P. Quadrat 1992, "Synchronization and Linearity", Wiley, sec. 1.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -213,3 +221,25 @@ def even(iteration: int) -> None:
 def slowed_by(duration: Picoseconds, factor: float) -> Picoseconds:
     """A duration at a rank's pace; nearest picosecond, halves to the even one."""
     return int(np.rint(duration * factor)) if factor != 1 else duration
+
+
+Piece = tuple[int, int]
+"""A bucket, and the place among its collectives of the one that the piece follows; -1: the piece
+before the first, which is the bucket's part of the backward pass unless a side stream serves. The
+rest of the backward pass comes as one more bucket's."""
+BEFORE = -1
+
+
+def order_of_service(plan: StepPlan) -> Iterator[Piece]:
+    """The pieces of the stream that serves what follows collectives, by `BucketWork.behind`."""
+    pieces = len(plan.buckets) if plan.side_stream else len(plan.buckets) + 1
+    coming = 0
+    for bucket, work in enumerate(plan.buckets):
+        behind = work.behind or (bucket + 1,) * len(work.collectives)
+        for place, those in enumerate(behind):
+            while coming < min(those, pieces):
+                yield coming, BEFORE
+                coming += 1
+            yield bucket, place
+    for bucket in range(coming, pieces):
+        yield bucket, BEFORE

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.report.table import answer_table
 from gcsim.scenarios.result import Result, Row
 

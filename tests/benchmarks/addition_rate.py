@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from gcsim.scenarios.calibration.sums import time_sums
+from gcsim.scenarios.calibration.device import time_sums
 
 REPETITIONS = 9
 AT_LEAST = 1 << 27

@@ -19,8 +19,8 @@ from gcsim.analysis.calibration.measurements.collectives import Measurement, Sta
 from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.named_files import read_link
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 from tests.command import invoked
 
 DATA = Path(__file__).parent.parent / "analysis" / "calibration" / "data"

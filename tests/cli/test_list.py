@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gcsim.cli.list import Kind, details, model_details, model_tables
-from gcsim.traces.models.registry import MODELS
-from tests.command import invoked
+from gcsim.traces.models.registry import MODELS, shipped_model
+from gcsim.traces.recording.model_traces import record_live
+from gcsim.traces.synthetic.fit_file import read_fits
+from tests.command import Finished, invoked
+from tests.command import gcsim as in_this_process
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
@@ -87,3 +91,81 @@ def test_listing_models_imports_no_torch() -> None:
         assert "vgg16" in done.stdout
         assert "AssertionError" not in done.stderr
     assert json.loads(done.stdout)["parameters"] == 138_357_544
+
+
+SCENARIO = """\
+model: {layers: net.csv}
+batch_size: 8
+gradients: {source: synthetic, iterations: 1}
+cluster: {nodes: [2], device: p100_pcie, network: 10gbe}
+compressors: [none, fp16]
+"""
+
+
+def gcsim(*arguments: str, folder: Path, code: int = 0) -> Finished:
+    variables = {"COLUMNS": "100", "GCSIM_CACHE_DIR": str(folder / "cache")}
+    ran = in_this_process(*arguments, folder=folder, **variables)
+    assert ran.returncode == code, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two workers and two iterations of LeNet, and a table of it."""
+    here = tmp_path_factory.mktemp("fit")
+    record_live(
+        model=shipped_model("lenet"), batch_size=8, workers=2, warmup_steps=1, iterations=2,
+        learning_rate=0.01, momentum=0.9, device="cpu", seed=0, folder=here / "trace",
+    )  # fmt: skip
+    (here / "a.yaml").write_text(SCENARIO)
+    return here
+
+
+def test_a_fit_is_written_and_a_run_draws_from_it(folder: Path) -> None:
+    (folder / "net.csv").write_text(
+        gcsim("list", "models", "lenet", "--layers", folder=folder).stdout
+    )
+    ran = gcsim("fit", "trace", "-o", "fit.json", folder=folder)
+    assert "Written to fit.json" in ran.stderr
+    assert "lenet: 10 tensors, 61,706 elements, from 2 iterations of 2 workers" in ran.stderr
+    (fit,) = read_fits(folder / "fit.json")
+    assert len(fit.tensors) == 10
+    changes = ["--set", "gradients.fit=fit.json", "--set", "model.name=lenet"]
+    shown = gcsim("run", "a.yaml", *changes, "-v", "-o", "out", folder=folder)
+    assert (
+        "a: 2 nodes, 2 workers, NCCL over TCP, fp32, synthetic gradients, fastest first"
+        in shown.stdout
+    )
+    assert "SYNTHETIC" in shown.stderr
+    facts = json.loads((folder / "out/results.json").read_text())["provenance"]["gradients"]
+    assert facts["source"] == "synthetic"
+    assert facts["fit"].startswith("fit.json: each tensor by its name, from a recording of lenet")
+    # what stands beside the results can be run again, from anywhere
+    again = gcsim("run", "out/scenario.yaml", "-o", "again", "-q", "-v", folder=folder)
+    assert again.stdout == shown.stdout
+
+
+def test_checking_names_a_fit_that_cannot_be_read(folder: Path) -> None:
+    (folder / "net.csv").write_text("name,shape,forward_flops\na,3,0\n")
+    (folder / "damaged.json").write_text('{"schema": 1, "fits": [{"model": NaN}]}')
+    told = gcsim("check", "a.yaml", "--set", "gradients.fit=damaged.json", folder=folder, code=2)
+    assert "damaged.json: error: fits.0.model" in told.stderr
+    assert "gcsim fit TRACE" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_what_cannot_be_fitted_is_told_and_nothing_is_left(folder: Path) -> None:
+    told = gcsim("fit", "none", "-o", "never.json", folder=folder, code=2)
+    assert "none: error: there is no such folder" in told.stderr
+    twice = gcsim("fit", "trace", "trace", "-o", "never.json", folder=folder, code=2)
+    assert "two traces are of 'lenet'" in twice.stderr
+    assert not (folder / "never.json").exists()
+
+
+def test_layers_are_those_of_a_model(folder: Path) -> None:
+    told = gcsim("list", "models", "lenett", "--layers", folder=folder, code=2)
+    assert "did you mean 'lenet'?" in told.stderr
+    assert (
+        "--layers belongs to one model"
+        in gcsim("list", "links", "--layers", folder=folder, code=2).stderr
+    )

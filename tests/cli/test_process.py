@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gcsim
-from gcsim.analysis.live.machine import cores
+from gcsim.analysis.live.calibrate import cores
 from gcsim.scenarios.sweeps.processes import default_jobs
 from gcsim.scenarios.sweeps.tasks import measuring_alone
 from gcsim.traces.stage1.machine import threads, usable

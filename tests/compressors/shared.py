@@ -20,6 +20,12 @@ from gcsim.compressors.coding.one_bit.signs import (
     lost_by,
     nesterov,
 )
+from gcsim.compressors.coding.rounding.bucket_levels import round_between
+from gcsim.compressors.coding.rounding.level_codes import (
+    LevelCoding,
+    coded_levels,
+    decoded_levels,
+)
 from gcsim.compressors.segments import ZERO, Segments
 
 MASK = (1 << 64) - 1
@@ -80,6 +86,24 @@ def random16(key: int, n: int) -> NDArray[np.uint64]:
 def uniform(key: int, i: int) -> float:
     """u of element i: (its 16 random bits + 1/2) / 65536."""
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+
+
+def code_alone(codes: Tensor, steps: int, coding: LevelCoding) -> tuple[Tensor, int]:
+    """(the body of a tensor alone, elements that travel); see `coded_levels`."""
+    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
+    return body, int(sent[0])
+
+
+def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: LevelCoding) -> Tensor:
+    """Undo `code_alone`."""
+    sizes = np.array([len(body)])
+    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps, coding)
+
+
+def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    """`round_between` of a tensor alone."""
+    cells = Segments.alone(values.numel()).cells(size)
+    return round_between(values, cells, tables, np.array([key]))
 
 
 def fold(

@@ -81,7 +81,7 @@ KERNELS = {
     "qsparse_local_sgd": "last_step local_step",
     "qsparse_messages": "from_sign_magnitude to_sign_magnitude",
     "rotated": "rotate_back round_rotated",
-    "sampling": "_saturation block_sums draw draw_and_lower",
+    "sampling": "_saturation block_sums draw draw_and_lower lift",
     "selection": "_sum kth_magnitude largest take_largest",
     "signs": "add_signs fold fold_average fold_nesterov scaled_sign_bits write_signs",
     "signsgd": "from_counters",

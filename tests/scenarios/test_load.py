@@ -22,7 +22,7 @@ from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import read_file, write
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients
 from gcsim.traces.models.registry import own_model, shipped_model
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 from tests.scenarios.files import load, problems, replaced, reread
 
 GOOD = """\

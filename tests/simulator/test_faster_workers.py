@@ -1,6 +1,6 @@
 """Does a worker that computes faster never make an iteration longer?
 
-Every time of a step is a sum or a maximum of those before (`steps/service.py`), and so it must be
+Every time of a step is a sum or a maximum of those before (`steps/step_plan.py`), and so it must be
 for all methods, transports, paces and random paces: 1 slow worker costs no more than 4 slow ones.
 """
 

@@ -26,7 +26,7 @@ from gcsim.simulator.network.links import Jitter
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
-from gcsim.simulator.steps import averages, counted
+from gcsim.simulator.steps import averages
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Schedule
@@ -261,7 +261,7 @@ def test_a_round_that_is_too_long_is_said_to_be(
     schedule = schedule_of_period(traffic, Planner(cluster(2), COMPUTE, training))
 
     def number(most: int) -> int:
-        monkeypatch.setattr(counted, "MOST", most)
+        monkeypatch.setattr(averages, "MOST_ITERATIONS", most)
         return len(Averager(cluster(2), training, 0).average(schedule).iterations)
 
     assert [number(most) for most in (1000, 150, 149, 30)] == [150, 150, 120, 30]

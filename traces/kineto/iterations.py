@@ -4,7 +4,7 @@ with torch.profiler.profile(schedule=..., record_shapes=True) as profiler:
         ...                                       # profiler.step() after each iteration
     profiler.export_chrome_trace("profile.json")
 
-or in the JSON that Chakra's trace_link makes of such a trace (`execution_trace.py`).
+or in the JSON that Chakra's trace_link makes of such a trace (`json_stream.py`).
 
 An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its
 times: forward, from the first operator (or DistributedDataParallel's) to the first node of the
@@ -38,7 +38,7 @@ from pathlib import Path
 from gcsim.errors import InputError
 from gcsim.traces.kineto.json_stream import unreadable
 from gcsim.traces.kineto.marks import Arrival, Kernel, Marks, Span, read_marks
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 """Names and shapes of the trained parameters, in the model's order."""

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcsim.json_file import finite
-from gcsim.traces.kineto.execution_trace import KIND
-from gcsim.traces.kineto.json_stream import Event, events, unreadable
+from gcsim.traces.kineto.json_stream import KIND, Event, events, unreadable
 
 GRADIENT = "torch::autograd::AccumulateGrad"
 _NODE = "autograd::engine::evaluate_function: "
@@ -88,7 +87,7 @@ class Marks:
     gpu_operators: bool = False
     """Whether the host called an operator that only runs on a GPU."""
     linked: bool = False
-    """Whether they come from an execution trace (`execution_trace.py`)."""
+    """Whether they come from an execution trace (`json_stream.py`)."""
 
     @property
     def tool(self) -> str:

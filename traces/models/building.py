@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import heads
 from gcsim.traces.models.own_code import refusal
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.traces.models.building import sample_batch, trainable, unmoved_buffers
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.profile import Layer, ModelFacts
 

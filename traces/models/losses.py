@@ -11,7 +11,7 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 
 
 def heads(output: Any) -> tuple[Tensor, ...]:

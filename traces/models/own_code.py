@@ -13,7 +13,7 @@ from dataclasses import replace
 from gcsim.compressors.lazy_torch import nn
 from gcsim.compressors.mistakes import location_of, users_line
 from gcsim.errors import InputError
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 
 
 def refusal(

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import build_model, sample_batch, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.own_code import own_mistakes
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 
 _SAMPLES = 2

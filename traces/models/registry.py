@@ -1,4 +1,4 @@
-"""Which model is trained? The shipped ones by name, a user's own as `package.module:build`.
+"""Models: the shipped ones by name, a user's own as `package.module:build`.
 
 `models.csv` has the shipped ones, a row each, and `papers.csv` their citations: plain data, which
 `gcsim list models` reads without torch. `models/building.py` makes the model that an entry
@@ -18,11 +18,55 @@ inception/inception_model.py); tf_cnn_benchmarks (models/model.py) has the same.
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.traces.models.entry import InputKind, ModelEntry
+from gcsim.fields import Count, Limits, Text
+
+InputKind = Literal["samples", "tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayer:
+    """A row of a table of layers: one parameter tensor and the arithmetic that goes with it."""
+
+    name: Text
+    shape: Annotated[tuple[Count, ...], Limits(least=1)]
+    forward_flops: Annotated[int, Limits(least=0)] = 0
+    """Per sample, 2 per multiply-add."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model that can be built, and what it takes and returns; or a table of its layers."""
+
+    name: str
+    title: str
+    build: str | None
+    """`package.module:callable`; called without arguments, returns an `nn.Module`. None for a
+    table of layers: there is nothing to train, so its gradients are synthetic."""
+    input_shape: tuple[int, ...]
+    """One sample, without the batch; of tokens: `(length,)`."""
+    classes: int
+    """The output is `[batch, classes]`; of tokens their number of kinds, and the output
+    `[batch, length, classes]` or `[batch, classes]`."""
+    parameters: int | None
+    """Number of trained scalar parameters; None for a user's model, counted when it is built."""
+    paper: str
+    input: InputKind = "samples"
+    """samples: float32 `[batch, *input_shape]`; tokens: int64 `[batch, length]` below `classes`."""
+    task: str = "textures"
+    """What it is trained on when nobody says otherwise; a name of `tasks.TASKS`."""
+    auxiliary_weight: float = 0.0
+    """Where the output in training mode is a tuple (classifiers inside the network): the loss of
+    the first, plus this many times the loss of each other one."""
+    loss: str = ""
+    """`package.module:function` of output and labels: the mean loss of a batch, or `[batch]`, each
+    sample's. "": cross-entropy."""
+    layers: tuple[TableLayer, ...] = ()
+    """In forward order; empty where the model is built."""
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gcsim.traces.models.entry import ModelEntry, TableLayer
 from gcsim.traces.models.facts import kind_of_shape, outputs_of_shape
+from gcsim.traces.models.registry import ModelEntry, TableLayer
 from gcsim.traces.profile import Layer, ModelFacts
 
 COLUMNS = ("name", "shape", "forward_flops")

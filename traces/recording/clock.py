@@ -20,7 +20,7 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.compressors.streams import clock_of
-from gcsim.traces.passes import PassTimes
+from gcsim.traces.profile import PassTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ from gcsim.errors import InputError, Problem
 from gcsim.traces.live import WorkerGradients
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.ready_order import whole_order
-from gcsim.traces.moments.second_moments import SecondMoments
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs, ModelFacts
+from gcsim.traces.moments import SecondMoments
+from gcsim.traces.profile import Costs, ModelFacts, PassTimes
 from gcsim.traces.recording.capture import GradientCapture
 from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
 from gcsim.traces.recording.model import FirstBatch, seen_model

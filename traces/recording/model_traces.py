@@ -11,11 +11,10 @@ from gcsim.compressors.lazy_torch import nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models.building import build_model, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
-from gcsim.traces.moments.second_moments import Segment
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs
+from gcsim.traces.models.registry import ModelEntry
+from gcsim.traces.moments import Segment
+from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.recording.clock import PassClock, median_pass
 from gcsim.traces.recording.result import device_name
 from gcsim.traces.storage.writing import TraceWriter

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import ModelFacts
+from gcsim.traces.profile import ModelFacts, PassTimes
 from gcsim.traces.recording.clock import OnePass
 from gcsim.traces.storage.writing import Written
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from gcsim.files import replacing
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import TrafficProfile, holds_together
 from gcsim.traces.stage1.code import code_hash
 

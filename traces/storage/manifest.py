@@ -23,8 +23,7 @@ from gcsim.compressors.bucket import Shape
 from gcsim.errors import TraceError
 from gcsim.fields import Count, Limits, Text, Whole
 from gcsim.json_file import broken, read_object
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import AS_WRITTEN, Costs, ModelFacts
+from gcsim.traces.profile import AS_WRITTEN, Costs, ModelFacts, PassTimes
 
 SCHEMA = 1
 MANIFEST = "trace.json"

@@ -19,8 +19,7 @@ from pathlib import Path
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs
+from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.storage.manifest import (
     MANIFEST,
     RECORD_AGAIN,

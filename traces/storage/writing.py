@@ -19,8 +19,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
 from gcsim.files import becoming
 from gcsim.traces.live import WorkerGradients
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Costs, ModelFacts
+from gcsim.traces.profile import Costs, ModelFacts, PassTimes
 from gcsim.traces.storage.manifest import (
     MANIFEST,
     SCHEMA,

@@ -16,7 +16,7 @@ import numpy as np
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError, Problem
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10

@@ -16,7 +16,7 @@ import numpy as np
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError, Problem
 from gcsim.files import open_file
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Indices, Split
 
 PREFIX = "folder:"

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Split, TensorSamples
 
 CLASSES = 10

@@ -18,7 +18,7 @@ import numpy as np
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.mistakes import location_of, users_line
 from gcsim.errors import InputError, Problem
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks import folder
 from gcsim.traces.tasks.split import DatasetSamples, Samples, Split
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError, did_you_mean
-from gcsim.traces.models.entry import InputKind, ModelEntry
+from gcsim.traces.models.registry import InputKind, ModelEntry
 from gcsim.traces.tasks.split import Split
 
 

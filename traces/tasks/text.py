@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.random import stream
 from gcsim.errors import InputError
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Indices, Split
 
 FILE = Path(__file__).with_name("text.xz")

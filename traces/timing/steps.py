@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.errors import InputError
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import sample_losses
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.timing.clock import DeviceClock
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from gcsim.files import replacing
-from gcsim.traces.models.entry import ModelEntry
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import AS_WRITTEN
 from gcsim.traces.stage1.code import code_hash
 from gcsim.traces.tasks.registry import TASKS

@@ -62,13 +62,13 @@ from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.live import deterministic, pick_device
 from gcsim.traces.models.building import build_model, trainable, unmoved_buffers
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import heads, sample_losses
 from gcsim.traces.models.own_code import own_mistakes
 from gcsim.traces.models.ready_order import noted_order, whole_order
+from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.profile import Compute, Costs, Exchange
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics

@@ -31,9 +31,8 @@ from gcsim.simulator.cluster import (
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 
 TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
 _ALL_REDUCE = get_args(AllReduceAlgorithm)

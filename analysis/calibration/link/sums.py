@@ -20,9 +20,8 @@ import numpy as np
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.analysis.report.numbers import plural
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 
 LEAST = 0.8
 _SLOWEST, _FASTEST = 1e5, 1e12

@@ -1,4 +1,4 @@
-"""What does a validation leave behind? Tables and figures, all of them whole, or none.
+"""Files of a validation: the page, tables and figures, all of them whole, or none.
 
 validation.md    the page; validation.json  everything; points.csv  a line a point, with its
 citation; errors.png  how large errors are; scatter.png  predicted against measured; SUITE.png
@@ -12,21 +12,42 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gcsim.analysis.plots.style import save
+from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.validation.coverage import LEAST, MOST, broken, coverages
+from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.registry import chosen
-from gcsim.analysis.validation.report.as_json import point_row, to_json
-from gcsim.analysis.validation.report.page import page
+from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
+from gcsim.analysis.validation.report.table import (
+    COVERAGE,
+    COVERAGE_LEGEND,
+    bound_text,
+    coverage_cells,
+    decisions_text,
+    fit_text,
+    ordering_text,
+    percent,
+    signed,
+    value,
+)
+from gcsim.analysis.validation.statistics import Errors, by_series
+from gcsim.analysis.validation.suite import Excluded, Factor, Point, Statement
 from gcsim.files import replacing
+from gcsim.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 T = TypeVar("T")
 Maker = Callable[[Path], None]
@@ -36,7 +57,7 @@ Maker = Callable[[Path], None]
 def points_csv(reports: Sequence[Report]) -> str:
     """All points with full precision; the first column is the suite."""
     rows = [
-        {"suite": report.suite.name, **point_row(point)}
+        {"suite": report.suite.name, **_point_row(point)}
         for report in reports
         for point in report.findings.points
     ]
@@ -65,9 +86,12 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
     """By name of the file: what draws it."""
-    from gcsim.analysis.validation.plots.curves import curves_figure, has_curves
-    from gcsim.analysis.validation.plots.errors import errors_figure
-    from gcsim.analysis.validation.plots.scatter import scatter_figure
+    from gcsim.analysis.validation.plots import (
+        curves_figure,
+        errors_figure,
+        has_curves,
+        scatter_figure,
+    )
 
     def drawing(figure: Callable[[T], Figure], own: T) -> Maker:
         return lambda path: save(figure(own), path)
@@ -109,6 +133,312 @@ def main() -> None:
         {docs / "validation.md": text}
         | {folder / name: make for name, make in figures(reports).items()}
     )
+
+
+_COMMAND = "make validation"
+_SAME_WORK = 40
+"""Characters at the beginning of two citations of one publication or file."""
+
+
+def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
+    """Lines of Markdown; `images` is the folder of the figures, relative to the page."""
+    yield from _block("# Validation: predicted against measured")
+    yield from _block(
+        f"Written by `gcsim validate` (`{_COMMAND}`). Every measurement is of a real run, with its "
+        "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
+        "a stated subset, at most a third of a series, which is never judged; the columns "
+        "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
+        "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
+        "its median, above 0 where too large a value is predicted. *held* is the share of "
+        "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
+        "its figures give; empty where nothing was drawn from ranges."
+    )
+    yield from _overview(reports)
+    yield from _intervals(reports)
+    if any(point.unit != "x" for report in reports for point in report.findings.points):
+        yield from _block(f"![How large the errors are]({images}errors.png)")
+        yield from _block(
+            "Share of the points that are off by no more than that, with the fitted factors: each "
+            "suite in a colour, all in black; dashed: all with the catalogue alone."
+        )
+        yield from _block(f"![Predicted against measured]({images}scatter.png)")
+        yield from _block(
+            "Grey: within 10 %. Hollow: served a fit. Behind a series: its median error."
+        )
+    for report in reports:
+        yield from _suite(report, images)
+
+
+def _overview(reports: Sequence[Report]) -> Iterator[str]:
+    rows = []
+    for report in reports:
+        right = report.decisions
+        kept = sum(bound.kept for bound in report.bounds)
+        statements = report.findings.statements
+        rows.append(
+            (
+                f"[{report.suite.name}](#{report.suite.name})",
+                *_cells(report.overall),
+                f"{right.right} of {right.decided}" if right and right.decided else "",
+                f"{kept} of {len(report.bounds)}",
+                f"{len(statements)} checked" if statements else "",
+            )
+        )
+    yield from _block(
+        *_table((*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows)
+    )
+
+
+def _intervals(reports: Sequence[Report]) -> Iterator[str]:
+    by_suite, by_kind, whole = coverages(reports)
+    if whole is None:
+        return
+    yield from _block(
+        f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
+    )
+    rows = [(one.name, *coverage_cells(one)) for one in (*by_suite, *by_kind)]
+    rows.append(("**in all**", *coverage_cells(whole)))
+    yield from _block(*_table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows))
+
+
+def _suite(report: Report, images: str) -> Iterator[str]:
+    suite, findings = report.suite, report.findings
+    yield from _block(f"## {suite.name}")
+    yield from _block(f"**{suite.title}.** {suite.about}")
+    if suite.fitted_on:
+        yield from _block(f"*Fitted on:* {suite.fitted_on}")
+    if report.lines:
+        rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
+        if len(rows) > 1:
+            rows.append(("**in all**", *_cells(report.overall)))
+        yield from _block(*_table(_heading("series"), rows))
+    yield from _spread(findings.points)
+    yield from _statements(findings.statements)
+    for one in findings.orderings:
+        yield f"- Order of {ordering_text(one)}."
+    for kept in report.bounds:
+        yield f"- {bound_text(kept)}"
+    if any(point.fitted for point in findings.points):
+        yield f"- {fit_text(findings).capitalize()}."
+    if report.decisions is not None:
+        yield f"- Decisions: {decisions_text(report.decisions)}."
+    if report.overall is not None:
+        worst = "; ".join(
+            f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
+            f"{value(point, point.measured)})"
+            for point in report.overall.worst
+        )
+        yield f"- Worst: {worst}."
+    yield ""
+    if suite.missing:
+        yield from _block(f"*What explains the rest:* {suite.missing}")
+    yield from _excluded(findings.excluded)
+    yield from _factors(findings.factors)
+    if any(point.panel and point.x is not None for point in findings.points):
+        yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
+    yield from _sources(report)
+
+
+def _spread(points: Sequence[Point]) -> Iterator[str]:
+    """The bias of each line by ranks and by size, where there are several."""
+    rows = []
+    for name, own in lines(by_series(points)).items():
+        cells = []
+        for axis in AXES:
+            groups = by_value(own, axis)
+            biases = (
+                f"{span(axis, group)}: {signed(statistics.median(p.error for p in group))}"
+                f" ({len(group)})"
+                for group in groups.values()
+            )
+            cells.append("; ".join(biases) if len(groups) > 1 else "")
+        if any(cells):
+            rows.append((name, *cells))
+    if rows:
+        table = _table(("series", "by ranks", "by size"), rows)
+        yield from _folded("Bias by ranks and by size, % (points)", *table)
+
+
+def _statements(statements: Sequence[Statement]) -> Iterator[str]:
+    if not statements:
+        return
+    yield from _block(
+        *_table(
+            ("statement", "stated", "right", "", "verdict", "source"),
+            [
+                (
+                    one.name,
+                    significant(one.stated),
+                    significant(one.computed),
+                    one.unit,
+                    "agrees" if one.agrees else "**wrong**" if one.wrong else "**differs**",
+                    one.source,
+                )
+                for one in statements
+            ],
+        )
+    )
+    for one in statements:
+        if one.note:
+            yield f"- {one.name}: {one.note}"
+    yield ""
+
+
+def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
+    if excluded:
+        yield from _block("Not compared, by rules that do not look at predictions:")
+        yield from _block(*(f"- {one.count} {one.what}: {one.rule}" for one in excluded))
+
+
+def _heading(first: str) -> tuple[str, ...]:
+    return (
+        first, "points", "median [%]", "90th percentile [%]", "bias [%]",
+        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "held [%]",
+    )  # fmt: skip
+
+
+def _cells(errors: Errors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * 7
+    bare = (errors.unfitted_median, errors.unfitted_p90)
+    return (
+        str(errors.points),
+        percent(errors.median),
+        percent(errors.p90),
+        signed(errors.bias),
+        *("" if one is None else percent(one) for one in bare),
+        "" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
+    )
+
+
+def _factors(factors: Sequence[Factor]) -> Iterator[str]:
+    rows = [
+        (
+            factor.series,
+            factor.name,
+            significant(factor.value),
+            "" if factor.catalogue is None else significant(factor.catalogue),
+            factor.unit,
+            "given" if factor.given else str(factor.points),
+        )
+        for factor in factors
+    ]
+    if rows:
+        headings = ("used for", "factor", "fitted", "catalogue", "unit", "points")
+        yield from _folded("What was fitted", *_table(headings, rows))
+
+
+def _sources(report: Report) -> Iterator[str]:
+    works: dict[str, list[str]] = {}
+    for point in report.findings.points:
+        works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
+    if works:
+        cited = (f"- {_in_common(of)} ({plural(len(of), 'point')})" for of in works.values())
+        yield from _folded("Sources (of each point: points.csv)", *cited)
+
+
+def _in_common(sources: Sequence[str]) -> str:
+    """What citations of one work share, cut behind its last part."""
+    first, last = min(sources), max(sources)
+    same = [one == other for one, other in zip(first, last, strict=False)]
+    common = first[: same.index(False)] if False in same else first[: len(same)]
+    if set(sources) == {common}:
+        return common
+    end = max(common.rfind(separator) for separator in (", ", "; ", ": "))
+    return f"{common[:end] if end > 0 else common}, …"
+
+
+def _block(*lines: str) -> Iterator[str]:
+    """A paragraph, a heading, a table or a list: an empty line follows."""
+    yield from lines
+    yield ""
+
+
+def _folded(summary: str, *lines: str) -> Iterator[str]:
+    """Lines that are shown when somebody asks for them."""
+    yield from _block(f"<details><summary>{summary}</summary>")
+    yield from _block(*lines)
+    yield from _block("</details>")
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heading) + " |"
+    yield "|---|" + "---:|" * (len(heading) - 1)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def to_json(reports: Sequence[Report]) -> str:
+    """Plain JSON, the same for equal results but for `wall`."""
+    by_suite, by_kind, whole = coverages(reports)
+    content = {
+        "gcsim_version": __version__,
+        "kept": all(report.kept for report in reports) and not broken(reports),
+        "coverage": {
+            "suites": [asdict(one) for one in by_suite],
+            "kinds": [asdict(one) for one in by_kind],
+            "all": whole and asdict(whole),
+        },
+        "suites": [_report(report) for report in reports],
+        "wall": {report.suite.name: round(report.seconds, 3) for report in reports},
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _report(report: Report) -> dict[str, Any]:
+    suite, findings = report.suite, report.findings
+    return {
+        "name": suite.name,
+        "title": suite.title,
+        "about": suite.about,
+        "fitted_on": suite.fitted_on,
+        "missing": suite.missing,
+        "kept": report.kept,
+        "bounds": [
+            {
+                **asdict(kept.bound),
+                "reached": kept.reached if kept.points else None,
+                "points": kept.points,
+                "kept": kept.kept,
+                "unfitted": kept.unfitted,
+            }
+            for kept in report.bounds
+        ],
+        "overall": _errors(report.overall),
+        "series": {name: _errors(errors) for name, errors in report.lines.items()},
+        "decisions": _decisions(report.decisions),
+        "factors": [asdict(factor) for factor in findings.factors],
+        "excluded": [asdict(excluded) for excluded in findings.excluded],
+        "statements": [
+            {**asdict(one), "agrees": one.agrees, "exact": one.exact} for one in findings.statements
+        ],
+        "orderings": [
+            {**asdict(one), "pairs": len(one.pairs), "wrong": one.wrong}
+            for one in findings.orderings
+        ],
+        "points": [_point_row(point) for point in findings.points],
+    }
+
+
+def _point_row(point: Point) -> dict[str, Any]:
+    """A point with its errors, plain values."""
+    return {**asdict(point), "error": point.error, "unfitted_error": point.unfitted_error}
+
+
+def _errors(errors: Errors | None) -> dict[str, Any] | None:
+    if errors is None:
+        return None
+    return {**asdict(errors), "worst": [point.name for point in errors.worst]}
+
+
+def _decisions(found: Decisions | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        **asdict(found),
+        "commoner": found.commoner,
+        "wrong": [point.name for point in found.wrong],
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How does a float32 become a floating-point number of 8 or 16 bits, rounded as hardware does?
+"""Casts of float32 to floating-point numbers of 8 or 16 bits, rounded as hardware does.
 
 A format is its numbers of bits: sign, biased exponent, mantissa. In its normal range a float32 is
 rounded by adding half a unit of the last bit that is kept to its pattern (a little less when that
@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.rounding.levels import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, in_tiles, loop, written_back
+from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import ZERO, Column, Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,32 +78,23 @@ E4M3 = Narrow(bits=8, mantissa=3, bias=7, largest=448.0, overflow=0x7E, nan=0x7F
 E5M2 = Narrow(bits=8, mantissa=2, bias=15, largest=57344.0, overflow=0x7B, nan=0x7F)
 
 
-@kernel("streaming")
-@on_device("floats.narrow")
 def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
-    """Codes of `factor * values`, rounded to nearest, ties to even.
-
-    `values` is float32 `[n]`; returns int16 or uint8 `[n]`, the bit patterns of `form`.
-    """
-    numbers = array(values)
-    codes = np.empty(numbers.size, dtype=np.uint8 if form.bits == 8 else np.uint16)
-    in_parallel(
-        _narrow, numbers.size, numbers, codes, np.float32(factor), np.uint32(form.mantissa),
-        np.uint32(form.bias), np.uint32(form.bits), np.uint32(form.overflow), np.uint32(form.nan),
-        np.float32(2.0**23 * form.smallest_step),
-    )  # fmt: skip
-    return tensor(codes if form.bits == 8 else codes.view(np.int16), values)
+    """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
+    n = values.numel()
+    codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
+    cast(values, Segments.alone(n), form, np.array([factor]), codes, ZERO)
+    return codes
 
 
-def decoding_table(form: Narrow, weight: float) -> NDArray[np.float32]:
-    """weight * the value of each of the 256 codes of an 8-bit format: float32 `[256]`."""
+def decoding_table(form: Narrow, weights: float | NDArray[np.float64]) -> NDArray[np.float32]:
+    """weight * the value of each code of an 8-bit format: float32 `[256]`, or `[weights, 256]`."""
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
     values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
     values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
-    signed: NDArray[np.float32] = (np.where(codes >= 128, -values, values) * weight).astype("f4")
-    return signed
+    signed: NDArray[np.float64] = np.where(codes >= 128, -values, values)
+    return np.multiply.outer(weights, signed).astype(np.float32)
 
 
 @kernel("reduction")
@@ -113,12 +106,61 @@ def largest_magnitude(values: Tensor) -> float:
     return float(torch.maximum(-lowest, highest))
 
 
-@kernel("streaming", updates=("out",))
-@on_device("floats.narrow")
-def add_looked_up(out: Tensor, codes: Tensor, table: NDArray[np.float32]) -> None:
-    """out[i] += table[codes[i]], in place: float32 `[n]`, uint8 `[n]`, `[256]`."""
+# --- primitives: all tensors of a bucket ---------------------------------------------------------
+
+
+@counted_as(
+    lambda _, values, segments: [
+        launch("reduction", "narrow_floats.largest_magnitude", segments.length, values.nbytes)
+    ]
+)
+def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
+    """`largest_magnitude` of each tensor of a flat float32: float32 `[tensors]`."""
+    found = values.new_zeros(len(segments.table))
+    filled = torch.from_numpy(np.flatnonzero(segments.length)).to(values.device)
+    found[filled] = cell_norms(values, segments.cells(None), "max")
+    return found
+
+
+@counted_as(
+    lambda _, values, segments, form, *__: [
+        launch(
+            "streaming", "narrow_floats.narrow", segments.length,
+            (4 + form.bits // 8) * segments.length,
+        )
+    ]
+)  # fmt: skip
+@primitive
+def cast(
+    values: Tensor, segments: Segments, form: Narrow, factors: NDArray[np.float64], out: Tensor,
+    at: Column,
+) -> None:  # fmt: skip
+    """Write the codes of `factor * values`, rounded to nearest, ties to even.
+
+    `values` is a flat float32, with a factor for each tensor, whose codes begin at `out[at]` (uint8
+    or int16, the bit patterns of `form`).
+    """
+    numbers = np.array([form.mantissa, form.bias, form.bits, form.overflow, form.nan], np.uint32)
+    with written_back(out) as codes:
+        in_tiles(
+            _cast, segments.tiles, array(values), segments.table, factors.astype(np.float32),
+            codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
+            np.float32(2.0**23 * form.smallest_step),
+        )  # fmt: skip
+
+
+@counted_as(
+    lambda _, out, segments, *__: [
+        launch("streaming", "narrow_floats.add_looked_up", segments.length, 9 * segments.length)
+    ]
+)
+@primitive
+def add_looked_up(
+    out: Tensor, segments: Segments, codes: Tensor, at: Column, tables: NDArray[np.float32]
+) -> None:
+    """out += table[code], in place: a flat float32; codes from byte `at` on; `[tensors, 256]`."""
     with written_back(out) as target:
-        in_parallel(_add_looked_up, target.size, target, array(codes), table)
+        in_tiles(_add_looked_up, segments.tiles, target, segments.table, array(codes), at, tables)
 
 
 # --- loops -----------------------------------------------------------------------------------
@@ -152,7 +194,28 @@ def _narrow(
 
 
 @loop
-def _add_looked_up(start: int, stop: int, out: Any, codes: Any, table: Any) -> None:
-    out, codes = out[start:stop], codes[start:stop]
-    for i in range(out.size):
-        out[i] += table[codes[i]]
+def _cast(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
+    numbers: Any, magic: Any,
+) -> None:  # fmt: skip
+    mantissa, bias, bits, overflow, nan = numbers
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, n = table[t]
+        own = codes[at[t] : at[t] + n]
+        _narrow(
+            first, last, values[begin : begin + n], own, factors[t], mantissa, bias, bits, overflow,
+            nan, magic,
+        )  # fmt: skip
+
+
+@loop
+def _add_looked_up(
+    start: int, stop: int, tiles: Any, out: Any, table: Any, codes: Any, at: Any, tables: Any
+) -> None:
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        sums = out[table[t, 0] + first : table[t, 0] + last]
+        own, values = codes[at[t] + first : at[t] + last], tables[t]
+        for i in range(sums.size):
+            sums[i] += values[own[i]]

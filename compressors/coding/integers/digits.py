@@ -1,4 +1,4 @@
-"""How do digits of a base that is no power of two become bytes on the wire, and back?
+"""Digits of a base that is no power of two, as bytes on the wire.
 
 | base  | digits in a group | bits of a group | bits a digit (log2 base) |
 |-------|-------------------|-----------------|--------------------------|
@@ -13,8 +13,6 @@ TernGrad's published code does for 2-bit codes (Wen et al. 2017, arXiv:1705.0787
 packed bit after bit (`packing.py`). Digits after the last are 0; what a buffer cannot have been
 packed from (wrong length, padding that is not zero, a digit or group that is too large) raises
 `InputError`.
-
-Every function is one streaming kernel of an accelerator.
 """
 
 from __future__ import annotations
@@ -22,25 +20,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import (
     Count,
     damaged,
-    pack_bits,
+    demand_no_stray,
     packed_bytes,
-    put_fixed,
-    unpack_bits,
 )
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.coding.rounding.levels import CHUNK, get_chunk, put_chunk
+from gcsim.compressors.loops import in_tiles, loop
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
 """By base: digits in a group, and the group's bits."""
-GROUPS = 1 << 12
-"""Groups that are combined in the cache at a time."""
 
 
 def group_of(base: int) -> tuple[int, int]:
@@ -50,141 +44,137 @@ def group_of(base: int) -> tuple[int, int]:
     return _GROUPS.get(base, (1, (base - 1).bit_length()))
 
 
-@loop
-def group_and_bits(base: int) -> tuple[int, int]:
-    """`group_of` inside of loops, of the bases 3, 5 and 9."""
-    return (3, 7) if base == 5 else (5, 8 if base == 3 else 16)
-
-
 def digit_bytes(count: Count, base: int) -> Count:
     """Bytes that `count` digits take: whole groups, rounded up to whole bytes; or those of each."""
     size, bits = group_of(base)
     return packed_bytes(-(-count // size), bits)
 
 
-@kernel("streaming", variants=("base",))
-@on_device("integers.packing")
-def pack_digits(digits: Tensor, base: int) -> Tensor:
-    """Pack digits: uint8 `[n]`, each below `base`, as uint8 `[digit_bytes(n, base)]`.
+def packed_digits(
+    digits: NDArray[np.uint8], segments: Segments, base: int
+) -> tuple[NDArray[np.uint8], Column]:
+    """(bodies of a bucket's digits, one behind the other; bytes of each).
 
-    Raises `InputError` for a larger digit.
+    `digits` lie one tensor's behind the other's. Raises `InputError` unless they are below `base`.
     """
     size, bits = group_of(base)
-    data = np.ascontiguousarray(array(digits))
-    if size == 1:
-        demand_below(base, int(data.max()) if data.size else 0)
-        return pack_bits(digits, bits)
-    plane = -(-data.size // size)
-    groups = np.empty(plane, dtype=np.uint8 if bits <= 8 else np.uint16)
-    highest = np.zeros(-(-plane // GROUPS), dtype=np.int64)
-    in_parallel(_combine, plane, data, groups, base, size, highest, grain=GROUPS)
-    demand_below(base, max(highest.tolist(), default=0))
-    if bits == 16:
-        return tensor(groups.astype("<u2", copy=False).view(np.uint8), digits)
-    if bits == 8:
-        return tensor(groups, digits)
-    return pack_bits(tensor(groups, digits), bits)
+    length, planes = segments.length, -(-segments.length // size)
+    sizes, tiles = packed_bytes(planes, bits), segments.tiles_of(planes)
+    out = np.empty(int(sizes.sum()), dtype=np.uint8)
+    highest = np.zeros(len(tiles), dtype=np.int64)
+    given = digits, starts(length), length, base, size, bits, out, starts(sizes), highest
+    in_tiles(_pack, tiles, *given)
+    if (digit := int(highest.max(initial=0))) >= base:
+        raise InputError(f"cannot pack a digit above {base - 1} in base {base}: {digit}")
+    return out, sizes
 
 
-@kernel("streaming", variants=("base",))
-@on_device("integers.packing")
-def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
-    """Undo `pack_digits`: uint8 `[count]`.
+def unpacked_digits(
+    body: NDArray[np.uint8], sizes: Column, segments: Segments, base: int
+) -> NDArray[np.uint8]:
+    """Undo `packed_digits`.
 
-    Raises `InputError` when the buffer's length is not that of `count` digits, a group is not
-    made of digits, or a digit after the last is not 0.
+    Raises `InputError` when a body's length is not that of its digits, a group is not made of
+    digits, or a digit after the last is not 0.
     """
     size, bits = group_of(base)
-    plane = -(-count // size)
-    if buffer.numel() != digit_bytes(count, base):
-        raise damaged(
-            f"{buffer.numel()} bytes for {count} base-{base} digits, not {digit_bytes(count, base)}"
-        )
-    if bits == 16:
-        groups = np.frombuffer(array(buffer).tobytes(), dtype="<u2").astype(np.uint16, copy=False)
-    elif bits == 8:
-        groups = array(buffer)
-    else:
-        groups = array(unpack_bits(buffer, plane, bits))
-    out = np.empty(plane * size, dtype=np.uint8)
-    highest = np.zeros(-(-plane // GROUPS), dtype=np.int64)
-    in_parallel(separate_digits, plane, groups, out, base, size, highest, grain=GROUPS)
-    largest = max(highest.tolist(), default=0)
+    length, planes = segments.length, -(-segments.length // size)
+    for n, found, asked in zip(length, sizes, packed_bytes(planes, bits), strict=True):
+        if found != asked:
+            raise damaged(f"{found} bytes for {n} base-{base} digits, not {asked}")
+    at, tiles = starts(sizes), segments.tiles_of(planes)
+    demand_no_stray(body, at, planes, bits)
+    out = np.empty(int(length.sum()), dtype=np.uint8)
+    highest = np.zeros((2, len(tiles)), dtype=np.int64)
+    in_tiles(_unpack, tiles, body, at, starts(length), length, base, size, bits, out, highest)
+    largest, stray = highest.max(axis=1, initial=0).tolist()
     if largest >= base**size:
         what = "byte" if bits == 8 else f"group of {bits} bits"
         raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if plane * size > count and out[count:].any():
+    if stray:
         raise damaged(f"padding after the last base-{base} digit is not zero")
-    return torch.from_numpy(out[:count]).to(buffer.device)
+    return out
 
 
-def demand_below(base: int, digit: int) -> None:
-    """`InputError` for a digit that the base has not."""
-    if digit >= base:
-        raise InputError(f"cannot pack a digit above {base - 1} in base {base}")
+# --- loops ----------------------------------------------------------------------------------------
 
 
 @loop
-def _combine(
-    start: int, stop: int, digits: Any, groups: Any, base: int, size: int, highest: Any
-) -> None:
+def _pack(
+    start: int, stop: int, tiles: Any, digits: Any, begins: Any, lengths: Any, base: int, size: int,
+    bits: int, out: Any, at: Any, highest: Any,
+) -> None:  # fmt: skip
     # digit j of group g is element j * plane + g: neighbours are combined in one vector operation
-    plane = groups.size
+    groups = np.empty(CHUNK, dtype=np.uint16)
+    codes = np.empty(CHUNK, dtype=np.uint8)
     factor = np.uint16(base)
-    for first in range(start, stop, GROUPS):
-        block = groups[first : min(first + GROUPS, stop)]
-        block[:] = 0
+    for tile in range(start, stop):
+        t, start_of, stop_of = tiles[tile]
+        own = digits[begins[t] : begins[t] + lengths[t]]
+        plane = (own.size + size - 1) // size
+        body = out[at[t] : at[t] + (plane * bits + 7) // 8]
         most = np.uint8(0)
-        for j in range(size - 1, -1, -1):  # Horner's rule, highest digit first
-            begin = min(j * plane + first, digits.size)
-            part = digits[begin : min(begin + block.size, (j + 1) * plane)]
-            for i in range(block.size):
-                block[i] *= factor
-            for i in range(part.size):
-                block[i] += part[i]
-                most = max(most, part[i])
-        highest[first // GROUPS] = most
+        for first in range(start_of, stop_of, CHUNK):
+            block = groups[: min(CHUNK, stop_of - first)]
+            block[:] = 0
+            for j in range(size - 1, -1, -1):  # Horner's rule, highest digit first
+                begin = min(j * plane + first, own.size)
+                part = own[begin : min(begin + block.size, (j + 1) * plane)]
+                for i in range(block.size):
+                    block[i] *= factor
+                for i in range(part.size):
+                    block[i] += part[i]
+                    most = max(most, part[i])
+            if bits == 16:
+                wide = body[2 * first : 2 * (first + block.size)]
+                for i in range(block.size):
+                    wide[2 * i] = np.uint8(block[i] & np.uint16(255))
+                    wide[2 * i + 1] = np.uint8(block[i] >> np.uint16(8))
+            else:
+                for i in range(block.size):
+                    codes[i] = np.uint8(block[i])
+                put_chunk(codes, block.size, bits, first, body)
+        highest[tile] = most
 
 
 @loop
-def separate_digits(
-    start: int, stop: int, groups: Any, out: Any, base: int, size: int, highest: Any
-) -> None:
-    """The digits of whole groups, and the largest group of each block."""
-    plane = groups.size
+def _unpack(
+    start: int, stop: int, tiles: Any, data: Any, at: Any, begins: Any, lengths: Any, base: int,
+    size: int, bits: int, out: Any, highest: Any,
+) -> None:  # fmt: skip
     inverse = np.float32(1) / np.float32(base)
     divisor = np.int32(base)
-    rest = np.empty(GROUPS, dtype=np.int32)
-    for first in range(start, stop, GROUPS):
-        block = groups[first : min(first + GROUPS, stop)]
-        most = np.int32(0)
-        for i in range(block.size):
-            rest[i] = block[i]
-            most = max(most, np.int32(block[i]))
-        highest[first // GROUPS] = most
-        for j in range(size):
-            part = out[j * plane + first : j * plane + first + block.size]
-            for i in range(part.size):
-                # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number, and
-                # float32 is right to 2^-10 for x < 2^16.
-                quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
-                part[i] = rest[i] - quotient * divisor
-                rest[i] = quotient
-
-
-@loop
-def put_digits(digits: Any, base: int, out: Any) -> Any:
-    """Write what `pack_digits` makes of digits of base 3, 5 or 9 to the beginning of `out`; its
-    bytes."""
-    group, bits = group_and_bits(base)
-    plane = (digits.size + group - 1) // group
-    highest = np.empty((plane + GROUPS - 1) // GROUPS, dtype=np.int64)
-    if bits == 16:
-        wide = np.empty(plane, dtype=np.uint16)
-        _combine(0, plane, digits, wide, base, group, highest)
-        for i in range(plane):
-            out[2 * i], out[2 * i + 1] = np.uint8(wide[i] & 255), np.uint8(wide[i] >> 8)
-        return 2 * plane
-    groups = np.empty(plane, dtype=np.uint8)
-    _combine(0, plane, digits, groups, base, group, highest)
-    return put_fixed(groups, bits, out)
+    rest = np.empty(CHUNK, dtype=np.int32)
+    codes = np.empty(CHUNK, dtype=np.uint8)
+    for tile in range(start, stop):
+        t, start_of, stop_of = tiles[tile]
+        own = out[begins[t] : begins[t] + lengths[t]]
+        plane = (own.size + size - 1) // size
+        body = data[at[t] : at[t] + (plane * bits + 7) // 8]
+        most, stray = np.int32(0), np.int32(0)
+        for first in range(start_of, stop_of, CHUNK):
+            length = min(CHUNK, stop_of - first)
+            if bits == 16:
+                wide = body[2 * first : 2 * (first + length)]
+                for i in range(length):
+                    rest[i] = np.int32(wide[2 * i]) | (np.int32(wide[2 * i + 1]) << np.int32(8))
+            else:
+                get_chunk(body, first, length, bits, codes)
+                for i in range(length):
+                    rest[i] = codes[i]
+            for i in range(length):
+                most = max(most, rest[i])
+            for j in range(size):
+                begin = min(j * plane + first, own.size)
+                part = own[begin : min(begin + length, (j + 1) * plane)]
+                for i in range(part.size):
+                    # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number, and
+                    # float32 is right to 2^-10 for x < 2^16.
+                    quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
+                    part[i] = rest[i] - quotient * divisor
+                    rest[i] = quotient
+                for i in range(part.size, length):
+                    quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
+                    stray |= rest[i] - quotient * divisor
+                    rest[i] = quotient
+        highest[0, tile], highest[1, tile] = most, stray

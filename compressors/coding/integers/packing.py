@@ -143,10 +143,17 @@ def demand_no_stray(
     data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
 ) -> None:
     """`InputError` where bits are set behind the last of `counts` codes that begin at byte `at`."""
+    if has_stray(data, at, counts, bits):
+        raise stray_bits()
+
+
+def has_stray(
+    data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
+) -> bool:
+    """Whether `demand_no_stray` refuses."""
     used = counts * bits % 8
     last = (at + packed_bytes(counts, bits) - 1)[used > 0]
-    if (data[last] >> used[used > 0]).any():
-        raise stray_bits()
+    return bool((data[last] >> used[used > 0]).any())
 
 
 def stray_bits() -> InputError:

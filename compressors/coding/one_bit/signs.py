@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import (
     damaged,
+    has_stray,
     packed_bytes,
     put_signs,
+    stray_bits,
     unfold_bits,
 )
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -272,7 +274,7 @@ def add_scaled_signs(
     """
     data, factors = array(bits), array(scales)
     demand_signs(
-        stray=stray_bits(data, at, cells.segments),
+        stray=has_stray(data, at, cells.segments.length, 1),
         right=bool(((factors >= 0) & (factors <= FLOAT32_MAX)).all()),  # nor not-a-number
     )
     factors = factors * np.float32(weight)
@@ -283,17 +285,10 @@ def add_scaled_signs(
         )  # fmt: skip
 
 
-def stray_bits(data: NDArray[np.uint8], at: Column, segments: Segments) -> bool:
-    """Whether bits are set behind a tensor's last; each tensor's begin at byte `at`."""
-    n = segments.length
-    uneven = np.flatnonzero(n % 8)
-    return bool((data[(at + n // 8)[uneven]] >> (n % 8)[uneven].astype(np.uint8)).any())
-
-
 def demand_signs(*, stray: bool, right: bool = True) -> None:
     """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
-        raise damaged("padding after the last code is not zero")
+        raise stray_bits()
     if not right:
         raise damaged("a scale is negative or not a finite number")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.signs import demand_signs, stray_bits
+from gcsim.compressors.coding.integers.packing import has_stray, packed_bytes
+from gcsim.compressors.coding.one_bit.signs import demand_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -49,7 +49,7 @@ def add_votes(counts: Tensor, message: Tensor, at: Column, segments: Segments) -
     what kernels make of the counts is then worthless.
     """
     data = array(message)
-    demand_signs(stray=stray_bits(data, at, segments))
+    demand_signs(stray=has_stray(data, at, segments.length, 1))
     own = Segments.behind(packed_bytes(segments.length, 1))
     with written_back(counts) as planes:
         in_tiles(_voting, own.tiles, data, at, own.begin, planes)

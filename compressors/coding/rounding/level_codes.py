@@ -6,15 +6,16 @@ from typing import Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.digits import pack_digits, unpack_digits
+from gcsim.compressors.coding.integers.digits import packed_digits, unpacked_digits
 from gcsim.compressors.coding.rounding.level_words import (
-    decode_dense,
-    decode_sparse,
-    encode_dense,
-    encode_sparse,
+    dense_words,
+    read_dense,
+    read_sparse,
+    sparse_words,
 )
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
@@ -36,16 +37,14 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int, coding: LevelCod
 
     `codes` are q + s, uint8, one tensor's behind the other's.
     """
-    bodies, sent = [], segments.length.copy()
-    for t, own in enumerate(torch.split(codes, segments.length.tolist())):
-        if coding == "digits":
-            bodies.append(pack_digits(own, 2 * steps + 1))
-        elif coding == "elias_dense":
-            bodies.append(encode_dense(own, steps))
-        else:
-            body, sent[t] = encode_sparse(own, steps)
-            bodies.append(body)
-    return torch.cat(bodies), np.array([len(body) for body in bodies]), sent
+    data, sent = array(codes), segments.length
+    if coding == "digits":
+        body, sizes = packed_digits(data, segments, 2 * steps + 1)
+    elif coding == "elias_dense":
+        body, sizes = dense_words(data, segments, steps)
+    else:
+        body, sizes, sent = sparse_words(data, segments, steps)
+    return tensor(body, codes), sizes, sent
 
 
 def _decoding_launches(
@@ -64,23 +63,14 @@ def decoded_levels(
 
     Whether codes of digits are at most 2s is left to their user.
     """
-    return each_decoded(body, sizes, segments, sent, steps, coding)
-
-
-def each_decoded(
-    body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int, coding: LevelCoding
-) -> Tensor:
-    """`decoded_levels`, tensor by tensor."""
-    codes = []
-    pieces = torch.split(body, sizes.tolist())
-    for own, n, k in zip(pieces, segments.length.tolist(), sent.tolist(), strict=True):
-        if coding == "digits":
-            codes.append(unpack_digits(own, n, 2 * steps + 1))
-        elif coding == "elias_dense":
-            codes.append(decode_dense(own, n, steps))
-        else:
-            codes.append(decode_sparse(own, n, k, steps))
-    return torch.cat(codes)
+    data = np.ascontiguousarray(array(body))
+    if coding == "digits":
+        codes = unpacked_digits(data, sizes, segments, 2 * steps + 1)
+    elif coding == "elias_dense":
+        codes = read_dense(data, sizes, segments, steps)
+    else:
+        codes = read_sparse(data, sizes, segments, sent, steps)
+    return tensor(codes, body)
 
 
 def _launches(

@@ -1,4 +1,4 @@
-"""How do levels of which most are zero become few bits? Elias' omega code, with signs.
+"""Elias' omega code of levels, of which most are zero, with signs.
 
 | code   | what travels                                                                         |
 |--------|--------------------------------------------------------------------------------------|
@@ -31,10 +31,9 @@ from gcsim.compressors.coding.integers.elias import (
     put_bits,
     put_omega,
 )
-from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.loops import in_tiles, loop
+from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InputError
 
 _BLOCK = 1 << 14
@@ -42,73 +41,90 @@ _ROOM = 8
 """Words that are read at a time, at most."""
 
 
-@kernel("streaming")
-@on_device("integers.elias")
-def encode_dense(codes: Tensor, steps: int) -> Tensor:
-    """The dense words of codes q + s, uint8 `[n]`, each in [0, 2s]: uint8 `[ceil(bits / 8)]`."""
-    data = np.ascontiguousarray(array(codes))
+Bytes = NDArray[np.uint8]
+
+
+def dense_words(codes: Bytes, segments: Segments, steps: int) -> tuple[Bytes, Column]:
+    """(bodies of dense words of codes q + s, each in [0, 2s], one behind the other; bytes of each).
+
+    `codes` are those of a bucket, one tensor's behind the other's.
+    """
     words = np.zeros((2, 256), dtype=np.uint64)
     _dense_words(steps, words)
-    bits = np.zeros(-(-data.size // _BLOCK), dtype=np.int64)
-    in_parallel(_count_dense, data.size, data, words[1].astype(np.int64), bits, grain=_BLOCK)
-    begins = _begins(bits)
-    out = np.zeros(-(-int(begins[-1]) // 8), dtype=np.uint8)
-    edges = np.zeros((begins.size, 2), dtype=np.uint8)
-    in_parallel(_write_dense, data.size, data, words, begins, out, edges, grain=_BLOCK)
-    _join(begins, edges, out)
-    return tensor(out, codes)
+    tiles, begins = _blocks(segments)
+    bits = np.zeros(len(tiles), dtype=np.int64)
+    in_tiles(_count_dense, tiles, codes, begins, words[1].astype(np.int64), bits)
+    return _written(tiles, bits, segments, _write_dense, codes, begins, words)
 
 
-@kernel("streaming")
-@on_device("integers.elias")
-def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
-    """Undo `encode_dense`: uint8 `[count]`.
+def sparse_words(codes: Bytes, segments: Segments, steps: int) -> tuple[Bytes, Column, Column]:
+    """`dense_words`, but of sparse words; and the number of levels of each that are not zero."""
+    tiles, begins = _blocks(segments)
+    nonzero, last, bits, before = np.zeros((4, len(tiles)), dtype=np.int64)
+    in_tiles(_find, tiles, codes, begins, steps, nonzero, last)
+    _carry(tiles, last, before)
+    in_tiles(_count_sparse, tiles, codes, begins, steps, before, bits)
+    given = codes, begins, steps, before
+    body, sizes = _written(tiles, bits, segments, _write_sparse, *given)
+    return body, sizes, _by_tensor(tiles, nonzero, segments)
 
-    Raises `InputError` unless the body holds exactly so many words of levels up to s, padded with
+
+def read_dense(body: Bytes, sizes: Column, segments: Segments, steps: int) -> Bytes:
+    """Undo `dense_words`.
+
+    Raises `InputError` unless each body holds exactly its words, of levels up to s, padded with
     zeros to a whole byte.
     """
-    packed = np.ascontiguousarray(array(body))
-    if count > 8 * packed.size:
-        raise InputError(f"damaged payload: {packed.size} bytes for {count} levels")
-    codes = np.empty(count, dtype=np.uint8)
     table = np.zeros((3, 1 << PEEK), dtype=np.uint64)
     _reading_table(steps, table)
-    check_end(packed, int(_read_dense(packed, steps, table, codes)))
-    return tensor(codes, body)
+    return _read(body, sizes, segments, _dense_tensors, steps, table)
 
 
-@kernel("gather_scatter")
-@on_device("integers.elias")
-def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
-    """(the sparse words, uint8 `[ceil(bits / 8)]`; the number of levels that are not zero)."""
-    data = np.ascontiguousarray(array(codes))
-    blocks = -(-data.size // _BLOCK)
-    nonzero, last = np.zeros(blocks, dtype=np.int64), np.full(blocks, -1, dtype=np.int64)
-    in_parallel(_find, data.size, data, steps, nonzero, last, grain=_BLOCK)
-    before = np.concatenate(([-1], np.maximum.accumulate(last)[:-1])) if blocks else last
-    bits = np.zeros(blocks, dtype=np.int64)
-    in_parallel(_count_sparse, data.size, data, steps, before, bits, grain=_BLOCK)
-    begins = _begins(bits)
-    out = np.zeros(-(-int(begins[-1]) // 8), dtype=np.uint8)
-    edges = np.zeros((begins.size, 2), dtype=np.uint8)
-    in_parallel(_write_sparse, data.size, data, steps, before, begins, out, edges, grain=_BLOCK)
-    _join(begins, edges, out)
-    return tensor(out, codes), int(nonzero.sum())
+def read_sparse(body: Bytes, sizes: Column, segments: Segments, sent: Column, steps: int) -> Bytes:
+    """Undo `sparse_words`; `InputError` as for `read_dense`."""
+    return _read(body, sizes, segments, _sparse_tensors, steps, sent)
 
 
-@kernel("gather_scatter")
-@on_device("integers.elias")
-def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
-    """Undo `encode_sparse`: uint8 `[count]`; `InputError` as for `decode_dense`."""
-    packed = np.ascontiguousarray(array(body))
-    codes = np.full(count, steps, dtype=np.uint8)
-    check_end(packed, int(_read_sparse(packed, nonzero, steps, codes)))
-    return tensor(codes, body)
+def _blocks(segments: Segments) -> tuple[NDArray[np.int64], Column]:
+    """(tiles that are written at a time; where the codes of each tensor begin)."""
+    return tiles_of(segments.length, segments.column(_BLOCK)), starts(segments.length)
 
 
-def _begins(bits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each block begins, in bits, and behind them where the last one ends."""
-    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(bits)))
+def _by_tensor(tiles: NDArray[np.int64], counts: Column, segments: Segments) -> Column:
+    """The sum over the tiles of each tensor."""
+    found = np.zeros(len(segments.length), dtype=np.int64)
+    np.add.at(found, tiles[:, 0], counts)
+    return found
+
+
+def _written(
+    tiles: NDArray[np.int64], bits: Column, segments: Segments, write: Any, *given: Any
+) -> tuple[Bytes, Column]:
+    """(bodies, of tiles that have so many bits; bytes of each)."""
+    total = _by_tensor(tiles, bits, segments)
+    sizes = packed_bytes(total, 1)
+    place = starts(bits) + (8 * starts(sizes) - starts(total))[tiles[:, 0]]  # first bit of a tile
+    out = np.zeros(int(sizes.sum()), dtype=np.uint8)
+    edges = np.zeros((len(tiles), 2), dtype=np.uint8)
+    in_tiles(write, tiles, *given, place, bits, out, edges)
+    _join(place, bits, edges, out)
+    return out, sizes
+
+
+def _read(
+    body: Bytes, sizes: Column, segments: Segments, read: Any, steps: int, known: Any
+) -> Bytes:
+    """The codes, which `read` reads tensor by tensor."""
+    length, at = segments.length, starts(sizes)
+    if (length > 8 * sizes).any() and read is _dense_tensors:
+        raise InputError(f"damaged payload: {sizes} bytes for {length} levels")
+    codes = np.full(int(length.sum()), steps, dtype=np.uint8)
+    ends = np.zeros(len(sizes), dtype=np.int64)
+    whole = np.stack((np.arange(len(length)), np.zeros_like(length), length), axis=1)
+    in_tiles(read, whole, body, at, sizes, steps, known, codes, starts(length), ends)
+    for first, size, end in zip(at.tolist(), sizes.tolist(), ends.tolist(), strict=True):
+        check_end(body[first : first + size], end)
+    return codes
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -130,24 +146,33 @@ def _dense_words(steps: int, words: Any) -> None:
 
 
 @loop
-def _count_dense(start: int, stop: int, codes: Any, lengths: Any, bits: Any) -> None:
-    for first in range(start, stop, _BLOCK):
-        part = codes[first : min(first + _BLOCK, stop)]
+def _count_dense(
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, lengths: Any, bits: Any
+) -> None:
+    for tile in range(start, stop):
+        part = _own(codes, begins, tiles[tile])
         total = 0
         for i in range(part.size):
             total += lengths[part[i]]
-        bits[first // _BLOCK] = total
+        bits[tile] = total
+
+
+@loop
+def _own(codes: Any, begins: Any, tile: Any) -> Any:
+    """The codes of a tile."""
+    begin = begins[tile[0]]
+    return codes[begin + tile[1] : begin + tile[2]]
 
 
 @loop
 def _write_dense(
-    start: int, stop: int, codes: Any, words: Any, begins: Any, out: Any, edges: Any
-) -> None:
-    room = np.zeros(_BLOCK, dtype=np.uint32)  # no word is longer than 32 bits
-    for first in range(start, stop, _BLOCK):
-        block = first // _BLOCK
-        part = codes[first : min(first + _BLOCK, stop)]
-        filled = np.uint64(begins[block]) & np.uint64(7)  # bits of the block before, in its byte
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, words: Any, place: Any, bits: Any,
+    out: Any, edges: Any,
+) -> None:  # fmt: skip
+    room = np.zeros(_BLOCK + 1, dtype=np.uint32)  # no word is longer than 32 bits
+    for tile in range(start, stop):
+        part = _own(codes, begins, tiles[tile])
+        filled = np.uint64(place[tile]) & np.uint64(7)  # bits of the tile before, in its byte
         word = np.uint64(0)
         at = np.uint64(0)
         for i in range(part.size):
@@ -159,48 +184,61 @@ def _write_dense(
             at += filled >> np.uint64(5)
             filled &= np.uint64(31)
         room[at] = np.uint32(word & np.uint64(0xFFFFFFFF))
-        _put_block(room.view(np.uint8), block, begins, out, edges)
+        _put_block(room.view(np.uint8), place[tile], bits[tile], out, edges[tile])
 
 
 @loop
-def _find(start: int, stop: int, codes: Any, steps: int, nonzero: Any, last: Any) -> None:
-    """By block: how many levels are not zero, and where the last of them is (-1: none)."""
-    for first in range(start, stop, _BLOCK):
-        part = codes[first : min(first + _BLOCK, stop)]
+def _find(
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, nonzero: Any, last: Any
+) -> None:
+    """By tile: how many levels are not zero, and where the last of them is (-1: none)."""
+    for tile in range(start, stop):
+        part = _own(codes, begins, tiles[tile])
         found = 0
         for i in range(part.size):
             found += part[i] != steps
         at = part.size - 1
         while at >= 0 and part[at] == steps:
             at -= 1
-        nonzero[first // _BLOCK] = found
-        last[first // _BLOCK] = first + at if at >= 0 else -1
+        nonzero[tile] = found
+        last[tile] = tiles[tile, 1] + at if at >= 0 else -1
 
 
 @loop
-def _count_sparse(start: int, stop: int, codes: Any, steps: int, before: Any, bits: Any) -> None:
-    for first in range(start, stop, _BLOCK):
-        part = codes[first : min(first + _BLOCK, stop)]
-        previous = before[first // _BLOCK] - first
+def _carry(tiles: Any, last: Any, before: Any) -> None:
+    """By tile: where the last level of its tensor before it is that is not zero (-1: none)."""
+    for tile in range(tiles.shape[0]):
+        before[tile] = -1
+        if tiles[tile, 1] > 0:
+            before[tile] = last[tile - 1] if last[tile - 1] >= 0 else before[tile - 1]
+
+
+@loop
+def _count_sparse(
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, before: Any, bits: Any
+) -> None:
+    for tile in range(start, stop):
+        part = _own(codes, begins, tiles[tile])
+        previous = before[tile] - tiles[tile, 1]
         total = 0
         for i in range(part.size):
             if part[i] != steps:
                 level = abs(np.int64(part[i]) - steps)
                 total += omega_bits(i - previous) + 1 + omega_bits(level)
                 previous = i
-        bits[first // _BLOCK] = total
+        bits[tile] = total
 
 
 @loop
 def _write_sparse(
-    start: int, stop: int, codes: Any, steps: int, before: Any, begins: Any, out: Any, edges: Any
-) -> None:
-    for first in range(start, stop, _BLOCK):
-        block = first // _BLOCK
-        part = codes[first : min(first + _BLOCK, stop)]
-        position = begins[block] % 8
-        room = np.zeros((begins[block + 1] - begins[block]) // 8 + 16, dtype=np.uint8)
-        previous = before[block] - first
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, before: Any, place: Any,
+    bits: Any, out: Any, edges: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        part = _own(codes, begins, tiles[tile])
+        position = place[tile] % 8
+        room = np.zeros(bits[tile] // 8 + 16, dtype=np.uint8)
+        previous = before[tile] - tiles[tile, 1]
         for i in range(part.size):
             level = np.int64(part[i]) - steps
             if level != 0:
@@ -208,32 +246,32 @@ def _write_sparse(
                 position = put_bits(room, position, np.int64(level < 0), 1)
                 position = put_omega(room, position, abs(level))
                 previous = i
-        _put_block(room, block, begins, out, edges)
+        _put_block(room, place[tile], bits[tile], out, edges[tile])
 
 
 @loop
-def _put_block(room: Any, block: int, begins: Any, out: Any, edges: Any) -> None:
-    """A block's bytes, which begin inside of `room`'s first, to their place in `out`.
+def _put_block(room: Any, place: int, bits: int, out: Any, edges: Any) -> None:
+    """A tile's bytes, which begin inside of `room`'s first, to their place in `out`.
 
-    The first and the last, which other blocks may share, to `edges`.
+    The first and the last, which other tiles may share, to `edges`.
     """
-    first = begins[block] // 8
-    size = (begins[block + 1] + 7) // 8 - first
-    if begins[block + 1] > begins[block]:
-        edges[block, 0] = room[0]
+    first = place // 8
+    size = (place + bits + 7) // 8 - first
+    if bits > 0:
+        edges[0] = room[0]
         if size > 1:
-            edges[block, 1] = room[size - 1]
+            edges[1] = room[size - 1]
             inner = out[first + 1 : first + size - 1]
             for i in range(inner.size):
                 inner[i] = room[i + 1]
 
 
 @loop
-def _join(begins: Any, edges: Any, out: Any) -> None:
-    for block in range(begins.size - 1):
-        if begins[block + 1] > begins[block]:
-            out[begins[block] // 8] |= edges[block, 0]
-            out[(begins[block + 1] + 7) // 8 - 1] |= edges[block, 1]
+def _join(place: Any, bits: Any, edges: Any, out: Any) -> None:
+    for tile in range(bits.size):
+        if bits[tile] > 0:
+            out[place[tile] // 8] |= edges[tile, 0]
+            out[(place[tile] + bits[tile] + 7) // 8 - 1] |= edges[tile, 1]
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -315,3 +353,23 @@ def _read_sparse(packed: Any, nonzero: int, steps: int, codes: Any) -> int:
             return -1
         codes[at] = np.uint8(steps - level if negative else steps + level)
     return position
+
+
+@loop
+def _dense_tensors(
+    start: int, stop: int, tensors: Any, data: Any, at: Any, sizes: Any, steps: int, table: Any,
+    codes: Any, begins: Any, ends: Any,
+) -> None:  # fmt: skip
+    for t in range(start, stop):
+        body = data[at[t] : at[t] + sizes[t]]
+        ends[t] = _read_dense(body, steps, table, codes[begins[t] : begins[t] + tensors[t, 2]])
+
+
+@loop
+def _sparse_tensors(
+    start: int, stop: int, tensors: Any, data: Any, at: Any, sizes: Any, steps: int, sent: Any,
+    codes: Any, begins: Any, ends: Any,
+) -> None:  # fmt: skip
+    for t in range(start, stop):
+        body, own = data[at[t] : at[t] + sizes[t]], codes[begins[t] : begins[t] + tensors[t, 2]]
+        ends[t] = _read_sparse(body, sent[t], steps, own)

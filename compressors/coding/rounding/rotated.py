@@ -1,4 +1,4 @@
-"""How is a vector rotated at random, and rounded to integers of a table in the rotated space?
+"""Random rotation of a vector, and rounding to integers of a table in the rotated space.
 
 Signs drawn at random, then Hadamard transforms: whatever the vector was, its elements are then
 about normal with one variance. `stages` butterflies give transforms of 2^stages elements; those
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.random import bits64
 
 LANES = 32
@@ -31,7 +30,6 @@ LANES = 32
 
 
 @kernel("streaming", updates=("held",))
-@on_device("rounding.rotated")
 def round_rotated(
     held: Tensor,
     *,
@@ -80,7 +78,6 @@ def lines_of(integers: bytes, grid: int) -> NDArray[np.float32]:
 
 
 @kernel("streaming", updates=("out",))
-@on_device("rounding.rotated")
 def rotate_back(
     out: Tensor, sums: Tensor, *, step: float, most: float, stages: int, signs: np.uint64
 ) -> None:

@@ -1,4 +1,4 @@
-"""Which elements do independent draws take? Found with far fewer than n random numbers.
+"""Elements that independent draws take, found with far fewer than n random numbers.
 
 Element i is taken with probability p_i = min(1, scale |w_i|), whatever happens to the others. The
 sums of |w| over blocks of 16 elements, S_b, are kept. One uniform U a block decides by inversion:
@@ -15,127 +15,148 @@ Source: inversion, as in L. Devroye, "Non-uniform random variate generation", Sp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, summing_loop, tensor
-from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import (
+    array,
+    in_tiles,
+    inlined,
+    loop,
+    summing_loop,
+    tensor,
+    written_back,
+)
+from gcsim.compressors.meter import counted_as, drawn, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import fraction64
+from gcsim.compressors.segments import TILE, Cells, Column, Segments, starts
 
 BLOCK = 16
 """Elements that share a sum: one line of the cache in float32."""
-_CHUNK = 1 << 16
-"""Elements whose positions are collected together: a multiple of `BLOCK`."""
 SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weights of n elements, in host memory or where kernels are, with the sums of their blocks."""
+    """Weights of a bucket's elements; changed by functions of this module alone."""
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-        """float32 `[n]`, any signs: |w| counts. Change it only through this module."""
-        self.sums = block_sums(values)
-        """float64 `[ceil(n / 16)]`."""
+    values: Tensor
+    """Flat float32 of the table, any signs: |w| counts."""
+    segments: Segments
+    sums: Tensor
+    """`block_sums` of the values."""
+
+    @classmethod
+    def of(cls, values: Tensor, segments: Segments) -> Weights:
+        return cls(values, segments, block_sums(values, segments))
+
+    @property
+    def blocks(self) -> Cells:
+        return self.segments.cells(BLOCK)
 
 
-@kernel("reduction")
-@on_device("selecting.sampling")
-def block_sums(values: Tensor) -> Tensor:
-    """Sums of |v| over blocks of 16 elements (the last may be shorter): float64 `[ceil(n/16)]`."""
-    sums = np.empty(-(-values.numel() // BLOCK), dtype=np.float64)
-    in_parallel(_add_blocks, values.numel(), array(values), sums, grain=_CHUNK)
+@counted_as(
+    lambda sums, values, _: [
+        launch("reduction", "sampling.block_sums", values.numel(), values.nbytes, sums.nbytes)
+    ]
+)
+@primitive
+def block_sums(values: Tensor, segments: Segments) -> Tensor:
+    """Sums of |v| over blocks of 16 elements of each tensor (the last may be shorter).
+
+    float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
+    """
+    blocks = segments.cells(BLOCK)
+    sums = np.empty(blocks.total, dtype=np.float64)
+    in_tiles(_add_tiles, segments.tiles, segments.table, blocks.first, array(values), sums)
     return tensor(sums, values)
 
 
-def saturation(weights: Weights, scale: float) -> tuple[int, float, float]:
-    """What `scale` saturates, and what it leaves.
-
-    Returns the number of elements with scale |w| >= 1, the sum of |w| of all others, and the sum
-    of w^2 of the saturated.
-    """
-    return _saturation(weights.sums, weights, scale)
-
-
-@kernel("reduction")
-@on_device("selecting.sampling")
-def _saturation(sums: Tensor, weights: Weights, scale: float) -> tuple[int, float, float]:
-    n = weights.values.numel()
-    partial = np.zeros((-(-n // _CHUNK), 3), dtype=np.float64)
-    values = array(weights.values)
-    in_parallel(_add_unsaturated, n, values, array(sums), float(scale), partial, grain=_CHUNK)
-    count, rest, squares = partial.sum(axis=0).tolist()
-    return int(count), rest, squares
-
-
-def draw(
-    weights: Weights,
-    scale: float,
-    key: np.uint64,
-    *,
-    expected: int,
-    factor: float = 1.0,
-    prior: Tensor | None = None,
+def _draws(
+    found: tuple[Tensor, Tensor], values: Tensor, sums: Tensor, segments: Segments, scales: object,
+    keys: object, *, expected: Column, factor: float = 1.0, prior: Tensor | None = None,
     chances: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> Iterator[KernelCost]:  # fmt: skip
+    touched = 4 * np.minimum(segments.length, BLOCK * expected)  # a block for each element drawn
+    name = "sampling.draw_and_lower" if factor < 1.0 else "sampling.draw"
+    moved = sums.nbytes, touched * (1 + (factor < 1.0)), 0 if prior is None else prior.nbytes
+    yield drawn(name, sums.numel() + len(found[0]), 64)
+    yield launch("random", name, values.numel(), *moved, found[0].nbytes, found[1].nbytes)
+
+
+@counted_as(_draws)
+@primitive
+def draw_poisson(
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
+    expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Positions drawn independently with probability p_i = min(1, scale |w_i|).
 
     Parameters
     ----------
-    weights : w
-    scale : 0 or more; finite
-    key : of the uniforms (`random_key`)
-    expected : about the sum of p; only what the meter counts depends on it
-    factor : below 1, what was drawn is then multiplied by it in `weights`, in place, unless that
+    values, sums : of `Weights`
+    scales : 0 or more, finite: float64 `[tensors]`
+    keys : of each tensor's uniforms
+    expected : about the sum of p of each tensor; only what the meter counts depends on it
+    factor : below 1, what was drawn is then multiplied by it in the weights, in place, unless that
         is below 1e-30, where float32 ends
-    prior : float32 `[n]`, multiplied in the same way, in place
+    prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
 
     Returns
     -------
-    int64 `[m]`, ascending, and p at those positions, float32 `[m]` (empty unless wanted)
+    int64 `[m]`, ascending places in the flat bucket, and p there, float32 `[m]` (empty unless
+    wanted)
     """
-    drawing = _draw_and_lower if factor < 1.0 else _draw_only
-    touched = weights.values[: BLOCK * expected]  # a block for each element drawn
-    return drawing(weights.sums, touched, weights, scale, key, (factor, prior, chances))
-
-
-@on_device("selecting.sampling")
-def _draw(
-    sums: Tensor,
-    touched: Tensor,
-    weights: Weights,
-    scale: float,
-    key: np.uint64,
-    options: tuple[float, Tensor | None, bool],
-) -> tuple[Tensor, Tensor]:
-    """See `draw`; `sums` and `touched` are what the meter counts as read."""
-    factor, prior, chances = options
-    n = weights.values.numel()
-    if not (n and scale > 0.0):
-        return torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-    found = np.empty(n, dtype=np.int32 if n < 1 << 31 else np.int64)
+    n, tiles = values.numel(), segments.tiles
+    found = np.empty(n, dtype=np.int32)
     chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
-    counts = np.zeros((-(-n // _CHUNK) + 1, 2), dtype=np.float64)
-    lowered = np.empty(0, dtype=np.float32) if prior is None else array(prior)
-    in_parallel(
-        _draw_chunks, n, array(weights.values), array(sums), lowered,
-        float(scale), key, float(factor), found, chance, counts, grain=_CHUNK,
-    )  # fmt: skip
-    ends = counts[:, 0].astype(np.int64).cumsum()
-    count_random(sums.numel() + int(ends[-1]), 64)
-    positions = np.empty(int(ends[-1]), dtype=np.int64)
-    kept = np.empty(int(ends[-1]) if chances else 0, dtype=np.float32)
-    in_parallel(_compact, n, found, chance, ends, positions, kept, grain=_CHUNK)
-    return torch.from_numpy(positions), torch.from_numpy(kept)
+    counts = np.zeros(len(tiles), dtype=np.int64)
+    loaded = np.zeros(len(tiles), dtype=np.float32)
+    lowered = values.new_empty(0) if prior is None else prior
+    with written_back(values) as own, written_back(sums) as totals, written_back(lowered) as low:
+        in_tiles(
+            _draw_tiles, tiles, segments.table, segments.cells(BLOCK).first, own, totals, low,
+            array(scales), keys, float(factor), found, chance, counts, loaded,
+        )  # fmt: skip
+    positions = np.empty(counts.sum(), dtype=np.int64)
+    kept = np.empty(positions.size if chances else 0, dtype=np.float32)
+    in_tiles(
+        _compact, tiles, segments.begin, found, chance, counts, starts(counts), positions, kept
+    )
+    return tensor(positions, values), tensor(kept, values)
 
 
-_draw_only = kernel("random", name="sampling.draw")(_draw)
-_draw_and_lower = kernel("random", updates=("touched",), name="sampling.draw_and_lower")(_draw)
+def _lifts(
+    _: object, values: object, sums: object, segments: Segments, scales: Tensor, least: float,
+    most: object,
+) -> Iterator[KernelCost]:  # fmt: skip
+    n = segments.length[scales.numpy(force=True) > least]
+    yield launch("streaming", "sampling.lift", n, 8 * n, 8 * -(-n // BLOCK))
+
+
+@counted_as(_lifts)
+@primitive
+def lift(
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float
+) -> None:
+    """Multiply the weights of tensors whose scale is above `least` by it, up to `most`, in place.
+
+    scales : float64 `[tensors]`
+    """
+    with written_back(values) as own, written_back(sums) as totals:
+        in_tiles(
+            _lift_tiles, segments.tiles, segments.table, segments.cells(BLOCK).first, own, totals,
+            array(scales), float(least), float(most),
+        )  # fmt: skip
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -160,45 +181,30 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
         sums[whole] = total
 
 
-@summing_loop
-def _add_unsaturated(
-    start: int, stop: int, values: Any, sums: Any, scale: float, partial: Any
+@loop
+def _add_tiles(
+    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any
 ) -> None:
-    """Per chunk: elements with scale |v| >= 1, sum of the others, sum of squares of the former."""
-    heavy = np.empty(_CHUNK // BLOCK, dtype=np.int64)
-    for first in range(start, stop, _CHUNK):
-        last = min(first + _CHUNK, stop)
-        part = sums[first // BLOCK : -(-last // BLOCK)]
-        number = 0
-        for b in range(part.size):
-            heavy[number] = b
-            number += int(part[b] * scale >= 1.0)
-        count, rest, squares = 0.0, 0.0, 0.0
-        if 8 * number > part.size:
-            elements = values[first:last]
-            for i in range(elements.size):
-                value = abs(np.float64(elements[i]))
-                over = 1.0 if value * scale >= 1.0 else 0.0  # factors, so that it vectorises
-                under = 1.0 if value * scale < 1.0 else 0.0
-                count += over
-                squares += over * value * value
-                rest += under * value  # not value - over * value: such a sum may be reordered,
-                # and what is light be lost beside what is heavy
-        else:
-            for b in range(part.size):
-                rest += part[b] if part[b] * scale < 1.0 else 0.0
-            for h in range(number):
-                begin = first + heavy[h] * BLOCK
-                for i in range(begin, min(begin + BLOCK, last)):
-                    value = abs(np.float64(values[i]))
-                    over = 1.0 if value * scale >= 1.0 else 0.0
-                    under = 1.0 if value * scale < 1.0 else 0.0
-                    count += over
-                    squares += over * value * value
-                    rest += under * value
-        partial[first // _CHUNK, 0] = count
-        partial[first // _CHUNK, 1] = rest
-        partial[first // _CHUNK, 2] = squares
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, n = table[t]
+        _add_blocks(first, last, values[begin : begin + n], sums[blocks[t] :])
+
+
+@loop
+def _lift_tiles(
+    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any,
+    scales: Any, least: float, most: float,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        if scales[t] > least:
+            begin, n = table[t]
+            own = values[begin : begin + n]
+            factor = np.float32(min(scales[t], most))
+            for i in range(first, last):
+                own[i] *= factor
+            _add_blocks(first, last, own, sums[blocks[t] :])
 
 
 @inlined
@@ -218,107 +224,82 @@ def _sum(values: Any, begin: int, end: int) -> Any:
 
 
 @loop
-def _draw_chunks(
-    start: int, stop: int, values: Any, sums: Any, prior: Any, scale: float, key: np.uint64,
-    factor: float, found: Any, chance: Any, counts: Any,
+def _draw_tiles(
+    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any, prior: Any,
+    scales: Any, keys: Any, factor: float, found: Any, chance: Any, counts: Any, loaded: Any,
 ) -> None:  # fmt: skip
-    """Positions drawn in each chunk, from `found[first of the chunk]` on; their number."""
-    hits = np.empty(_CHUNK // BLOCK, dtype=np.int64)
+    """Positions drawn in each tile, from `found[first of the tile]` on; their number."""
+    hits = np.empty(TILE // BLOCK, dtype=np.int64)
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, end = table[t, 0], table[t, 0] + table[t, 1]
+        if scales[t] > 0.0:
+            counts[tile], loaded[tile] = _draw_tile(
+                first, last, values[begin:end], sums[blocks[t] :], prior[begin:end], scales[t],
+                keys[t], factor, found[begin:end], chance[begin:end], hits,
+            )  # fmt: skip
+
+
+@loop
+def _draw_tile(
+    first: int, last: int, values: Any, sums: Any, prior: Any, scale: float, key: np.uint64,
+    factor: float, found: Any, chance: Any, hits: Any,
+) -> Any:  # fmt: skip
+    """(number drawn; a number that keeps loads from being optimised away)."""
     factor32 = np.float32(factor)
-    for first in range(start, stop, _CHUNK):
-        last = min(first + _CHUNK, stop)
-        number = 0
-        for b in range(first // BLOCK, -(-last // BLOCK)):
-            hits[number] = b
-            number += int(fraction64(key, b) < sums[b] * scale * (1.0 + SLACK))
-        # Load the blocks together: one by one, each would wait for the branches of the last.
-        loaded = np.float32(0)
-        for hit in range(number):
-            loaded += values[hits[hit] * BLOCK]
-        at = first
-        for hit in range(number):
-            b = hits[hit]
-            # the block's one uniform is inverted: who is hit first, given that somebody may be
-            u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + SLACK), at
-            begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
-            fresh = sums.size + begin  # number of the block's next uniform
-            taken, survive = 0.0, 1.0
-            for i in range(begin, end):
-                p = min(1.0, scale * abs(np.float64(values[i])))
-                left -= p
-                taken += survive * p  # P(the first one is among those so far)
-                survive *= 1.0 - p  # P(none so far)
-                if u < taken or survive == 0.0:
-                    found[at] = i
-                    if chance.size:
-                        chance[at] = p
-                    u = fraction64(key, fresh + at - before)
-                    at += 1
-                    if u >= left:  # bounds P(another one) from above
-                        break
-                    taken, survive = 0.0, 1.0
-            if factor < 1.0 and at > before:
-                for j in range(before, at):
-                    values[found[j]] = _lowered(values[found[j]], factor32)
-                sums[b] = _sum(values, begin, end)
-        if prior.size:
-            for j in range(first, at):
-                prior[found[j]] = _lowered(prior[found[j]], factor32)
-        counts[first // _CHUNK + 1, 0] = at - first
-        counts[first // _CHUNK + 1, 1] = loaded  # so that the loads are not optimised away
+    count = (values.size + BLOCK - 1) // BLOCK
+    number = 0
+    for b in range(first // BLOCK, -(-last // BLOCK)):
+        hits[number] = b
+        number += int(fraction64(key, b) < sums[b] * scale * (1.0 + SLACK))
+    # Load the blocks together: one by one, each would wait for the branches of the last.
+    loaded = np.float32(0)
+    for hit in range(number):
+        loaded += values[hits[hit] * BLOCK]
+    at = first
+    for hit in range(number):
+        b = hits[hit]
+        # the block's one uniform is inverted: who is hit first, given that somebody may be
+        u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + SLACK), at
+        begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
+        fresh = count + begin  # number of the block's next uniform
+        taken, survive = 0.0, 1.0
+        for i in range(begin, end):
+            p = min(1.0, scale * abs(np.float64(values[i])))
+            left -= p
+            taken += survive * p  # P(the first one is among those so far)
+            survive *= 1.0 - p  # P(none so far)
+            if u < taken or survive == 0.0:
+                found[at] = i
+                if chance.size:
+                    chance[at] = p
+                u = fraction64(key, fresh + at - before)
+                at += 1
+                if u >= left:  # bounds P(another one) from above
+                    break
+                taken, survive = 0.0, 1.0
+        if factor < 1.0 and at > before:
+            for j in range(before, at):
+                values[found[j]] = _lowered(values[found[j]], factor32)
+            sums[b] = _sum(values, begin, end)
+    if prior.size:
+        for j in range(first, at):
+            prior[found[j]] = _lowered(prior[found[j]], factor32)
+    return at - first, loaded
 
 
 @loop
 def _compact(
-    start: int, stop: int, found: Any, chance: Any, ends: Any, positions: Any, kept: Any
-) -> None:
-    """Bring the chunks' positions (and probabilities) together."""
-    for first in range(start, stop, _CHUNK):
-        chunk = first // _CHUNK
-        source = found[first : first + ends[chunk + 1] - ends[chunk]]
-        target = positions[ends[chunk] : ends[chunk + 1]]
+    start: int, stop: int, tiles: Any, begins: Any, found: Any, chance: Any, counts: Any, at: Any,
+    positions: Any, kept: Any,
+) -> None:  # fmt: skip
+    """Bring the tiles' positions (and probabilities) together."""
+    for tile in range(start, stop):
+        t, first, _ = tiles[tile]
+        source = found[begins[t] + first :][: counts[tile]]
+        target = positions[at[tile] : at[tile] + counts[tile]]
         for j in range(target.size):
-            target[j] = source[j]
+            target[j] = begins[t] + source[j]
         if kept.size:
             for j in range(target.size):
-                kept[ends[chunk] + j] = chance[first + j]
-
-
-# --- of short tensors, inside other loops --------------------------------------------------------
-
-
-@loop
-def add_weights(values: Any, table: Any, begins: Any, sums: Any) -> None:
-    """`block_sums` of each tensor of a layout's `table`, from `begins` of it on."""
-    for t in range(table.shape[0]):
-        first, n = table[t]
-        _add_blocks(0, n, values[first : first + n], sums[begins[t] : begins[t + 1]])
-
-
-@loop
-def saturated(values: Any, sums: Any, scale: float) -> Any:
-    """(number, sum of the others) of `saturation`, both float64."""
-    partial = np.zeros((values.size // _CHUNK + 1, 3), dtype=np.float64)
-    _add_unsaturated(0, values.size, values, sums, scale, partial)
-    count, rest = 0.0, 0.0
-    for chunk in range(partial.shape[0]):
-        count += partial[chunk, 0]
-        rest += partial[chunk, 1]
-    return count, rest
-
-
-@loop
-def drawn(values: Any, sums: Any, scale: float, key: np.uint64) -> Any:
-    """The positions of `draw`, int64."""
-    nothing = np.empty(0, dtype=np.float32)
-    n = values.size
-    found = np.empty(n, dtype=np.int32)
-    counts = np.zeros((-(-n // _CHUNK) + 1, 2), dtype=np.float64)
-    if scale > 0.0:
-        _draw_chunks(0, n, values, sums, nothing, scale, key, 1.0, found, nothing, counts)
-    ends = np.zeros(counts.shape[0], dtype=np.int64)
-    for chunk in range(1, ends.size):
-        ends[chunk] = ends[chunk - 1] + np.int64(counts[chunk, 0])
-    positions = np.empty(ends[-1], dtype=np.int64)
-    _compact(0, n, found, nothing, ends, positions, nothing)
-    return positions
+                kept[at[tile] + j] = chance[begins[t] + first + j]

@@ -1,4 +1,4 @@
-"""Which k of n elements does a uniformly random subset take? Drawn with O(k) random numbers.
+"""Uniformly random subsets of k of n elements, drawn with O(k) random numbers.
 
 The numbers that fall in segments of 2^20 positions are drawn first (they are hypergeometric). In a
 segment, uniform positions are marked in a bitmap until enough different ones are (of the
@@ -13,48 +13,77 @@ generation", Springer 1986.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import in_parallel, inlined, loop, tensor
-from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import in_tiles, inlined, loop, tensor
+from gcsim.compressors.meter import counted_as, drawn, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
+from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InternalError
 
 SEGMENT = 1 << 20
 """Elements whose bitmap stays in the cache."""
 
 
-@kernel("random", resident=("like",))
-@on_device("selecting.sampling")
-def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: int) -> Tensor:
-    """A uniformly random subset of k of the positions 0 … n-1: int64 `[k]`, ascending.
+def draw_subset(
+    like: Tensor, segments: Segments, k: Column, generators: Sequence[np.random.Generator]
+) -> Tensor:
+    """A uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending.
 
-    On the device of `like`. Raises `InternalError` unless 0 <= k <= n < 10^9.
+    Places in the flat bucket, on the device of `like`. Raises `InternalError` unless
+    0 <= k <= n < 10^9.
     """
-    parts, key = parts_of(generator, n, k)
-    ends = np.array(list(itertools.accumulate(parts, initial=0)), dtype=np.int64)
-    positions = np.empty(k, dtype=np.int64)
-    in_parallel(mark_and_list, n, ends, key, positions, grain=SEGMENT)
-    count_random(min(k, n - k), 64)
-    return tensor(positions, like)
+    given = zip(generators, segments.length.tolist(), k.tolist(), strict=True)
+    shares, keys = zip(*(parts_of(*each) for each in given), strict=True)
+    pieces = tiles_of(segments.length, segments.column(SEGMENT))  # [pieces, 3]
+    counts = np.array([count for parts in shares for count in parts], dtype=np.int64)
+    return _draw_pieces(like, segments, pieces, counts, np.array(keys, dtype=np.uint64))
+
+
+def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: int) -> Tensor:
+    """`draw_subset` of one tensor."""
+    return draw_subset(like, Segments.alone(n), np.array([k]), [generator])
 
 
 def parts_of(generator: np.random.Generator, n: int, k: int) -> tuple[list[int], np.uint64]:
     """(how many positions lie in each segment; the key of the numbers that draw them)."""
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
-    parts = [k]
+    parts = [k] * (n > 0)
     if n > SEGMENT:
         sizes = np.full(-(-n // SEGMENT), SEGMENT)
         if n % SEGMENT:
             sizes[-1] = n % SEGMENT
         parts = generator.multivariate_hypergeometric(sizes, k).tolist()
     return parts, np.uint64(generator.bit_generator.random_raw())
+
+
+def fewer(pieces: NDArray[np.int64], counts: Column) -> Column:
+    """Different positions that are drawn of each piece: above one half those that are left out."""
+    return np.minimum(counts, pieces[:, 2] - pieces[:, 1] - counts)
+
+
+@counted_as(
+    lambda found, _, __, pieces, counts, *___: [
+        drawn("subsets.distinct_positions", fewer(pieces, counts), 64),
+        launch("random", "subsets.distinct_positions", counts, found.nbytes),
+    ]
+)
+@primitive
+def _draw_pieces(
+    like: Tensor, segments: Segments, pieces: NDArray[np.int64], counts: Column,
+    keys: NDArray[np.uint64],
+) -> Tensor:  # fmt: skip
+    """So many elements of each piece (tensor, first element, element behind the last)."""
+    positions = np.empty(counts.sum(), dtype=np.int64)
+    in_tiles(_mark_and_list, pieces, segments.begin, counts, starts(counts), keys, positions)
+    return tensor(positions, like)
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -71,34 +100,48 @@ def _ones(word: np.uint64) -> int:
 
 
 @loop
-def mark_and_list(start: int, stop: int, ends: Any, key: np.uint64, positions: Any) -> None:
-    """In each segment as many random positions as `ends` says, ascending."""
-    words = np.empty((min(SEGMENT, stop - start) + 63) // 64, dtype=np.uint64)
+def _mark_and_list(
+    start: int, stop: int, pieces: Any, begins: Any, counts: Any, at: Any, keys: Any,
+    positions: Any,
+) -> None:  # fmt: skip
+    words = np.empty(SEGMENT // 64, dtype=np.uint64)
+    for piece in range(start, stop):
+        t, first, last = pieces[piece]
+        out = positions[at[piece] : at[piece] + counts[piece]]
+        mark_and_list(first, last - first, keys[t], words, out)
+        for i in range(out.size):
+            out[i] += begins[t] + first
+
+
+@loop
+def mark_and_list(first: int, n: int, key: np.uint64, words: Any, positions: Any) -> None:
+    """As many random positions of 0 … n - 1 as there is room for, ascending.
+
+    `words` is room for a bit each. The numbers are those of a piece that begins at `first`.
+    """
     one = np.uint64(1)
-    for first in range(start, stop, SEGMENT):
-        n = min(SEGMENT, stop - first)
-        at, k = ends[first // SEGMENT], ends[first // SEGMENT + 1] - ends[first // SEGMENT]
-        complement = 2 * k > n  # more than half: draw those that are left out
-        wanted = n - k if complement else k
-        words[:] = np.uint64(0)
-        marked, number = 0, 4 * first
-        while marked < wanted:
-            bits = bits64(key, number) >> np.uint64(20)
-            number += 1
-            position = (bits * np.uint64(n)) >> np.uint64(44)
-            word = np.int64(position >> np.uint64(6))
-            bit = one << (position & np.uint64(63))
-            marked += int((words[word] & bit) == np.uint64(0))
-            words[word] |= bit
-        used = words[: -(-n // 64)]
-        for i in range(used.size):
-            word64 = used[i]
-            if complement:
-                word64 = ~word64
-                if 64 * i + 64 > n:
-                    word64 &= (one << np.uint64(n - 64 * i)) - one
-            while word64:
-                lowest = word64 & (~word64 + one)
-                positions[at] = first + 64 * i + _ones(lowest - one)
-                at += 1
-                word64 ^= lowest
+    used = words[: (n + 63) // 64]
+    used[:] = np.uint64(0)
+    complement = 2 * positions.size > n  # more than half: draw those that are left out
+    wanted = n - positions.size if complement else positions.size
+    marked, number = 0, 4 * first
+    while marked < wanted:
+        bits = bits64(key, number) >> np.uint64(20)
+        number += 1
+        position = (bits * np.uint64(n)) >> np.uint64(44)
+        word = np.int64(position >> np.uint64(6))
+        bit = one << (position & np.uint64(63))
+        marked += int((used[word] & bit) == np.uint64(0))
+        used[word] |= bit
+    at = 0
+    for i in range(used.size):
+        word64 = used[i]
+        if complement:
+            word64 = ~word64
+            if 64 * i + 64 > n:
+                word64 &= (one << np.uint64(n - 64 * i)) - one
+        while word64:
+            lowest = word64 & (~word64 + one)
+            positions[at] = 64 * i + _ones(lowest - one)
+            at += 1
+            word64 ^= lowest

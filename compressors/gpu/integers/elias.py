@@ -46,23 +46,11 @@ def decode_gamma(buffer: Tensor, count: int) -> Tensor:
     return _decoded(buffer, count, gamma=True)
 
 
-def encode_dense(codes: Tensor, steps: int) -> Tensor:
-    """See `level_words.encode_dense`."""
-    return _written(*dense_words(codes, steps))
-
-
 def dense_words(codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Dense words of codes, and their lengths: int64 `[n]` each."""
     levels = codes.long() - steps
     words, lengths = words_of(levels.abs() + 1, gamma=False)
     return words | ((levels < 0).long() << lengths), lengths + (levels != 0)
-
-
-def encode_sparse(codes: Tensor, steps: int) -> tuple[Tensor, int]:
-    """See `level_words.encode_sparse`."""
-    places = (codes != steps).nonzero().view(-1)
-    gaps = torch.diff(places, prepend=places.new_full((1,), -1))
-    return _written(*sparse_words(gaps, codes[places], steps)), places.numel()
 
 
 def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -74,17 +62,6 @@ def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tenso
     return words, lengths + 1 + longer
 
 
-def decode_dense(body: Tensor, count: int, steps: int) -> Tensor:
-    """See `level_words.decode_dense`."""
-    limit = 8 * body.numel()
-    if count > limit:
-        raise InputError(f"damaged payload: {body.numel()} bytes for {count} levels")
-    if limit > LONGEST:
-        return NotImplemented  # type: ignore[no-any-return]
-    codes, ends = read_dense(body, steps)
-    return codes[_followed(body, ends, count)]
-
-
 def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Of each bit: the code of a dense word that begins there, uint8, and the bit behind it."""
     values, ends = read_words(body, gamma=False)
@@ -93,21 +70,6 @@ def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     ends = torch.where(values > steps + 1, 8 * body.numel() + 1, ends + signed)
     levels = torch.where(negative, 1 - values, values - 1)
     return (levels + steps).to(torch.uint8), ends
-
-
-def decode_sparse(body: Tensor, count: int, nonzero: int, steps: int) -> Tensor:
-    """See `level_words.decode_sparse`."""
-    limit = 8 * body.numel()
-    if limit > LONGEST:
-        return NotImplemented  # type: ignore[no-any-return]
-    gaps, levels, ends = read_sparse(body, steps)
-    starts = _followed(body, ends, nonzero)
-    at = gaps[starts].cumsum(0) - 1
-    if nonzero and int(at[-1]) >= count:
-        raise InputError(f"damaged payload: level {int(at[-1])} of {count}")
-    codes = body.new_full((count,), steps)
-    codes[at] = levels[starts]
-    return codes
 
 
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:

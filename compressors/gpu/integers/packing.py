@@ -1,4 +1,4 @@
-"""How do small integers become bytes on a GPU? Twins of `coding/integers/packing.py`, `digits.py`.
+"""Small integers as bytes on a GPU: twins of `coding/integers/packing.py`, and digits.
 
 Up to 8 bits a group of eight codes is one word. Wider codes are gathered byte by byte: a byte holds
 bits of two codes at most, and a code of up to 32 bits lies in five bytes at most.
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.digits import demand_below, digit_bytes, group_of
+from gcsim.compressors.coding.integers.digits import group_of
 from gcsim.compressors.coding.integers.packing import (
     check_bits,
     check_packed,
-    damaged,
     packed_bytes,
 )
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
@@ -102,18 +101,6 @@ def unpacked(buffer: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tenso
     return out
 
 
-def pack_digits(digits: Tensor, base: int) -> Tensor:
-    """See `digits.pack_digits`."""
-    size, bits = group_of(base)
-    if size == 1:
-        demand_below(base, int(digits.max()) if digits.numel() else 0)
-        return pack_bits(digits, bits)
-    n = digits.numel()
-    groups = digits.new_empty(-(-n // size), dtype=torch.uint8 if bits <= 8 else torch.int32)
-    demand_below(base, int(combined(digits.contiguous(), groups, [n], [0], [0], base)))
-    return groups if bits == 8 else packed_codes(groups, bits)[0]
-
-
 def combined(
     digits: Tensor, groups: Tensor, elements: Sequence[int], begins: Sequence[int],
     places: Sequence[int], base: int,
@@ -125,25 +112,6 @@ def combined(
     highest = digits.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(_combine, parts, digits, groups, highest, BASE=base, SIZE=size, BLOCK=BLOCK)
     return highest.max()
-
-
-def unpack_digits(buffer: Tensor, count: int, base: int) -> Tensor:
-    """See `digits.unpack_digits`."""
-    size, bits = group_of(base)
-    plane = -(-count // size)
-    if buffer.numel() != digit_bytes(count, base):
-        raise damaged(
-            f"{buffer.numel()} bytes for {count} base-{base} digits, not {digit_bytes(count, base)}"
-        )
-    groups = buffer.contiguous() if bits == 8 else unpack_bits(buffer, plane, bits)
-    out = buffer.new_empty(count)
-    largest, stray = separated(groups, out, [count], [0], [0], base)
-    if largest >= base**size:
-        what = "byte" if bits == 8 else f"group of {bits} bits"
-        raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if stray:
-        raise damaged(f"padding after the last base-{base} digit is not zero")
-    return out
 
 
 def separated(

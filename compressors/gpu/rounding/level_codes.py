@@ -1,10 +1,8 @@
-"""How do levels of many tensors become digits or Elias codes on a GPU, and back?
-
-The kernels of `coding/rounding/level_codes.py`.
-"""
+"""Levels as digits or Elias codes: the kernels of `coding/rounding/level_codes.py`."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,12 +66,12 @@ def decoded_levels(
     body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int,
     coding: loops.LevelCoding,
 ) -> Tensor:  # fmt: skip
-    """Read again tensor by tensor after a failure, to name the damage."""
+    """Read again by the loop where kernels cannot: it names the damage."""
     given = sizes.tolist(), segments.length.tolist(), sent.tolist()
     found = levels_of(body, *given, steps, coding)
-    return (
-        loops.each_decoded(body, sizes, segments, sent, steps, coding) if found is None else found
-    )
+    if found is None:
+        return inspect.unwrap(loops.decoded_levels)(body, sizes, segments, sent, steps, coding)
+    return found
 
 
 def levels_of(
@@ -104,7 +102,7 @@ def levels_of(
 
 
 def coded_digits(codes: Tensor, elements: Sequence[int], base: int) -> tuple[Tensor, list[int]]:
-    """(bodies of `digits.pack_digits`, one behind the other; bytes of each)."""
+    """(bodies of `digits.packed_digits`, one behind the other; bytes of each)."""
     size, bits = group_of(base)
     planes = [-(-n // size) for n in elements]
     if size == 1:

@@ -1,4 +1,4 @@
-"""Dynamic 8-bit: what if a byte holds a sign, a decimal exponent of varying width and a fraction?
+"""Dynamic 8-bit: a byte of a sign, a decimal exponent of varying width and a fraction.
 
 An element over its tensor's largest magnitude lies in [-1, 1]. Of its seven magnitude bits the
 position of the leading one gives the power of ten, and the bits behind it cut that decade evenly:
@@ -19,26 +19,25 @@ arXiv:1511.04561 (dynamic tree quantization).
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.floats.narrow_floats import add_looked_up, largest_magnitude
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import decoder, split_body
+from gcsim.compressors.coding.floats.decades import DECADES, nearest_codes, tree
+from gcsim.compressors.coding.floats.narrow_floats import (
+    add_looked_up,
+    largest_magnitude,
+    largest_magnitudes,
+)
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 
-DECADES = 7
 _TREE = 255  # frame flags: the codes are this tree's
 
 
@@ -75,76 +74,24 @@ def error_bound(values: Tensor) -> float:
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """Largest magnitude and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
-    frames = []
-    for piece, values in batched(layout.views(vector)):
-        largest = largest_magnitude(values)
-        head = as_bytes(torch.tensor([largest], dtype=torch.float32, device=values.device))
-        body = torch.cat((head, nearest_codes(values, largest)))
-        frames.append(pack_frame(Codec.CAST, body, numel=piece.numel, flags=_TREE))
-    return torch.cat(frames)
+    segments, head = Segments.of(layout), Segments.of(layout).column(4)
+    sizes = head + segments.length
+    message, at = frames(vector, Codec.CAST, segments, sizes, flags=_TREE)
+    largest = largest_magnitudes(vector, segments)
+    put(message, at, largest, head)
+    nearest_codes(vector, segments, largest, message, at + head)
+    return seal(message, at, sizes)
 
 
-@decoder(Codec.CAST)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the values of a frame's codes."""
-    head, codes = split_body(frame, 4, frame.numel)
-    largest = float(from_bytes(head, torch.float32, 1))
-    if frame.flags != _TREE or largest < 0:
-        raise InputError(f"damaged payload: format {frame.flags}, largest element {largest}")
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * value, in place; `InputError` for a damaged or another message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.CAST)
+    head = segments.column(4)
+    found.demand_sizes(head + segments.length)
+    largest = array(taken(message, found.at, head, torch.float32)).astype(np.float64)
+    if found.alike("flags") != _TREE or (largest < 0).any():
+        raise InputError(f"damaged payload: format {found.flags}, largest elements {largest}")
+    values = np.concatenate((tree(), -tree()))
     with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
-        magnitudes = tree() * (weight * largest)
-        table = np.concatenate((magnitudes, -magnitudes)).astype(np.float32)
-    add_looked_up(part, codes, table)
-
-
-@cache
-def tree() -> NDArray[np.float64]:
-    """The magnitudes of codes 0 … 127, ascending: float64 `[128]`."""
-    values = [0.0]
-    for i in range(DECADES):
-        fractions = (np.arange(1 << i) + 0.5) / (1 << i)
-        values += list(10.0 ** (i - DECADES + 1) * (0.1 + 0.9 * fractions))
-    return np.array(values)
-
-
-def _decades() -> tuple[tuple[np.float32, ...], ...]:
-    """(least element, slope, offset) by decade: the cell f of y is floor(slope y + offset).
-
-    A decade begins half way between its first value and the last one below.
-    """
-    values = tree()
-    first = 1 << np.arange(DECADES)
-    least = (values[first - 1] + values[first]) / 2
-    slopes = first / (0.9 * 10.0 ** (np.arange(DECADES) - DECADES + 1))
-    return tuple(tuple(np.float32(v) for v in row) for row in (least, slopes, -first / 9.0))
-
-
-LEAST, SLOPES, OFFSETS = _decades()
-
-
-@kernel("streaming")
-@on_device("floats.narrow")
-def nearest_codes(values: Tensor, largest: float) -> Tensor:
-    """Codes of values / largest, 128 added for negative ones: uint8 `[n]`."""
-    numbers = array(values)
-    codes = np.empty(numbers.size, dtype=np.uint8)
-    in_parallel(_nearest, numbers.size, numbers, np.float32(largest or 1.0), codes)
-    return tensor(codes, values)
-
-
-@loop
-def _nearest(start: int, stop: int, values: Any, largest: Any, codes: Any) -> None:
-    values, codes = values[start:stop], codes[start:stop]
-    for i in range(values.size):
-        scaled = np.float32(values[i] / largest)
-        size = abs(scaled)
-        slope = offset = cells = np.float32(0)
-        for k in range(DECADES):  # unrolled: choices between constants, no branch
-            above = size >= LEAST[k]
-            slope = SLOPES[k] if above else slope
-            offset = OFFSETS[k] if above else offset
-            cells = np.float32(1 << k) if above else cells
-        last = max(cells - np.float32(1), np.float32(0))
-        cell = min(max(size * slope + offset, np.float32(0)), last)
-        sign = np.int32(128) if scaled < np.float32(0) else np.int32(0)
-        codes[i] = np.int32(cell) + np.int32(cells) + sign
+        tables = np.multiply.outer(weight * largest, values).astype(np.float32)
+    add_looked_up(out, segments, message, found.at + head, tables)

@@ -1,4 +1,4 @@
-"""FP8: what if gradients travel as 8-bit floating-point numbers?
+"""FP8: gradients travel as 8-bit floating-point numbers.
 
 Each tensor is multiplied by a power of two, 2^floor(log2(F / max|g|)) with F the format's largest
 number, which brings its largest element just inside the format's range and costs no rounding,
@@ -32,6 +32,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
@@ -41,20 +43,17 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     E5M2,
     Narrow,
     add_looked_up,
+    cast,
     decoding_table,
     largest_magnitude,
+    largest_magnitudes,
     narrow,
 )
-from gcsim.compressors.coding.frame import (
-    Codec,
-    Frame,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-)
-from gcsim.compressors.coding.messages import decoder, only_frame, split_body
+from gcsim.compressors.coding.frame import Codec, pack_frame
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllGather,
@@ -64,8 +63,10 @@ from gcsim.compressors.requests import (
     TreeMerge,
     gather_variable,
 )
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 
+Numbers = NDArray[np.float64]
 FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
 _ORDER = list(FORMATS)
 _MOST_DOUBLINGS = 126
@@ -116,35 +117,35 @@ class Fp8(Compressor[Fp8Parameters]):
 
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
         """Scale and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
-        frames = []
-        for _, values in batched(layout.views(vector)):
-            scale = power_of_two_scale(largest_magnitude(values), self.form)
-            head = as_bytes(torch.tensor([scale], dtype=torch.float32, device=values.device))
-            frames.append(self._framed(torch.cat((head, narrow(values, self.form, scale))), 4))
-        return torch.cat(frames)
+        segments, flags = Segments.of(layout), _ORDER.index(self.parameters.format)
+        head, scales = segments.column(4), self._scales(largest_magnitudes(vector, segments))
+        sizes = head + segments.length
+        message, at = frames(vector, Codec.CAST, segments, sizes, flags=flags)
+        put(message, at, torch.from_numpy(scales.astype(np.float32)), head)
+        cast(vector, segments, self.form, scales, message, at + head)
+        return seal(message, at, sizes)
+
+    def _scales(self, largest: Tensor) -> Numbers:
+        """`power_of_two_scale` of each tensor's largest magnitude: float64 `[tensors]`."""
+        return np.array([power_of_two_scale(amax, self.form) for amax in largest.tolist()])
 
     def _with_shared_scale(self, bucket: Bucket) -> Exchange:
         """The update by way of codes that all workers scale alike."""
-        count, form = self.worker.count, self.form
-        views = list(bucket.layout.views(bucket.gradient))
-        largest = torch.tensor([largest_magnitude(values) for _, values in views])
+        segments, form = Segments.of(bucket.layout), self.form
+        largest = largest_magnitudes(bucket.gradient, segments)
         largest = yield AllReduce(tensor=largest, op="max")
-        scales = [power_of_two_scale(amax, form) for amax in largest.tolist()]
+        scales, begins = self._scales(largest), starts(segments.length)
         in_tree = self.parameters.aggregation == "tree"
-        share = count if in_tree else 1
-        codes = torch.cat([
-            narrow(values, form, scale / share)
-            for (_, values), scale in zip(views, scales, strict=True)
-        ])  # fmt: skip
+        share = self.worker.count if in_tree else 1
+        codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
+        cast(bucket.gradient, segments, form, scales / share, codes, begins)
         if in_tree:
             merged = yield TreeMerge(payload=self._framed(codes), merge=self._merge)
             codes = self._codes(merged, codes.numel())
         else:
             codes = yield from self._by_parts(codes)
         update = torch.zeros_like(bucket.gradient)
-        for (piece, _), scale in zip(views, scales, strict=True):
-            table = decoding_table(form, 1.0 / scale)
-            add_looked_up(piece.of(update), piece.of(codes), table)
+        add_looked_up(update, segments, codes, begins, decoding_table(form, 1.0 / scales))
         return update
 
     def _by_parts(self, codes: Tensor) -> Exchange:
@@ -154,9 +155,8 @@ class Fp8(Compressor[Fp8Parameters]):
         parts = [codes[j * length : (j + 1) * length] for j in range(count)]
         received = yield AllToAll(payloads=[self._framed(part) for part in parts], variable=True)
         mean = torch.zeros(parts[rank].numel(), device=codes.device)
-        table = decoding_table(self.form, 1.0 / count)
         for message in received:
-            add_looked_up(mean, self._codes(message, mean.numel()), table)
+            self._add(mean, self._codes(message, mean.numel()), 1.0 / count)
         own = self._framed(narrow(mean, self.form, 1.0))
         messages = yield from gather_variable(own, part=True)
         return torch.cat([
@@ -168,15 +168,18 @@ class Fp8(Compressor[Fp8Parameters]):
         """The sum of two messages, rounded to the format."""
         first, second = self._codes(own), self._codes(received)
         total = torch.zeros(first.numel(), device=own.device)
-        table = decoding_table(self.form, 1.0)
-        add_looked_up(total, first, table)
-        add_looked_up(total, second, table)
+        self._add(total, first, 1.0)
+        self._add(total, second, 1.0)
         return self._framed(narrow(total, self.form, 1.0))
 
-    def _framed(self, codes: Tensor, head: int = 0) -> Tensor:
-        """One frame of codes, which `head` bytes of a scale precede."""
+    def _add(self, out: Tensor, codes: Tensor, weight: float) -> None:
+        alone = Segments.alone(out.numel())
+        add_looked_up(out, alone, codes, ZERO, decoding_table(self.form, np.array([weight])))
+
+    def _framed(self, codes: Tensor) -> Tensor:
+        """One frame of codes."""
         flags = _ORDER.index(self.parameters.format)
-        return pack_frame(Codec.CAST, codes, numel=codes.numel() - head, flags=flags)
+        return pack_frame(Codec.CAST, codes, numel=codes.numel(), flags=flags)
 
     def _codes(self, message: Tensor, count: int | None = None) -> Tensor:
         """The codes of a message without a scale; `InputError` when it is not that long."""
@@ -186,15 +189,16 @@ class Fp8(Compressor[Fp8Parameters]):
         return frame.body
 
 
-@decoder(Codec.CAST)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the values of a frame's codes over its scale."""
-    head, codes = split_body(frame, 4, frame.numel)
-    scale = float(from_bytes(head, torch.float32, 1))
-    if frame.flags >= len(_ORDER) or math.frexp(scale)[0] != 0.5:
-        raise InputError(f"damaged payload: format {frame.flags}, scale {scale}")
-    table = decoding_table(FORMATS[_ORDER[frame.flags]], weight / scale)
-    add_looked_up(part, codes, table)
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * value, in place; `InputError` for a damaged or another message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.CAST)
+    head, flags = segments.column(4), found.alike("flags")
+    found.demand_sizes(head + segments.length)
+    scales = array(taken(message, found.at, head, torch.float32)).astype(np.float64)
+    if flags >= len(_ORDER) or (np.frexp(scales)[0] != 0.5).any():
+        raise InputError(f"damaged payload: format {flags}, scales {scales}")
+    tables = decoding_table(FORMATS[_ORDER[flags]], weight / scales)
+    add_looked_up(out, segments, message, found.at + head, tables)
 
 
 def power_of_two_scale(largest: float, form: Narrow) -> float:

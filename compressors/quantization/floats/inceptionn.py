@@ -1,4 +1,4 @@
-"""INCEPTIONN: what if every value takes 0, 8, 16 or 32 bits, as its size and an error bound ask?
+"""INCEPTIONN: every value takes 0, 8, 16 or 32 bits, as its size and an error bound ask.
 
 With the bound 2^-b, a tag of 2 bits says which of four forms a value v has:
 
@@ -24,17 +24,21 @@ Training of Deep Neural Networks", MICRO 2018, doi 10.1109/MICRO.2018.00023.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
-from gcsim.compressors.coding.floats.truncated import add_cut, cut
 from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.loops import array, loop, tensor, written_back
+from gcsim.compressors.meter import batched, kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
@@ -113,3 +117,91 @@ def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
         raise InputError(f"damaged payload: bound 2^-{frame.flags}, exponent {exponent}")
     weight = math.ldexp(weight, exponent)
     add_cut(part, frame.body, bound=frame.flags, sent=frame.nonzero, weight=weight)
+
+
+@kernel("gather_scatter", name="truncated.cut")
+def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
+    """(body of the frame of factor * values, number of values that are not zero in it).
+
+    `values` is float32 `[n]`; the body is uint8: tags, then the values of 1, 2 and 4 bytes.
+    """
+    n = values.numel()
+    tags = np.zeros(packed_bytes(n, 2), dtype=np.uint8)
+    forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
+    counts = np.zeros(4, dtype=np.int64)
+    scale8 = np.float32(2.0 ** (7 + bound // 2))
+    _cut(array(values), np.float32(factor), _limits(bound), scale8, tags, *forms, counts)
+    pairs = zip(forms, counts[1:], strict=True)
+    parts = [tags, *(form[:count].view(np.uint8) for form, count in pairs)]
+    return tensor(np.concatenate(parts), values), int(counts[1:].sum())
+
+
+@kernel("gather_scatter", updates=("out",), name="truncated.add_cut")
+def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: float) -> None:
+    """out += weight * what `cut` made the message of, in place; `out` is float32 `[n]`.
+
+    Raises `InputError` when the message's length or `sent`, the number of its values, is not what
+    its tags ask for.
+    """
+    body, n = array(message), out.numel()
+    tags, rest = body[: packed_bytes(n, 2)], body[packed_bytes(n, 2) :]
+    each = tags[:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3  # [bytes, 4]
+    counts = np.bincount(each.reshape(-1), minlength=4)[1:]
+    ends = np.cumsum(counts * (1, 2, 4))
+    if each.size < n or each.reshape(-1)[n:].any() or ends[2] != rest.size or counts.sum() != sent:
+        raise InputError(
+            f"damaged payload: {body.size} bytes of {sent} values, "
+            f"the tags of {n} ask for {counts.tolist()} of 1, 2 and 4 bytes"
+        )
+    pairs = zip(np.split(rest, ends[:2]), ("u1", "<u2", "<u4"), strict=True)
+    forms = [np.frombuffer(part.tobytes(), dtype=kind) for part, kind in pairs]  # aligned
+    # 2^128 is only met where no value takes 32 bits
+    scales = weight * 0.5 ** (7 + bound // 2), weight * 0.5**15, min(weight, 3e38)
+    with written_back(out) as target:
+        _add(tags, *forms, np.array(scales, dtype=np.float32), target)
+
+
+def _limits(bound: int) -> NDArray[np.uint32]:
+    """Bits of the magnitudes at which the forms 1, 2 and 3 begin."""
+    return np.array([127 - bound, 127 - bound // 2, 127], dtype=np.uint32) << np.uint32(23)
+
+
+@loop
+def _cut(
+    values: Any, factor: Any, limits: Any, scale8: Any, tags: Any, form8: Any, form16: Any,
+    form32: Any, counts: Any,
+) -> None:  # fmt: skip
+    for i in range(values.size):
+        word = np.float32(values[i] * factor).view(np.uint32)
+        size, sign = np.uint32(word & np.uint32(0x7FFFFFFF)), np.uint32(word >> np.uint32(31))
+        small = np.uint32(size).view(np.float32)
+        tag = 0
+        if size >= limits[2]:
+            tag = 3
+            form32[counts[3]] = word
+        elif size >= limits[1]:
+            tag = 2
+            form16[counts[2]] = np.uint32(small * np.float32(32768)) | sign << np.uint32(15)
+        elif size >= limits[0]:
+            tag = 1
+            form8[counts[1]] = np.uint32(small * scale8) | sign << np.uint32(7)
+        counts[tag] += 1
+        tags[i // 4] |= np.uint8(tag << 2 * (i % 4))
+
+
+@loop
+def _add(tags: Any, form8: Any, form16: Any, form32: Any, scales: Any, out: Any) -> None:
+    places = np.zeros(4, dtype=np.int64)
+    for i in range(out.size):
+        tag = (tags[i // 4] >> np.uint8(2 * (i % 4))) & 3
+        at, value = places[tag], np.float32(0)
+        if tag == 1:
+            value = np.float32(np.int32(form8[at]) & 127) * scales[0]
+            value = -value if form8[at] >= 128 else value
+        elif tag == 2:
+            value = np.float32(np.int32(form16[at]) & 32767) * scales[1]
+            value = -value if form16[at] >= 32768 else value
+        elif tag == 3:
+            value = np.uint32(form32[at]).view(np.float32) * scales[2]
+        out[i] += value
+        places[tag] += 1

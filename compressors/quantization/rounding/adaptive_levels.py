@@ -1,4 +1,4 @@
-"""What do ALQ and AMQ share? Random rounding to a table that is fitted to the gradient at times.
+"""ALQ and AMQ's common part: random rounding to a table that is fitted to the gradient at times.
 
 Elements travel as in NUQSGD: the norm of each bucket and a code of `bits` bits for one of the
 levels of a table. Every `update_every` steps, from step 0 on, the table is fitted to the
@@ -29,29 +29,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.levels import bucket_count, bucket_grain, bucket_norms
+from gcsim.compressors.coding.rounding.levels import cell_norms
 from gcsim.compressors.coding.rounding.tables import (
     Levels,
     TableParameters,
     add_decoded,
+    cell_sums,
     encode_message,
-    table_error,
+    table_errors,
 )
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
-from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, tensor
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
+from gcsim.compressors.segments import Segments
 
 
 class AdaptiveParameters(TableParameters):
@@ -109,10 +108,11 @@ class AdaptiveLevels(Compressor[P]):
         """
 
         def error(values: Tensor) -> float:
-            components = in_common(statistics([values], parameters))
+            alone = Segments.alone(values.numel())
+            components = in_common(statistics(values, alone, parameters))
             first = cls.initial(parameters)
             fitted = cls.fitted(parameters, components, first) if components.size else first
-            return min(_errors(values, (first, fitted), parameters))
+            return float(_errors(values, alone, (first, fitted), parameters).min())
 
         return Properties(unbiased=True, error_bound=error)
 
@@ -121,70 +121,61 @@ class AdaptiveLevels(Compressor[P]):
         return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        chosen = self.parameters
-        if self.phase(chosen, step) == "update":
-            parts = [values for _, values in batched(bucket.layout.views(bucket.gradient))]
-            summed = yield AllReduce(tensor=statistics(parts, chosen))
+        chosen, layout = self.parameters, bucket.layout
+        segments, update = Segments.of(layout), self.phase(chosen, step) == "update"
+        if update:
+            summed = yield AllReduce(tensor=statistics(bucket.gradient, segments, chosen))
             components = in_common(summed)
             if components.size:
                 before = self.levels_of(bucket)
-                self._levels[bucket.layout.index] = self.fitted(chosen, components, before)
+                self._levels[layout.index] = self.fitted(chosen, components, before)
         tables = self.initial(chosen), self.levels_of(bucket)
-        if self.phase(chosen, step) == "update":
-            for piece, values in batched(bucket.layout.views(bucket.gradient)):
-                self._taken[piece.index] = int(np.argmin(_errors(values, tables, chosen)))
+        if update:
+            better = _errors(bucket.gradient, segments, tables, chosen).argmin(axis=0).tolist()
+            self._taken.update(zip((p.index for p in layout.slices), better, strict=True))
         purpose = "adaptive levels rounding"
         message = encode_message(bucket, tables, chosen, self.worker, step, purpose, self._taken)
         payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded, tables=tables, chosen=chosen)
 
 
-def _errors(values: Tensor, tables: Sequence[Levels], chosen: AdaptiveParameters) -> list[float]:
-    """Of each table."""
-    return [table_error(values, table, size=chosen.bucket, norm=chosen.norm) for table in tables]
+def _errors(
+    values: Tensor, segments: Segments, tables: Sequence[Levels], chosen: AdaptiveParameters
+) -> Numbers:
+    """Error of each table on each tensor: float64 `[tables, tensors]`."""
+    cells = segments.cells(chosen.bucket)
+    norms = cell_norms(values, cells, chosen.norm)
+    return np.stack([table_errors(values, cells, norms, table) for table in tables])
 
 
 # --- statistics ---------------------------------------------------------------------------------
 
 
-def statistics(parts: list[Tensor], chosen: AdaptiveParameters) -> Tensor:
+def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
     """What the workers add up: float64 `[components, 3]`, rows of weight w, w mean, w variance.
 
-    `parts` are a DDP bucket's tensors. Buckets without a norm (all zero, or not finite) count for
-    nothing.
+    `values` are a DDP bucket's. Buckets without a norm (all zero, or not finite) count for nothing.
     """
-    norms, sums, lengths = [], [], []
-    for values in parts:
-        size = chosen.bucket or max(1, values.numel())
-        norms.append(bucket_norms(values, size, chosen.norm))
-        sums.append(bucket_sums(values, size))
-        length = np.full(norms[-1].numel(), size, dtype=np.float64)
-        length[-1:] = values.numel() - size * (length.size - 1)
-        lengths.append(length)
-    most = None if chosen.distribution == "single" else chosen.components
-    return _weighted(norms, sums, np.concatenate(lengths), most)
-
-
-@on_device("rounding.known_tables")
-def _weighted(
-    norms: list[Tensor], sums: list[Tensor], lengths: Numbers, most: int | None
-) -> Tensor:
-    """The rows, of at most so many buckets (None: of all together, in one); `lengths`: of each."""
-    norm = np.concatenate([array(each) for each in norms]).astype(np.float64)
-    used = np.isfinite(norm) & (norm > 0)
-    buckets, norm, length = norm.size, norm[used], lengths[used]
-    total, square = np.concatenate([array(each) for each in sums])[used].T
+    cells = segments.cells(chosen.bucket)
+    norm = cell_norms(values, cells, chosen.norm).double()
+    used = norm.isfinite() & (norm > 0)
+    norm, length = norm[used], torch.from_numpy(cells.length).to(norm)[used]
+    total, square = cell_sums(values, cells)[used].T
     mean = total / norm / length
-    within = np.maximum(square / norm**2 - length * mean**2, 0.0)
-    if most is None:
-        rows = np.array([[length.sum(), (length * mean).sum(), within.sum()]])
-    else:
-        rows = np.zeros((min(most, buckets), 3))
-        largest = np.argsort(-norm, kind="stable")[: len(rows)]
-        variance = within[largest] / np.maximum(length[largest] - 1, 1)
-        weight = norm[largest]
-        rows[: largest.size] = np.stack((weight, weight * mean[largest], weight * variance), axis=1)
-    return torch.from_numpy(rows)
+    within = (square / norm**2 - length * mean**2).clamp(min=0.0)
+    if chosen.distribution == "single":
+        return torch.stack([_sum(each) for each in (length, length * mean, within)])[None]
+    rows = norm.new_zeros((min(chosen.components, cells.total), 3))
+    weight, largest = norm.sort(descending=True, stable=True)
+    weight, largest = weight[: len(rows)], largest[: len(rows)]
+    variance = within[largest] / (length[largest] - 1).clamp(min=1)
+    rows[: len(weight)] = torch.stack((weight, weight * mean[largest], weight * variance), dim=1)
+    return rows
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum; in host memory numpy's, whose order does not depend on the number of threads."""
+    return torch.tensor(array(values).sum()) if values.is_cpu else values.sum()
 
 
 def in_common(summed: Tensor) -> Numbers:
@@ -195,23 +186,3 @@ def in_common(summed: Tensor) -> Numbers:
     return np.stack(
         (rows[:, 1] / weight, np.sqrt(rows[:, 2] / weight), weight / weight.sum()), axis=1
     )
-
-
-@kernel("reduction")
-@on_device("rounding.known_tables")
-def bucket_sums(values: Tensor, size: int) -> Tensor:
-    """Sum of the elements and of their squares of each bucket: float64 `[buckets, 2]`."""
-    data = np.ascontiguousarray(array(values))
-    sums = np.zeros((bucket_count(data.size, size), 2), dtype=np.float64)
-    in_parallel(_bucket_sums, data.size, data, size, sums, grain=bucket_grain(size))
-    return tensor(sums, values)
-
-
-@loop
-def _bucket_sums(start: int, stop: int, values: Any, size: int, sums: Any) -> None:
-    for first in range(start, stop, size):
-        part = values[first : min(first + size, stop)]
-        for at in range(0, part.size, SUM_BLOCK):
-            total, squares = moments(part[at : at + SUM_BLOCK], 0.0)
-            sums[first // size, 0] += total
-            sums[first // size, 1] += squares

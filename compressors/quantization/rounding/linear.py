@@ -1,4 +1,4 @@
-"""Linear: what if the levels of an unbiased quantiser are the quantiles of the elements?
+"""Linear: random rounding to the quantiles of each bucket.
 
 The s levels of a bucket are the quantiles 0, 1/(s-1), …, 1 of its elements, so that equally many
 elements lie between any two neighbours; an element is rounded to a neighbour at random such that
@@ -18,18 +18,14 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, section 5, "Lin
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from gcsim.compressors.base import About
+from gcsim.compressors.coding.rounding.bucket_levels import quantiles
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import loop
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.quantization.rounding.bucket_tables import (
     BucketTableParameters,
     BucketTables,
 )
+from gcsim.compressors.segments import Cells
 
 
 class LinearParameters(BucketTableParameters):
@@ -51,25 +47,5 @@ class Linear(BucketTables[LinearParameters]):
     purpose = "linear rounding"
 
     @classmethod
-    def tables(cls, values: Tensor, parameters: LinearParameters) -> Tensor:
-        return cls.searched(values, parameters, quantiles)
-
-
-@on_device("rounding.tables")
-def quantiles(rows: Any, levels: Any) -> None:
-    """Quantiles j / (s - 1) of each sorted row; arrays, or tensors that kernels work on."""
-    _quantiles(rows, levels)
-
-
-@loop
-def _quantiles(rows: Any, levels: Any) -> None:
-    last = levels.shape[1] - 1
-    for r in range(rows.shape[0]):
-        row = rows[r]
-        for j in range(last + 1):
-            numerator = j * (row.size - 1)
-            at, rest = numerator // last, numerator % last
-            low = np.float64(row[at])
-            if rest:
-                low += (np.float64(row[at + 1]) - low) * (np.float64(rest) / np.float64(last))
-            levels[r, j] = np.float32(low)
+    def tables(cls, values: Tensor, cells: Cells, parameters: LinearParameters) -> Tensor:
+        return quantiles(values, cells, parameters.levels, parameters.clip)

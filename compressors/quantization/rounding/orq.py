@@ -1,4 +1,4 @@
-"""ORQ: where should the levels of an unbiased quantiser lie, so that its error is smallest?
+"""ORQ: random rounding to the levels of least error of each bucket.
 
 Random rounding between neighbours l_{k-1} <= v <= l_k costs (v - l_{k-1}) (l_k - v). Between two
 levels lo and hi that stay, the best level b in the middle fulfils
@@ -30,19 +30,16 @@ SGD", NeurIPS 2020 (coordinate descent of ALQ).
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About
+from gcsim.compressors.coding.rounding.bucket_levels import optimal_levels
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import loop, summing_loop
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.quantization.rounding.bucket_tables import (
     BucketTableParameters,
     BucketTables,
 )
+from gcsim.compressors.segments import Cells
 
 MAX_SWEEPS = 100
 
@@ -68,63 +65,6 @@ class Orq(BucketTables[OrqParameters]):
     purpose = "orq rounding"
 
     @classmethod
-    def tables(cls, values: Tensor, parameters: OrqParameters) -> Tensor:
+    def tables(cls, values: Tensor, cells: Cells, parameters: OrqParameters) -> Tensor:
         sweeps = MAX_SWEEPS if parameters.refine else 0
-
-        def search(rows: Any, levels: Any) -> None:
-            optimal_levels(rows, levels, sweeps)
-
-        return cls.searched(values, parameters, search)
-
-
-@on_device("rounding.tables")
-def optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
-    """Levels `[buckets, s]` of sorted rows `[buckets, length]`: greedy, then `sweeps` sweeps.
-
-    Arrays, or tensors that kernels work on.
-    """
-    _optimal_levels(rows, levels, sweeps)
-
-
-@loop
-def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
-    last = levels.shape[1] - 1
-    for r in range(rows.shape[0]):
-        row, found = rows[r], levels[r]
-        found[0], found[last] = row[0], row[row.size - 1]
-        stride = last // 2
-        while stride:
-            for k in range(stride, last, 2 * stride):
-                low, high = found[k - stride], found[k + stride]
-                middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
-                found[k] = _best_between(row, low, high, middle)
-            stride //= 2
-        for _ in range(sweeps):
-            changed = False
-            for k in range(1, last):
-                better = _best_between(row, found[k - 1], found[k + 1], found[k])
-                changed |= better != found[k]
-                found[k] = better
-            if not changed:
-                break
-
-
-@loop
-def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
-    """The best level between `low` and `high`; `otherwise` when no element lies between them."""
-    first = np.searchsorted(row, low, side="right")
-    between = row[first : max(first, np.searchsorted(row, high, side="left"))]
-    if not between.size:
-        return otherwise
-    above = _sum_above(between, np.float64(low)) / (np.float64(high) - np.float64(low))
-    rank = min(max(int(above), 0), between.size - 1)  # of NaN nothing is known
-    return between[between.size - 1 - rank]
-
-
-@summing_loop
-def _sum_above(part: Any, low: float) -> float:
-    """The sum of v - low: without it, the other elements' sums would cancel to nothing."""
-    total = 0.0
-    for i in range(part.size):
-        total += np.float64(part[i]) - low
-    return total
+        return optimal_levels(values, cells, parameters.levels, parameters.clip, sweeps)

@@ -1,4 +1,4 @@
-"""THC: what if the parameter server adds up 4-bit codes without decoding them?
+"""THC: a parameter server adds up 4-bit codes without decoding them.
 
 Every worker holds a = g + e (error feedback) of a tensor of n elements, and an all-reduce tells the
 largest of their norms |a|. Then, with the same random signs and the same range on all workers,
@@ -39,8 +39,8 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec, find_frames, from_bytes, pack_frame, together
-from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits, unpack_narrow
+from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
+from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.rounding.rotated import rotate_back, round_rotated
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
@@ -56,8 +56,7 @@ from gcsim.compressors.loops import (
     summing_loop,
     written_back,
 )
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
@@ -135,7 +134,7 @@ class Thc(ErrorFeedback[ThcParameters]):
             held = bucket_state(self.residual, bucket)
         else:
             held = torch.zeros_like(bucket.gradient)
-        views = batched(layout.views(held))
+        views = layout.views(held)
         found = [add_and_measure(p, piece.of(bucket.gradient)) for piece, p in views]
         norms = yield AllReduce(tensor=torch.tensor(found, device=held.device), op="max")
         ranges = [
@@ -181,18 +180,12 @@ class Thc(ErrorFeedback[ThcParameters]):
 
     def _serve(self, like: Tensor, layout: BucketLayout, payloads: Iterable[Tensor]) -> Tensor:
         """The server's step: sums of the table's integers, on the device of `like`."""
-        chosen, short = self.parameters, together(like)
-        if short:
-            whole = torch.zeros(layout.numel, dtype=self.sum_dtype)
-            sums = [part for _, part in layout.views(whole)]
-        else:
-            sums = [
-                torch.zeros(piece.numel, dtype=self.sum_dtype, device=like.device)
-                for piece in batched(layout.slices)
-            ]
+        chosen = self.parameters
+        sums = [
+            torch.zeros(piece.numel, dtype=self.sum_dtype, device=like.device)
+            for piece in layout.slices
+        ]
         for payload in payloads:
-            if short and self._add_together(payload, layout, whole):
-                continue  # else it is damaged, and what follows says how
             frames = frames_of(payload, layout, Codec.THC)
             for total, (piece, frame) in zip(sums, frames, strict=True):
                 if (frame.flags, frame.params) != (chosen.bits, chosen.grid):
@@ -210,15 +203,6 @@ class Thc(ErrorFeedback[ThcParameters]):
             answers.append(pack_frame(Codec.THC, body, numel=n, flags=flags, params=chosen.grid))
         return torch.cat(answers)
 
-    def _add_together(self, payload: Tensor, layout: BucketLayout, total: Tensor) -> bool:
-        """total += the integers of all tensors' codes, in one loop; False for what is damaged."""
-        data, table = array(payload), layout.table
-        found = np.empty((len(table), 5), dtype=np.int64)
-        if not find_frames(data, table, int(Codec.THC), self.parameters.bits, found):
-            return False
-        given = data, found, table, array(total), self.table
-        return bool(_add_codes(*given, self.parameters.bits, self.parameters.grid))
-
 
 def _write_update(
     answer: Tensor, out: Tensor, layout: BucketLayout, chosen: ThcParameters, count: int,
@@ -226,7 +210,7 @@ def _write_update(
 ) -> None:  # fmt: skip
     """The vectors whose integers were summed, by the all-reduce or by the server."""
     if chosen.aggregation == "all_reduce":
-        sums = [part for _, part in batched(layout.views(answer))]
+        sums = [part for _, part in layout.views(answer)]
     else:
         sums = read_answer(answer, layout, chosen.grid, count)
     levels = chosen.grid * count
@@ -265,7 +249,6 @@ def lookup_table(parameters: ThcParameters) -> NDArray[np.uint8]:
 
 
 @kernel("reduction", updates=("held",))
-@on_device("rounding.rotated")
 def add_and_measure(held: Tensor, gradient: Tensor) -> float:
     """held += gradient, in place (float32 `[n]`); the norm of the sum, at most float32's range."""
     sums = partial_sums(gradient.numel())
@@ -275,7 +258,6 @@ def add_and_measure(held: Tensor, gradient: Tensor) -> float:
 
 
 @kernel("streaming", updates=("total",))
-@on_device("rounding.rotated")
 def add_integers(total: Tensor, codes: Tensor, table: NDArray[np.uint8]) -> None:
     """total += table[codes], in place: integers `[n]`, uint8 `[n]`."""
     with written_back(total) as target:
@@ -304,22 +286,3 @@ def _add_integers(start: int, stop: int, total: Any, codes: Any, table: Any) -> 
             integers[i] = table[own[i]]
         for i in range(own.size):
             part[i] += integers[i]
-
-
-@loop
-def _add_codes(
-    data: Any, found: Any, table: Any, total: Any, integers: Any, bits: int, grid: int
-) -> bool:
-    """The codes of all frames, of up to 8 bits; False, and nothing done, where one is damaged."""
-    for t in range(found.shape[0]):
-        used, end = table[t, 1] * bits, found[t, 4]
-        if found[t, 1] != grid or end - found[t, 3] != (used + 7) // 8:
-            return False
-        if used % 8 and data[end - 1] >> np.uint8(used % 8):
-            return False
-    for t in range(found.shape[0]):
-        first, n = table[t]
-        codes = np.empty(n, dtype=np.uint8)
-        unpack_narrow(0, n, data[found[t, 3] : found[t, 4]], codes, bits)
-        _add_integers(0, n, total[first : first + n], codes, integers)
-    return True

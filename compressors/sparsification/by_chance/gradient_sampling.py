@@ -1,4 +1,4 @@
-"""What if workers sample coordinates by the last gradient that all of them saw? GS, GSB and RSB.
+"""Gradient sampling: coordinates drawn by the last gradient that all workers saw. GS, GSB and RSB.
 
 Every tau steps the dense gradient is all-reduced and used as the update ("synchronisation"). Its
 squares, normalised to probabilities p_GS with sum k, are the sampling distribution of the steps
@@ -34,27 +34,32 @@ Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (E
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.selecting.sampling import Weights
-from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift
+from gcsim.compressors.coding.selecting.scales import scales_for_count
+from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
-from gcsim.compressors.on_device import within_reach
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.compressors.sparsification.by_chance.distribution import Distribution
+from gcsim.compressors.segments import Column, Segments, keys_of, spread
 from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean
-from gcsim.compressors.sparsification.by_chance.normalisation import scale_for_count
 from gcsim.errors import InternalError
 
+_PRIOR_LOW = 1e-3
+_PRIOR_FLOOR = 1e-30
+"""Keeps a prior above the smallest float32 numbers, where alpha would no longer act."""
+_MOST = 3e38
+"""A scale that float32 holds."""
 Scope = Literal["last", "ever"]
 
 
@@ -89,6 +94,18 @@ class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSampling
     reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Distribution:
+    """A bucket's sampling state, equal on all workers."""
+
+    weights: Weights
+    """p_GS * prior."""
+    prior: Tensor | None
+    """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
+    ever: Tensor | None
+    """Elements sampled since the prior began, bool `[n]`; None: only the last step counts."""
+
+
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
     """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
 
@@ -109,17 +126,15 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         scope: Scope = getattr(parameters, "prior_scope", "last")
         self.remembers_all = scope == "ever" and self.alpha < 1.0
         self.distributions: dict[int, Distribution] = {}
-        """By tensor."""
+        """By bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the sampled coordinates, float32 `[n]`."""
-        for piece in batched(bucket.layout.slices):
-            if piece.index not in self.distributions and piece.numel:
-                chance = self._count(piece) / piece.numel
-                device = within_reach(bucket.gradient[:0]).device
-                weights = Weights(torch.full((piece.numel,), chance, device=device))
-                state = Distribution(weights, None, ever=self.remembers_all)
-                self.distributions[piece.index] = state
+        if bucket.layout.index not in self.distributions:
+            segments = Segments.of(bucket.layout)
+            shares = self._counts(segments) / np.maximum(1, segments.length)
+            chances = spread(torch.from_numpy(shares.astype(np.float32)), segments.length)
+            self._begin(bucket, chances.to(bucket.gradient.device), None)
         return (yield from self._sampled(bucket, step))
 
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
@@ -139,29 +154,45 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
     def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, Tensor]:
         """Positions in the bucket, and their probabilities if those are needed."""
-        device = bucket.gradient.device
-        drawn = [torch.zeros(0, dtype=torch.int64, device=device)]
-        probabilities = [torch.zeros(0, device=device)]
-        for piece in batched(bucket.layout.slices):
-            if piece.numel:
-                positions, chances = self._draw_tensor(piece, step)
-                drawn.append(positions.to(device).add_(piece.offset))
-                probabilities.append(chances.to(device))
-        return torch.cat(drawn), torch.cat(probabilities)
-
-    def _draw_tensor(self, piece: TensorSlice, step: int) -> tuple[Tensor, Tensor]:
-        distribution = self.distributions.get(piece.index)
-        if distribution is None:
+        layout, chosen = bucket.layout, self.parameters
+        if layout.index not in self.distributions:
             raise InternalError(
-                f"step {step} samples tensor {piece.name!r} before any synchronisation step"
+                f"step {step} samples tensor {layout.slices[0].name!r} before any synchronisation"
+                " step"
             )
-        key = random_key(self.worker.seed, step, piece.index, "gradient sampling")
-        rounds, chances = self.parameters.rounds, self.parameters.unbiased
-        count = self._count(piece)
-        return distribution.sample(key, count, alpha=self.alpha, rounds=rounds, chances=chances)
+        state = self.distributions[layout.index]
+        weights, prior = state.weights, state.prior
+        given = weights.values, weights.sums, weights.segments
+        k = self._counts(weights.segments)  # [tensors]
+        # without a prior the weights are the probabilities already
+        scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
+        if self.alpha < 1.0:
+            scales, _ = scales_for_count(*given, k.astype(np.float64), chosen.rounds)
+        drawn = draw_poisson(
+            *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
+            expected=k, factor=1.0 if self.remembers_all else self.alpha, prior=prior,
+            chances=chosen.unbiased,
+        )  # fmt: skip
+        if state.ever is not None:
+            state.ever[drawn[0]] = True
+            lowered = weights.values if prior is None else prior
+            seen = state.ever & (lowered > _PRIOR_FLOOR / self.alpha)
+            factor = torch.where(seen, self.alpha, 1.0)
+            state.weights = Weights.of(weights.values.mul_(factor), weights.segments)
+            if prior is not None:
+                prior.mul_(factor)
+        elif self.alpha < 1.0 and prior is None:
+            lift(*given, scales, 1.0 / _PRIOR_LOW, 1.0 / _PRIOR_FLOOR)
+        return drawn
 
-    def _count(self, piece: TensorSlice) -> int:
-        return count_kept(piece.numel, self.parameters.ratio)
+    def _begin(self, bucket: Bucket, chances: Tensor, prior: Tensor | None) -> None:
+        ever = torch.zeros_like(chances, dtype=torch.bool) if self.remembers_all else None
+        weights = Weights.of(chances, Segments.of(bucket.layout))
+        state = Distribution(weights=weights, prior=prior, ever=ever)
+        self.distributions[bucket.layout.index] = state
+
+    def _counts(self, segments: Segments) -> Column:
+        return counts_kept(segments.length, self.parameters.ratio)
 
     def _travelling(self, values: Tensor) -> Tensor:
         return share_of_mean(values, self.worker.count, self.parameters.values)
@@ -228,27 +259,34 @@ class GradientSampling(RandomSamplingBayes):
             source.sub_(sent.float(), alpha=self.worker.count)
         total: Tensor = yield AllReduce(tensor=sent)
         mean = total.float()
-        for piece, part in batched(bucket.layout.views(mean)):
-            if piece.numel:
-                self._synchronise(piece, within_reach(part))
+        self._synchronise(bucket, mean)
         return mean
 
-    def _synchronise(self, piece: TensorSlice, mean: Tensor) -> None:
+    def _synchronise(self, bucket: Bucket, mean: Tensor) -> None:
         """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
-        low, high = mean.aminmax()
-        largest = float(torch.maximum(-low, high))
-        values = (mean / largest).square_() if largest else torch.ones_like(mean)  # [piece.numel]
-        scale = scale_for_count(Weights(values), self._count(piece), self.parameters.rounds)
-        values.mul_(min(scale, 3e38)).clamp_(max=1.0)
+        segments = Segments.of(bucket.layout)
+        largest = spread(cell_norms(mean, segments.whole, "max"), segments.length)  # [numel]
+        values = torch.where(largest == 0.0, 1.0, mean / largest).square_()
+        weights = Weights.of(values, segments)
+        k = self._counts(segments).astype(np.float64)
+        scales, _ = scales_for_count(values, weights.sums, segments, k, self.parameters.rounds)
+        values.mul_(spread(scales.clamp(max=_MOST).float(), segments.length)).clamp_(max=1.0)
 
-        before = self.distributions.get(piece.index)
+        before = self.distributions.get(bucket.layout.index)
         keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
-        if before is not None and keeps:
-            before.renew(values)
+        if before is None or not keeps:
+            prior = torch.ones_like(mean) if keeps or self.remembers_all else None
+            self._begin(bucket, values, prior)
             return
-        prior = torch.ones_like(mean) if keeps or self.remembers_all else None
-        state = Distribution(Weights(values), prior, ever=self.remembers_all)
-        self.distributions[piece.index] = state
+        prior = before.prior
+        if prior is None:
+            raise InternalError("a distribution without a prior cannot be renewed")
+        highest = cell_norms(prior, segments.whole, "max").tolist()
+        for piece, most in zip(bucket.layout.slices, highest, strict=True):
+            if most < _PRIOR_LOW and piece.numel:
+                part = piece.of(prior)
+                part.div_(part.mean())
+        before.weights = Weights.of(values.mul_(prior.clamp_(min=_PRIOR_FLOOR)), segments)
 
 
 class GradientSamplingBayes(GradientSampling):

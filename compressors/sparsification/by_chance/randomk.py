@@ -1,4 +1,4 @@
-"""What if all workers send the same k random elements of each tensor? Random-k.
+"""Random-k: all workers send the same k random elements of each tensor.
 
 The positions come from the random stream that workers share, so no index travels and the short
 vectors are summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
@@ -18,19 +18,20 @@ from __future__ import annotations
 
 from typing import Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
-from gcsim.compressors.coding.selecting.subsets import distinct_positions
+from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
+from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.segments import Segments, spread
 
 
 class RandomKParameters(CompressorParameters):
@@ -60,34 +61,24 @@ class RandomK(ErrorFeedback[RandomKParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
-        positions, factors = self._draw(bucket, step)
+        chosen, me, segments = self.parameters, self.worker, Segments.of(bucket.layout)
+        k = counts_kept(segments.length, chosen.ratio)  # [tensors]
+        streams = [stream(me.seed, step, piece.index, "randomk") for piece in bucket.layout.slices]
+        positions = draw_subset(bucket.gradient, segments, k, streams)  # [sum of k]
         source = self.corrected(bucket)
         own = source[positions]
-        if self.parameters.error_feedback:
+        if chosen.error_feedback:
             source.index_fill_(0, positions, 0.0)
         total: Tensor = yield AllReduce(tensor=own)
 
-        if self.parameters.scaled:
-            at = 0
-            for k, factor in factors:
-                total[at : at + k].mul_(factor / self.worker.count)
-                at += k
+        if chosen.scaled:
+            factors = (segments.length / np.maximum(1, k) / me.count).astype(np.float32)
+            total.mul_(spread(torch.from_numpy(factors).to(total.device), k))
         else:
-            total.div_(self.worker.count)
+            total.div_(me.count)
         update = torch.zeros_like(bucket.gradient)
         update[positions] = total
         return update
-
-    def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, list[tuple[int, float]]]:
-        """Positions in the bucket, and each tensor's (k, n/k)."""
-        drawn, factors = [], []
-        for piece in batched(bucket.layout.slices):
-            k = count_kept(piece.numel, self.parameters.ratio)
-            generator = stream(self.worker.seed, step, piece.index, "randomk")
-            positions = distinct_positions(bucket.gradient, generator, piece.numel, k)
-            drawn.append(positions.add_(piece.offset))
-            factors.append((k, piece.numel / max(1, k)))
-        return torch.cat(drawn) if len(drawn) > 1 else drawn[0], factors
 
     @classmethod
     def memory(cls, parameters: RandomKParameters) -> str:

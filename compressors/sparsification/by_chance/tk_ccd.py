@@ -1,4 +1,4 @@
-"""What if every coordinate has its turn, and the largest have it always? TK-CCD.
+"""TK-CCD: every coordinate has its turn, and the largest have it always.
 
 Top-k with cyclic coordinate descent, the theory's twin of gradient sampling with a prior. A stage
 begins with a dense all-reduce, which is used as the update ("synchronisation"). It fixes S, the j
@@ -25,34 +25,34 @@ Gradient Sampling with Bayes Prior", CVPR 2021, section 3.4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.selecting.selection import largest
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.selecting.groups import deal, turn
+from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.sparse import ValueFormat
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop
-from gcsim.compressors.meter import batched, count_random, kernel
-from gcsim.compressors.on_device import on_device, within_reach
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean
 from gcsim.errors import InternalError
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stage:
-    """One tensor's sets in a stage, equal on all workers; on a GPU where kernels work there."""
+    """A bucket's sets in a stage, equal on all workers."""
 
     always: Tensor
-    """S: int64 `[j]`, ascending."""
+    """S of each tensor: places within it, int64 `[sum of j]`, ascending."""
+    count: Column
+    """j of each tensor."""
     dealt: Tensor
-    """uint16 `[runs, Q]`: which element of the run each group has; at Q and above: none."""
+    """See `deal`."""
 
 
 class TkCcdParameters(CompressorParameters):
@@ -84,7 +84,7 @@ class TkCcd(Compressor[TkCcdParameters]):
     def __init__(self, worker: Worker, parameters: TkCcdParameters) -> None:
         super().__init__(worker, parameters)
         self.stages: dict[int, _Stage] = {}
-        """By tensor."""
+        """By bucket."""
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:
@@ -100,35 +100,29 @@ class TkCcd(Compressor[TkCcdParameters]):
 
         Raises `InternalError` at a trial that no synchronisation came before.
         """
+        layout, groups = bucket.layout, self.parameters.groups
+        segments = Segments.of(layout)
         trial = step % self.period(self.parameters) - 1
         if trial < 0:
             total: Tensor = yield AllReduce(tensor=self._travelling(bucket.gradient))
             mean = total.float()
-            for piece, part in batched(bucket.layout.views(mean)):
-                self._begin_stage(piece, part, step)
+            n = segments.length
+            share = np.rint((self.parameters.ratio * n * groups - n) / (groups - 1))
+            count = np.clip(share.astype(np.int64), 0, n)  # j of each tensor
+            always, _ = largest(mean, segments, count)
+            keys = keys_of(layout, self.worker.seed, step, "tk-ccd groups", None)
+            dealt = deal(always, n - count, groups, keys)
+            self.stages[layout.index] = _Stage(always=always, count=count, dealt=dealt)
             return mean
-        positions = torch.cat([self._turn(piece, trial) for piece in batched(bucket.layout.slices)])
-        positions = positions.to(bucket.gradient.device)
+        stage = self.stages.get(layout.index)
+        if stage is None:
+            name = layout.slices[0].name
+            raise InternalError(f"trial {trial} of {name!r} before any synchronisation step")
+        positions = turn(stage.always, stage.dealt, segments, stage.count, trial)
         total = yield AllReduce(tensor=self._travelling(bucket.gradient[positions]))
         update = torch.zeros_like(bucket.gradient)
         update[positions] = total.float()
         return update
-
-    def _begin_stage(self, piece: TensorSlice, mean: Tensor, step: int) -> None:
-        n, groups = piece.numel, self.parameters.groups
-        count = round((self.parameters.ratio * n * groups - n) / (groups - 1))
-        always = within_reach(largest(mean, min(n, max(0, count))))
-        key = random_key(self.worker.seed, step, piece.index, "tk-ccd groups")
-        dealt = deal(always, n - always.numel(), groups, key)
-        self.stages[piece.index] = _Stage(always=always, dealt=dealt)
-
-    def _turn(self, piece: TensorSlice, trial: int) -> Tensor:
-        """Positions in the bucket of what tensor `piece` sends: int64."""
-        stage = self.stages.get(piece.index)
-        if stage is None:
-            raise InternalError(f"trial {trial} of {piece.name!r} before any synchronisation step")
-        group = group_positions(stage.dealt, stage.always, trial)
-        return torch.cat((stage.always, group)).add_(piece.offset)
 
     def _travelling(self, values: Tensor) -> Tensor:
         return share_of_mean(values, self.worker.count, self.parameters.values)
@@ -137,56 +131,3 @@ class TkCcd(Compressor[TkCcdParameters]):
     def properties(cls, parameters: TkCcdParameters) -> Properties:
         """See `Compressor.properties`; the first step is a synchronisation, which only rounds."""
         return Properties(error_bound=rounding_error(parameters.values))
-
-
-@kernel("random", resident=("like",))
-@on_device("methods.groups")
-def deal(like: Tensor, n: int, groups: int, key: np.uint64) -> Tensor:
-    """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]`.
-
-    It lies where `like` does, which is not looked at.
-    The last run, when it is short, is a permutation of its length, dealt to the groups in random
-    order too; groups without an element of it have Q.
-    """
-    dealt = np.empty((-(-n // groups), groups), dtype=np.uint16)
-    in_parallel(_shuffle, dealt.shape[0] * groups, dealt, n, key, grain=groups)
-    count_random(n, 64)
-    return torch.from_numpy(dealt)
-
-
-@kernel("gather_scatter")
-@on_device("methods.groups")
-def group_positions(dealt: Tensor, always: Tensor, group: int) -> Tensor:
-    """Where group `group` is among all elements but `always`: int64, ascending."""
-    runs, groups = dealt.shape
-    column = array(dealt)[:, group]
-    ranks = np.arange(runs, dtype=np.int64) * groups + column
-    ranks = ranks[column < groups]
-    _skip(ranks, array(always))
-    return torch.from_numpy(ranks)
-
-
-@loop
-def _shuffle(start: int, stop: int, dealt: Any, n: int, key: np.uint64) -> None:
-    """Fisher and Yates, run by run."""
-    groups = dealt.shape[1]
-    for run in range(start // groups, stop // groups):
-        row = dealt[run]
-        length = min(groups, n - run * groups)
-        for i in range(groups):
-            row[i] = i if i < length else groups
-        for i in range(groups - 1, 0, -1):
-            # 32 random bits times i + 1: uniform on 0 … i up to 2^-16
-            bits = bits64(key, run * groups + i) >> np.uint64(32)
-            j = np.int64((bits * np.uint64(i + 1)) >> np.uint64(32))
-            row[i], row[j] = row[j], row[i]
-
-
-@loop
-def _skip(ranks: Any, always: Any) -> None:
-    """Turn ascending ranks among the other elements into positions, in place."""
-    passed = 0
-    for i in range(ranks.size):
-        while passed < always.size and always[passed] <= ranks[i] + passed:
-            passed += 1
-        ranks[i] += passed

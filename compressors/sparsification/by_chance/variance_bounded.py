@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
@@ -41,10 +40,8 @@ from gcsim.compressors.coding.frame import (
     as_bytes,
     from_bytes,
     pack_frame,
-    put_words,
     read_frame,
     together,
-    write_frame,
 )
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
@@ -58,20 +55,13 @@ from gcsim.compressors.coding.integers.packing import (
     damaged,
     pack_signs,
     packed_bytes,
-    put_fixed,
     unpack_narrow,
     unpack_signs,
     unpack_wide,
 )
 from gcsim.compressors.coding.messages import decoder
-from gcsim.compressors.coding.selecting.sampling import (
-    BLOCK,
-    Weights,
-    add_weights,
-    draw,
-    drawn,
-    saturated,
-)
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson
+from gcsim.compressors.coding.selecting.scales import scales_for_count, scales_for_variance
 from gcsim.compressors.coding.selecting.selection import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop
@@ -80,11 +70,7 @@ from gcsim.compressors.on_device import on_device, within_reach
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.sparsification.by_chance.normalisation import (
-    LARGEST_SCALE,
-    scale_for_count,
-    scale_for_variance,
-)
+from gcsim.compressors.segments import Segments
 
 _HEAD = struct.Struct("<fII")
 """1/lambda, |A|, bytes of A's index code."""
@@ -120,17 +106,17 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         """The message of a bucket's gradient: uint8, one frame a tensor."""
         me, pieces = self.worker, bucket.layout.slices
         keys = [random_key(me.seed, step, p.index, "variance-bounded", me.rank) for p in pieces]
-        chosen = self.parameters
-        if together(bucket.gradient) and chosen.bound is None and chosen.indices == "packed":
-            return _encoded_together(bucket.gradient, bucket.layout, np.array(keys), chosen)
         views = batched(zip(bucket.layout.views(bucket.gradient), keys, strict=True))
         return torch.cat([self._encode_tensor(values, key) for (_, values), key in views])
 
     def _encode_tensor(self, values: Tensor, key: np.uint64) -> Tensor:
         n = values.numel()
-        weights = Weights(within_reach(values))
+        weights = Weights.of(within_reach(values), Segments.alone(n))
         scale, magnitude = multiplier(weights, self.parameters)
-        positions, _ = draw(weights, scale, key, expected=round(self.parameters.ratio * n))
+        expected = np.array([round(self.parameters.ratio * n)])
+        scales = torch.tensor([scale], dtype=torch.float64, device=values.device)
+        given = weights.values, weights.sums, weights.segments, scales
+        positions, _ = draw_poisson(*given, np.array([key]), expected=expected)
         (a, certain), (b, others) = split_certain(weights.values, positions, scale)
         coders = [choose_coder(self.parameters.indices, n, part.numel()) for part in (a, b)]
         index_a, index_b = (
@@ -148,7 +134,9 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
     @classmethod
     def properties(cls, parameters: VarianceBoundedParameters) -> Properties:
         def bound(vector: Tensor) -> float:
-            scale, magnitude = multiplier(Weights(vector), parameters)
+            scale, magnitude = multiplier(
+                Weights.of(vector, Segments.alone(vector.numel())), parameters
+            )
             sizes = vector.double().abs()
             uncertain = sizes[sizes * scale < 1.0]
             return float((uncertain * magnitude - uncertain.square()).sum())
@@ -156,94 +144,14 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         return Properties(unbiased=True, error_bound=bound, error_is_exact=True)
 
 
-def _encoded_together(
-    gradient: Tensor, layout: BucketLayout, keys: NDArray[np.uint64], chosen: Any
-) -> Tensor:
-    """`VarianceBounded.encode` of a density, with packed indices, in two loops."""
-    values, table = array(gradient), layout.table
-    begins = np.append(0, (-(-table[:, 1] // BLOCK)).cumsum())
-    sums = np.empty(begins[-1], dtype=np.float64)
-    add_weights(values, table, begins, sums)
-    blocks = torch.from_numpy(sums)  # added up as `scale_for_count` adds them
-    totals = [float(blocks[a:b].sum()) for a, b in itertools.pairwise(begins.tolist())]
-    message = _encode_short(
-        values, table, begins, sums, np.array(totals), keys, float(chosen.ratio), chosen.rounds,
-        int(Codec.VARIANCE_BOUNDED), int(Coder.PACKED),
-    )  # fmt: skip
-    return torch.from_numpy(message)
-
-
-@loop
-def _encode_short(
-    values: Any, table: Any, begins: Any, sums: Any, totals: Any, keys: Any, ratio: float,
-    rounds: int, codec: int, coder: int,
-) -> Any:  # fmt: skip
-    """The frames of all tensors, whose weights are added up already: uint8."""
-    # of an element a value, or a sign, and an index, which is short
-    most = (HEADER_BYTES + _HEAD_BYTES + 4) * table.shape[0] + 8 * values.size
-    message = np.empty(most, dtype=np.uint8)
-    head = np.empty(3, dtype=np.uint32)
-    at = 0
-    for t in range(table.shape[0]):
-        first, n = table[t]
-        part, blocks = values[first : first + n], sums[begins[t] : begins[t + 1]]
-        scale = _scale_for_count(part, blocks, totals[t], max(1.0, ratio * n), rounds)
-        magnitude = 0.0
-        if scale > 0.0:
-            magnitude = min(np.float64(np.float32(min(1.0 / scale, 3e38))), 3e38)
-            if magnitude > 0.0:
-                scale = 1.0 / magnitude
-        positions = drawn(part, blocks, scale, keys[t])
-        order = np.empty(positions.size, dtype=np.int64)
-        picked = np.empty(positions.size, dtype=np.float32)
-        a = _split(part, positions, scale, order, picked)
-        b = positions.size - a
-        width = 0
-        while (1 << width) < n:
-            width += 1
-        head[0] = np.float32(magnitude).view(np.uint32)
-        head[1], head[2] = a, (a * width + 7) // 8
-        frame = message[at:]
-        end = put_words(frame, put_words(frame, HEADER_BYTES, head), picked[:a])
-        others = np.empty(b, dtype=np.int64)
-        for i in range(b):  # B was filled from the end
-            others[i] = order[positions.size - 1 - i]
-            if i % 8 == 0:
-                frame[end + i // 8] = 0
-            negative = picked[positions.size - 1 - i] < np.float32(0)
-            frame[end + i // 8] |= np.uint8(negative) << np.uint8(i % 8)
-        end += (b + 7) // 8
-        end += put_fixed(order[:a], width, frame[end:])
-        end += put_fixed(others, width, frame[end:])
-        write_frame(frame[:end], codec, coder * 17, 0, n, positions.size)
-        at += end
-    return message[:at].copy()
-
-
-@loop
-def _scale_for_count(values: Any, sums: Any, total: float, k: float, rounds: int) -> float:
-    """See `scale_for_count`."""
-    if total <= 0.0:
-        return 0.0
-    scale, before = min(k / total, LARGEST_SCALE), 0.0
-    for _ in range(rounds):
-        count, rest = saturated(values, sums, scale)
-        if count == before or count >= k:
-            break
-        if rest <= 0.0:
-            return LARGEST_SCALE
-        before = count
-        scale = min((k - count) / rest, LARGEST_SCALE)
-    return scale
-
-
 def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple[float, float]:
     """(lambda, 1/lambda), the latter a float32; both 0 when all elements are zero."""
     if parameters.bound is None:
-        k = max(1.0, parameters.ratio * weights.values.numel())
-        scale = scale_for_count(weights, k, parameters.rounds)
+        k = np.array([max(1.0, parameters.ratio * weights.values.numel())])
+        given = weights.values, weights.sums, weights.segments
+        scale = float(scales_for_count(*given, k, parameters.rounds)[0])
     else:
-        scale = scale_for_variance(weights, parameters.bound)
+        scale = float(scales_for_variance(weights, parameters.bound)[0])
     if not scale:
         return 0.0, 0.0
     magnitude = min(float(np.float32(min(1.0 / scale, 3e38))), 3e38)

@@ -412,7 +412,8 @@ def _followed(positives: Any, k: int, policy: int, key: Any) -> Any:
     kept = positives
     if policy == _RANDOM:
         dropped = np.empty(positives.size - k, dtype=np.int64)
-        mark_and_list(0, positives.size, np.array([0, dropped.size]), key, dropped)
+        words = np.empty((positives.size + 63) // 64, dtype=np.uint64)
+        mark_and_list(0, positives.size, key, words, dropped)
         kept = np.empty(k, dtype=np.int64)
         at = 0
         for i in range(positives.size):

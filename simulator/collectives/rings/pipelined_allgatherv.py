@@ -1,4 +1,4 @@
-"""How long does the pipelined ring all-gatherv take, blocks forwarded as they arrive?
+"""The pipelined ring all-gatherv: blocks are forwarded piece by piece as they arrive.
 
 Every rank's data is cut into pieces of `piece` bytes (the last may be shorter), the m of Tsuzuku et
 al., the same whatever is contributed: Traeff's and MPICH's are no smaller than the smallest
@@ -25,7 +25,8 @@ and Akiba 2018 (arXiv:1802.06058), sec. 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +34,75 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times, check_range
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
-from gcsim.simulator.collectives.rings.pieces import Pieces, PreparedPieces
+from gcsim.simulator.collectives.rings.messages import (
+    DRAWN_AT_A_TIME,
+    Messages,
+    classes,
+    common_period,
+)
 from gcsim.simulator.collectives.rings.program import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.departures import departure
+from gcsim.simulator.network.links import Link
 
 _NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pieces:
+    """The pieces of q blocks, the highest block's first."""
+
+    sizes: tuple[int, ...]
+    """Distinct, bytes."""
+    row: NDArray[np.int64]
+    """`[n]`: size class of each piece."""
+    first: NDArray[np.int64]
+    """`[q]`: where in the row a block begins."""
+    count: NDArray[np.int64]
+    """`[q]`: pieces of a block, at least one."""
+
+    @staticmethod
+    def of(contributions: Sequence[int], piece: int) -> _Pieces:
+        """Of the bytes that each rank contributes."""
+        counts = [max(1, -(-size // piece)) for size in contributions]
+        last = [
+            size - (count - 1) * piece for size, count in zip(contributions, counts, strict=True)
+        ]
+        sizes = tuple(dict.fromkeys([piece, *last]))
+        place = {size: number for number, size in enumerate(sizes)}
+        count = np.array(counts, dtype=np.int64)
+        ends = np.cumsum(count[::-1])[::-1]
+        row = np.zeros(int(ends[0]), dtype=np.int64)
+        row[ends - 1] = [place[size] for size in last]
+        return _Pieces(sizes=sizes, row=row, first=ends - count, count=count)
+
+
+class PreparedPieces:
+    """Known contributions to a gather, cut into pieces, over known links of p > 1 ranks."""
+
+    def __init__(self, sizes: Sequence[int], links: Sequence[Link], piece: int) -> None:
+        self.ranks = len(links)
+        self._sizes, self._piece = sizes, piece
+        self._pieces = {self.ranks: _Pieces.of(sizes, piece)}
+        self._messages = messages = Messages.of(self._pieces[self.ranks].sizes, links)
+        self._serialization, self._latency = messages.serialization(), messages.latency.reshape(-1)
+        self._period = 0
+        if messages.constant:
+            self._period = common_period(classes(sizes)[1], messages.kinds)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
+
+    def _repeating(self, starts: Times) -> tuple[int, _Pieces]:
+        """How many ranks stand for all of them, with these entry times, and their pieces."""
+        period = self.ranks
+        if self._period:
+            period = common_period(starts, multiple_of=self._period)
+        if period not in self._pieces:
+            self._pieces[period] = _Pieces.of(self._sizes[:period], self._piece)
+        return period, self._pieces[period]
 
 
 class PreparedPipeline(PreparedPieces):
@@ -101,7 +164,7 @@ class PreparedPipeline(PreparedPieces):
             last = min(turns, first + together)
             yield first, last, self._late(pieces, first, last, key)
 
-    def _late(self, pieces: Pieces, first: int, last: int, key: int) -> Times:
+    def _late(self, pieces: _Pieces, first: int, last: int, key: int) -> Times:
         step, rank = np.divmod(np.arange(first, last, dtype=np.int64), self.ranks)
         block = (rank - step) % self.ranks
         count = pieces.count[block]
@@ -163,5 +226,5 @@ def prepare(call: Call) -> PreparedPipeline:
 
 def traffic(call: Call) -> Traffic:
     """What the ranks handle in it."""
-    pieces = Pieces.of(call.sent, call.cluster.collectives.pipeline_block).count
+    pieces = _Pieces.of(call.sent, call.cluster.collectives.pipeline_block).count
     return ring_traffic(pieces, call.sent, devices=call.fabric.devices)

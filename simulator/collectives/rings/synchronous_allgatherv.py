@@ -36,7 +36,7 @@ from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
-from gcsim.simulator.collectives.rings.pieces import PreparedPieces
+from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPieces
 from gcsim.simulator.collectives.rings.program import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.departures import departure

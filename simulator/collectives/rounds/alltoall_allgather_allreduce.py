@@ -25,8 +25,7 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn
-from gcsim.simulator.collectives.rounds.nic_exchange import Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn, Parts
 from gcsim.simulator.fabric.rounds import Fabric
 
 

@@ -1,4 +1,4 @@
-"""How long does it take until each rank has sent something to every other, one partner at a time?
+"""Exchange of every rank with every other, one partner at a time.
 
 p - 1 steps; at step s rank r sends to rank r + s and receives from rank r - s (mod p). It starts
 the send of a step when it has received (and reduced) what the step before brought, and when that
@@ -14,19 +14,29 @@ counted from `first`.
 
 Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
 Appl. 19), sec. 4.4.
+
+With one device a node and without racks, a shared medium or a protocol's cost, no two messages of a
+step share anything, and of a message's two NICs the slower one counts, with half the latency of
+each. Or all messages see the same link, which may be late at random. Then nothing has to be looked
+up for a step, and all of them are one compiled loop.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rounds.nic_exchange import NicExchange, Parts
+from gcsim.compressors.loops import loop
+from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
+from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME
 from gcsim.simulator.collectives.rounds.rounds import Rounds
-from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.rounds import Fabric
+from gcsim.simulator.fabric.link_table import Bytes, Ranks
+from gcsim.simulator.fabric.round_paths import Hops
+from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
 _WORTH_ITS_MEMORY = 1 << 18
@@ -113,3 +123,174 @@ class InTurn:
 
 def _partner(fabric: Fabric, step: int) -> Ranks:
     return (fabric.everyone + step) % fabric.ranks
+
+
+_LARGEST_TABLE = 1 << 20
+"""Times by size and NIC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parts:
+    """How many bytes rank r has for rank q."""
+
+    longer: Ranks
+    """`[p]`: ranks q below `longer[r]` get `long[r]`."""
+    long: Bytes
+    short: Bytes
+    last: Bytes
+    """What rank q = p - 1 gets."""
+
+    def to(self, partner: Ranks) -> Bytes:
+        """Bytes that each rank sends to its partner."""
+        usual = np.where(partner < self.longer, self.long, self.short)
+        return np.where(partner == len(partner) - 1, self.last, usual)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NicExchange:
+    """An exchange in which a message sees its ends' NICs alone, or all see the same link."""
+
+    parts: Parts
+    sizes: Bytes
+    """Distinct, `[k]`."""
+    classes: NDArray[np.int64]
+    """`[4, p]`: `longer`, and the places of `long`, `short` and `last` among the sizes."""
+    serialization: Times
+    """`[k, p]`, of each NIC: of two NICs the slower counts."""
+    latency: Times
+    """`[k]`."""
+    ends: Times
+    """`[p]`: of each NIC; half of both NICs' comes on top."""
+    adding: Times
+    """`[k]`."""
+    random: Hops | None
+    """The messages of one step, if they are late at random."""
+    first: int
+
+    @staticmethod
+    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> NicExchange | None:
+        """None where messages see more than that, or too many different things."""
+        ranks = fabric.ranks
+        given = np.stack([parts.long, parts.short, parts.last])
+        sizes, places = np.unique(given, return_inverse=True)
+        kinds, random = np.arange(len(sizes)), None
+        if len(sizes) * ranks > _LARGEST_TABLE:
+            return None
+        if fabric.flat:
+            hops = fabric.hops(fabric.everyone, (fabric.everyone + 1) % ranks)
+            if hops.timed:
+                return None
+            random = hops if hops.random else None
+            table, one = hops.table, np.resize(hops.kinds[0], len(sizes))
+            serialization, latency = (
+                table.serialization(one, sizes)[:, None],
+                table.latency(one, sizes),
+            )
+            serialization, ends = (
+                np.repeat(serialization, ranks, axis=1),
+                np.zeros(ranks, dtype=np.int64),
+            )
+        else:
+            nics = fabric.ends()
+            if nics is None:
+                return None
+            table, kinds, ends = nics
+            serialization = np.stack([table.serialization(kinds, size) for size in sizes.tolist()])
+            latency = np.zeros(len(sizes), dtype=np.int64)
+        return NicExchange(
+            parts=parts,
+            sizes=sizes,
+            classes=np.vstack((parts.longer, places.reshape(given.shape))),
+            serialization=serialization,
+            latency=latency,
+            ends=ends,
+            adding=np.zeros(len(sizes), dtype=np.int64) + reduction(sizes, gamma),
+            random=random,
+            first=first,
+        )
+
+    @cached_property
+    def _slowest(self) -> Picoseconds:
+        parts = self.serialization, self.latency, self.ends, self.adding
+        return sum(int(each.max()) for each in parts)
+
+    @cached_property
+    def equal(self) -> bool:
+        """All ranks have the same for the others, and only the receiver's place counts."""
+        return bool((self.classes == self.classes[:, :1]).all())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, about."""
+        return int(self.serialization.nbytes + self.classes.nbytes)
+
+    def execute(self, starts: Times, key: int) -> Times:
+        """Exit times `[p]` for entry times `[p]`."""
+        ready, ranks = starts.copy(), len(starts)
+        together = ranks if self.random is None else max(1, DRAWN_AT_A_TIME // ranks)
+        jitter = np.zeros((0, ranks), dtype=np.int64)
+        for begin in range(1, ranks, together):
+            end = min(begin + together, ranks)
+            longest = (end - begin) * self._slowest
+            if self.random is not None:
+                jitter = self._late(self.random, begin, end, key)
+                longest += sum(jitter.max(axis=1).tolist())
+            check_range(ready, longest)
+            _exchange(
+                ready,
+                self.classes,
+                self.serialization,
+                self.latency,
+                self.ends,
+                self.adding,
+                jitter,
+                begin,
+                end,
+            )
+        return ready
+
+    def _late(self, hops: Hops, begin: int, end: int, key: int) -> Times:
+        """Random delays of the messages of some steps, by step and sender."""
+        rank = np.arange(len(hops.senders), dtype=np.int64)
+        step = np.arange(begin, end, dtype=np.int64)[:, None]
+        if self.equal:
+            by_receiver = self.parts.to(rank)
+            twice = np.concatenate((by_receiver, by_receiver))
+            nbytes = np.lib.stride_tricks.sliding_window_view(twice, len(rank))[begin:end]
+        else:
+            nbytes = np.stack([self.parts.to((rank + number) % len(rank)) for number in step[:, 0]])
+        return hops.draw_jitter(nbytes, key=key, message=self.first + step - 1)
+
+
+@loop
+def _exchange(  # noqa: PLR0917 - compiled: arrays by position
+    ready: Times,
+    classes: NDArray[np.int64],
+    serialization: NDArray[np.int64],
+    latency: Times,
+    ends: Times,
+    adding: Times,
+    jitter: Times,
+    begin: int,
+    end: int,
+) -> None:
+    """`ready` becomes what it is after the steps from `begin` to before `end`."""
+    ranks = ready.size
+    longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
+    left, arrives, added = np.empty((3, ranks), dtype=np.int64)
+    for step in range(begin, end):
+        for r in range(ranks):
+            to = r + step if r + step < ranks else r + step - ranks
+            k = long[r] if to < longer[r] else short[r]  # the size class of its message
+            if to == ranks - 1:
+                k = last[r]
+            left[r] = ready[r] + max(serialization[k, r], serialization[k, to])
+            # half of both ends' latencies, halves to the even picosecond
+            twice = ends[r] + ends[to]
+            arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1) + latency[k]
+            added[to] = adding[k]
+        if jitter.shape[0] > 0:  # by step and sender; arrivals are by receiver
+            arrives[step:] += jitter[step - begin, : ranks - step]
+            arrives[:step] += jitter[step - begin, ranks - step :]
+        for r in range(ranks):
+            ready[r] = max(left[r], arrives[r]) + added[r]

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn
-from gcsim.simulator.collectives.rounds.nic_exchange import Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn, Parts
 from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8

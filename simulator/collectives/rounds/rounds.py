@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
 from gcsim.simulator.clock import NO_COST, Picoseconds, Times, check_range
-from gcsim.simulator.fabric.hops import Hops
 from gcsim.simulator.fabric.link_table import Bytes, Ranks
+from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 

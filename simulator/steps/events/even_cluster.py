@@ -1,6 +1,6 @@
 """How does a step go where all ranks compute alike? Its order of service, and who slows whom.
 
-A stream serves in the order of arrival there, and in that order everywhere (`steps/service.py`).
+A stream serves in the order of arrival there, and in that order everywhere (`steps/step_plan.py`).
 Computations and collectives that are under way at the same time slow each other. Both use the
 device: a collective's channels occupy multiprocessors, its copies and sums take memory bandwidth,
 its host threads run beside those that launch kernels; and kernels that fill the device keep a

@@ -8,7 +8,7 @@ the rules are those of `step_plan.py`.
 - An exchange, one a bucket: collective, computation, collective, ...
 
 A CUDA stream seen from above. The pieces that go with an iteration's buckets are served in an order
-that is given (`steps/service.py`): the stream waits for the one that is next. All others come one
+that is given (`steps/step_plan.py`): the stream waits for the one that is next. All others come one
 at a time.
 """
 
@@ -26,8 +26,16 @@ from gcsim.simulator.steps.breakdown import Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import Asking, Request
 from gcsim.simulator.steps.events.cores import Share
 from gcsim.simulator.steps.events.input_loader import Loader
-from gcsim.simulator.steps.service import BEFORE, Piece, order_of_service
-from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan, slowed_by
+from gcsim.simulator.steps.step_plan import (
+    BEFORE,
+    BucketWork,
+    Job,
+    Kind,
+    Piece,
+    StepPlan,
+    order_of_service,
+    slowed_by,
+)
 
 Wait = Generator[simpy.Event, Any, None]
 

@@ -10,28 +10,199 @@ it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int
 | side  | [2 buckets + collectives, ranks] | of a side stream: when each bucket's part of the    |
 |       |                                  | backward pass is done; when each piece of work      |
 |       |                                  | starts                                              |
-| table | [rows, ranks or 1]               | durations, as `vectors/layout.py` says              |
+| table | [rows, ranks or 1]               | durations, as `vectors/ranks.py` says              |
+
+A table of int64 `[rows, width]`, with a column for each rank or one for all ranks:
+
+| rows             | what                                                                     |
+|------------------|--------------------------------------------------------------------------|
+| FORWARD          | a micro-batch's forward pass                                             |
+| BACKWARD         | a whole backward pass, of the micro-batches before the last              |
+| OPTIMIZER        | the optimiser                                                            |
+| THREAD + b       | bucket b's part of the backward pass, without a side stream with `before` |
+| THREAD + buckets | the rest of the backward pass                                            |
+| side + b         | with a side stream: bucket b's `before`                                  |
+| after + c        | what follows collective c (numbered by bucket, then place)               |
+| totals + kind    | all work of a kind (side streams' left out), in the order of `KINDS`     |
+
+Each job is stretched and rounded on its own and then added to its piece.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.service import BEFORE, Piece
-from gcsim.simulator.steps.step_plan import CarryOut, StepPlan
-from gcsim.simulator.steps.vectors.layout import FORWARD, KINDS, OPTIMIZER, THREAD, Layout
+from gcsim.simulator.steps.step_plan import (
+    BEFORE,
+    CarryOut,
+    Job,
+    Kind,
+    Piece,
+    StepPlan,
+    order_of_service,
+)
 
-PARTS = (*KINDS, "communication", "exposed", "input")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layout:
+    """The pieces of one plan."""
+
+    side_stream: bool
+    buckets: int
+    counts: tuple[int, ...]
+    """By bucket: its number of collectives."""
+    first: tuple[int, ...]
+    """By bucket: the number of its first collective, or of the next bucket's."""
+    names: tuple[tuple[int, int], ...]
+    """By number of the collective: bucket, and place in it."""
+    order: tuple[Piece, ...]
+    """Of the stream that serves callbacks."""
+    side: int
+    after: int
+    totals: int
+    jobs: NDArray[np.int64]
+    """`[jobs, 4]`: duration, row, row of its kind's total (-1: none), times in an iteration."""
+    side_jobs: NDArray[np.int64]
+    """`[side jobs, 3]` in the order of their pieces: duration, piece (`side + b` or `after + c`,
+    less `side`), place of its kind in `_KINDS`."""
+
+    @staticmethod
+    def of(plan: StepPlan) -> _Layout:
+        """Raises `InternalError` when the plan's lists do not fit together."""
+        compute, buckets = plan.compute, plan.buckets
+        if len(buckets) != len(compute.parts):
+            raise InternalError(f"{len(buckets)} exchanges for {len(compute.parts)} buckets")
+        for number, bucket in enumerate(buckets):
+            if len(bucket.after) != len(bucket.collectives):
+                raise InternalError(
+                    f"bucket {number}: {len(bucket.after)} computations after "
+                    f"{len(bucket.collectives)} collectives"
+                )
+        counts = [len(bucket.collectives) for bucket in buckets]
+        names = [(b, index) for b, count in enumerate(counts) for index in range(count)]
+        side = _THREAD + len(buckets) + 1
+        after = side + len(buckets)
+        totals = after + len(names)
+        micro = plan.accumulation - 1
+        jobs = _Jobs(totals)
+        jobs.add(_FORWARD, "forward", compute.forward, times=micro + 1)
+        jobs.add(_BACKWARD, "backward", plan.backward, times=micro)
+        jobs.add(_OPTIMIZER, "optimizer", plan.optimizer)
+        for b, part in enumerate((*compute.parts, compute.rest)):
+            jobs.add(_THREAD + b, "backward", part)
+        befores = [(b, job) for b, bucket in enumerate(buckets) for job in bucket.before]
+        afters = [job for bucket in buckets for job in bucket.after]
+        side_jobs: list[tuple[int, int, int]] = []
+        if plan.side_stream:
+            placed = [(side + b, job) for b, job in befores]
+            placed += [(after + c, job) for c, job in enumerate(afters)]
+            for row, job in placed:
+                duration = _side_duration(job, plan.side_slowdown)
+                jobs.rows.append((duration, row, -1, 0))
+                side_jobs.append((duration, row - side, _KINDS.index(job.kind)))
+        else:
+            jobs.add_all((_THREAD + b, job) for b, job in befores)
+            jobs.add_all((after + c, job) for c, job in enumerate(afters))
+        return _Layout(
+            side_stream=plan.side_stream,
+            buckets=len(buckets),
+            counts=tuple(counts),
+            first=tuple(accumulate(counts, initial=0)),
+            names=tuple(names),
+            order=tuple(order_of_service(plan)),
+            side=side,
+            after=after,
+            totals=totals,
+            jobs=_matrix(jobs.rows, 4),
+            side_jobs=_matrix(side_jobs, 3),
+        )
+
+    def room(self, width: int) -> NDArray[np.int64]:
+        """For a table."""
+        return np.empty((self.totals + len(_KINDS), width), dtype=np.int64)
+
+    def table(
+        self, factors: NDArray[np.float64], room: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """The pieces' durations `[rows, width]`, stretched by the factors `[width]`.
+
+        They are written to `room` if there is any.
+        """
+        table = self.room(len(factors)) if room is None else room
+        table[:] = 0
+        _stretch(self.jobs, factors, table)
+        return table
+
+
+def _side_duration(job: Job, slowdown: Fraction) -> Picoseconds:
+    """Of a job on the side stream, at the pace 1."""
+    return round(job.duration * slowdown)
+
+
+class _Jobs:
+    """Rows of `_Layout.jobs` in the making."""
+
+    def __init__(self, totals: int) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+        self._totals = totals
+
+    def add(self, row: int, kind: Kind, duration: Picoseconds, times: int = 1) -> None:
+        self.rows.append((duration, row, self._totals + _KINDS.index(kind), times))
+
+    def add_all(self, jobs: Iterable[tuple[int, Job]]) -> None:
+        for row, job in jobs:
+            self.add(row, job.kind, job.duration)
+
+
+def _matrix(rows: Sequence[tuple[int, ...]], columns: int) -> NDArray[np.int64]:
+    return np.array(rows, dtype=np.int64).reshape(len(rows), columns)
+
+
+@loop
+def _stretch(
+    jobs: NDArray[np.int64], factors: NDArray[np.float64], table: NDArray[np.int64]
+) -> None:
+    """`step_plan.slowed_by` of each job, added to its rows."""
+    for j in range(jobs.shape[0]):
+        duration, row, total, times = jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3]
+        if duration == 0:
+            continue
+        piece = table[row]
+        if total < 0:
+            for column in range(factors.size):
+                piece[column] += _stretched(duration, factors[column])
+        else:
+            kind = table[total]
+            for column in range(factors.size):
+                time = _stretched(duration, factors[column])
+                piece[column] += time
+                kind[column] += times * time
+
+
+@inlined
+def _stretched(duration: int, factor: float) -> int:
+    """A factor of exactly 1 leaves even durations alone that no float holds."""
+    return duration if factor == 1.0 else int(np.rint(duration * factor))
+
+
+PARTS = (*_KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
@@ -105,12 +276,12 @@ class Vectors:
         start = self._start  # after `_part`, which may have given each rank its own
         state = self._state
         ended = np.maximum(np.maximum(state[FREE], state[ISSUED]), state[LEFT])
-        done: Times = ended + table[OPTIMIZER]
+        done: Times = ended + table[_OPTIMIZER]
         check_room(self._number, int(done.max()))
         self._account(parts, table, factors)
         exposed = parts["exposed"]
         exposed[:] = done - start
-        for known in ("input", *KINDS):
+        for known in ("input", *_KINDS):
             exposed -= parts[known]
         self._start = done
         self._number += 1
@@ -140,8 +311,8 @@ class Vectors:
             state[FREE],
             state[ISSUED],
             self._side[: layout.buckets],
-            table[FORWARD:OPTIMIZER],
-            table[THREAD : layout.side],
+            table[_FORWARD:_OPTIMIZER],
+            table[_THREAD : layout.side],
             np.array(numbers, dtype=np.int64),
         )
         state[SHARED] = 0
@@ -171,7 +342,7 @@ class Vectors:
             work, arrival, row = table[layout.after + number], state[LEFT], number
             asks = number + 1 if place + 1 < layout.counts[bucket] else None
         else:
-            work = table[(layout.side if layout.side_stream else THREAD) + bucket]
+            work = table[(layout.side if layout.side_stream else _THREAD) + bucket]
             arrival = self._side[bucket] if layout.side_stream else state[ISSUED]
             row, asks = bucket - layout.buckets, None
             if bucket < layout.buckets and layout.counts[bucket]:
@@ -236,13 +407,13 @@ class Vectors:
     ) -> None:
         """Fill an iteration's parts `[ranks]`, but for what is exposed."""
         totals = table[self._step.layout.totals :]
-        for place, kind in enumerate(KINDS):
+        for place, kind in enumerate(_KINDS):
             parts[kind][:] = totals[place]
         if self._step.layout.side_stream:
-            out = np.zeros((len(KINDS), self._width), dtype=np.int64)
+            out = np.zeros((len(_KINDS), self._width), dtype=np.int64)
             begins, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
             _beside(begins, self._state[ISSUED], jobs, factors, out)
-            for place, kind in enumerate(KINDS):
+            for place, kind in enumerate(_KINDS):
                 parts[kind] += out[place]
         parts["communication"][:] = self._state[SHARED]
         parts["input"][:] = self._state[INPUT]
@@ -313,7 +484,7 @@ def _beside(
     """Time on the side stream while the compute stream has nothing to do, `[kinds, ranks]`.
 
     `starts` `[pieces, ranks]` says when pieces start, `ended` when the backward pass has ended;
-    `jobs` as `Layout.side_jobs`; `factors` are the paces, `[ranks or 1]`. The compute stream works
+    `jobs` as `_Layout.side_jobs`; `factors` are the paces, `[ranks or 1]`. The compute stream works
     from an iteration's last forward pass to the end of its backward pass, and then not before the
     side stream has done everything.
     """
@@ -343,7 +514,7 @@ class _PlanArrays:
             raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
         self.work = _work(plan)
         check_room(0, self.work)  # longer times fit no table
-        self.plan, self.layout = plan, Layout.of(plan)
+        self.plan, self.layout = plan, _Layout.of(plan)
         self.even_table = self.layout.table(_ONE)
         self.asked, self.side = _zeros(0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)

@@ -16,8 +16,16 @@ from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.service import BEFORE, order_of_service
-from gcsim.simulator.steps.step_plan import CarryOut, Job, Kind, Span, StepPlan, slowed_by
+from gcsim.simulator.steps.step_plan import (
+    BEFORE,
+    CarryOut,
+    Job,
+    Kind,
+    Span,
+    StepPlan,
+    order_of_service,
+    slowed_by,
+)
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
 _Jobs = list[tuple[Job, Picoseconds]]
@@ -34,7 +42,7 @@ def spans(
 ) -> tuple[Span, ...]:
     """Of the iteration of this number, which begins in a state, from when its first rank does.
 
-    Arguments, and errors, as of `vectors/steady.py`.
+    Arguments, and errors, as of `vectors/step.py`.
     """
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
     vectors = _Telling(schedule, ranks, execute, 0)

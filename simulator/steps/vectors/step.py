@@ -1,9 +1,9 @@
-"""How long do iterations take when every rank has a pace of its own? All ranks at once.
+"""Iterations of ranks that each have a pace of their own, all ranks at once.
 
 The same step as `events/step.py`, with one collective at a time (`StepPlan.slots == 1`), without an
 event for each rank and piece of work. Both agree with `==`.
 
-Collectives have one order (`step_plan.py`), and so have the pieces of a stream (`service.py`): one
+Collectives have one order (`step_plan.py`), and so have the pieces of a stream: one
 loop over both, in which each time is a sum or a maximum of times before it, of all ranks at once.
 A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks have
 entered those: iterations are simulated one after the other, though ranks are in different ones at
@@ -11,13 +11,17 @@ the same time. Work is O(ranks x (pieces + collectives)) an iteration.
 
 Source: the rules are those of `step_plan.py`; a conservative parallel simulation with the
 collective as barrier (Chandy and Misra 1979, IEEE Trans. Softw. Eng. 5(5)).
+
+`simulate_steady` makes the search of `events/steady.py` (`cycles.py`) among these iterations.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.simulator.steps.schedule import Schedule, schedule_of
+from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
+from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, StepPlan, even
 from gcsim.simulator.steps.vectors.ranks import PARTS, Vectors
 
@@ -45,3 +49,48 @@ def simulate(
         rows = {part: times[iteration] for part, times in parts.items()}
         finish[iteration] = vectors.iteration(slowdown(iteration), rows)
     return Run(finish=finish, parts=parts)
+
+
+def simulate_steady(
+    plan: StepPlan | Schedule,
+    *,
+    ranks: int,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
+    most: int = MOST,
+    tolerance: float = 0.0,
+) -> Steady:
+    """Simulate until iterations repeat, `most` or a round of them; as `steady.simulate_steady`.
+
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is that of
+    all iterations. After `PATIENCE` iterations a state may differ from an earlier one by a share
+    `tolerance` of the time between them. Raises `InternalError` as `vector_step.simulate`.
+    """
+    schedule = schedule_of(plan)
+    vectors = Vectors(schedule, ranks, execute, 0)
+    begin = beginning(schedule, ranks)
+    coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
+
+    def simulate(number: int, before: State) -> Iteration:
+        nonlocal coming, finish
+        if number != coming[0] or before is not coming[1]:  # some need not be simulated
+            vectors.begin(number, before)
+            finish = before.start
+        parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
+        start, finish = finish, vectors.iteration(slowdown, parts)
+        first = int(finish.min())
+        relative = finish - (first if schedule.interacts else finish)
+        after = State(
+            start=np.broadcast_to(relative, (ranks,)),
+            ahead=np.broadcast_to(vectors.ahead(), (len(begin.ahead), ranks)),
+        )
+        coming = (number + 1, after)
+        return Iteration(
+            durations=np.broadcast_to(finish - start, (ranks,)),
+            parts=parts,
+            after=after,
+            elapsed=first - int(start.min()),
+        )
+
+    search = Search(schedule, begin, most=most, tolerance=tolerance)
+    return settle(schedule, search, simulate)

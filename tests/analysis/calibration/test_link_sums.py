@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gcsim.analysis.calibration.link.model import Model
 from gcsim.analysis.calibration.link.sums import fit_sums
 from gcsim.analysis.calibration.measurements.collectives import Measurement
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.sums import Sums
 
 LINK = Link(name="link", bandwidth=Fraction(10**9), latency=Fraction(100, 10**6))
 SIZES = (40_000, 400_000, 4_000_000, 40_000_000)

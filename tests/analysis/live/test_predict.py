@@ -18,6 +18,7 @@ import pytest
 from gcsim.analysis.live import calibrate, live
 from gcsim.analysis.live.calibrate import Passes, Sample
 from gcsim.analysis.live.launch import Times
+from gcsim.analysis.live.live import bounds
 from gcsim.analysis.live.plan import CollectiveTask, Plan, Round, TrainingTask
 from gcsim.analysis.live.predict import (
     PREDICTIONS,
@@ -31,7 +32,6 @@ from gcsim.analysis.live.predict import (
     step_seconds,
     write_predictions,
 )
-from gcsim.analysis.live.report import bounds
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord

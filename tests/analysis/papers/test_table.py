@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gcsim.analysis.papers.picture import figure
 from gcsim.analysis.papers.table import draw_reproduction, parts, summary, write_reproduction
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.scenarios.papers.preset import Cell, Line, Outcome, Panel, Reproduction, Verdict
 
 LONG = "a method whose name takes half of a line, and some"

@@ -11,8 +11,8 @@ import pytest
 
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.registry import SUITES
-from gcsim.analysis.validation.report.page import page
 from gcsim.analysis.validation.report.series import lines
+from gcsim.analysis.validation.report.write import page
 from gcsim.analysis.validation.statistics import by_series
 from tests.analysis.validation.reports import hides_opposites
 from tests.command import gcsim

@@ -11,9 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from gcsim.analysis.validation.report.as_json import to_json
-from gcsim.analysis.validation.report.page import page
-from gcsim.analysis.validation.report.write import points_csv, write, write_together
+from gcsim.analysis.validation.report.write import page, points_csv, to_json, write, write_together
 from tests.analysis.validation.reports import SOURCE, report
 
 

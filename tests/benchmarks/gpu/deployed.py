@@ -25,9 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors.streams import clock_of, landed
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
-from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.models.registry import ModelEntry, shipped_model
 from gcsim.traces.timing.steps import samples
 from tests.benchmarks.gpu.correct import one_rank
 from tests.benchmarks.gpu.crew import Row

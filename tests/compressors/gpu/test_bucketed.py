@@ -15,10 +15,11 @@ from torch import Tensor
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.rounding import bucket_levels, tables
-from gcsim.compressors.coding.rounding.levels import bucket_norms
+from gcsim.compressors.coding.rounding.levels import cell_norms
 from gcsim.compressors.quantization.one_bit import bingrad_b, bingrad_pb
-from gcsim.compressors.quantization.rounding import adaptive_levels, linear, orq
+from gcsim.compressors.quantization.rounding import adaptive_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters
+from gcsim.compressors.segments import Cells, Segments, starts
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
 
@@ -68,19 +69,26 @@ def test_buckets_of_any_numbers_differ_by_the_order_of_sums(size: int) -> None:
             assert torch.allclose(find(), expected, rtol=most, atol=0)
 
 
+TENSORS = st.lists(VECTORS, min_size=1, max_size=3)
+
+
+def flat(parts: list[Tensor], size: int) -> tuple[Tensor, Cells]:
+    """(tensors one behind the other, their cells)."""
+    return torch.cat(parts), Segments.behind([len(part) for part in parts]).cells(size)
+
+
 @few
-@given(
-    values=VECTORS.map(lambda v: v + 0.0), size=SIZES, count=st.sampled_from((3, 5, 9)), key=KEYS
-)
+@given(parts=TENSORS, size=SIZES, count=st.sampled_from((3, 5, 9)), key=KEYS)
 def test_tables_and_what_is_rounded_between_their_levels(
-    values: Tensor, size: int, count: int, key: np.uint64
+    parts: list[Tensor], size: int, count: int, key: np.uint64
 ) -> None:
     """Without zeros of both signs, which a sort may order as it likes."""
-    form = {"size": size, "count": count, "clip": None}
-    found = demand_same(bucket_levels.search_levels, values, search=linear.quantiles, **form)
-    codes = demand_same(bucket_levels.round_between, values, found, size=size, key=key)
+    values, cells = flat([part + 0.0 for part in parts], size)
+    found = demand_same(bucket_levels.quantiles, values, cells, count, None)
+    keys = key + np.arange(len(parts), dtype=np.uint64)
+    codes = demand_same(bucket_levels.round_between, values, cells, found, keys)
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(bucket_levels._add_from_tables, out, codes, found, size, 1 / 3)
+    demand_same(bucket_levels.add_between, out, cells, found, codes, 1 / 3)
 
 
 @few
@@ -89,45 +97,43 @@ def test_tables_and_what_is_rounded_between_their_levels(
     sweeps=st.sampled_from((0, 100)),
 )  # fmt: skip
 def test_levels_of_least_error(n: int, size: int, count: int, seed: int, sweeps: int) -> None:
-    values = vector(n, "normal", seed)
-    demand_same(
-        bucket_levels.search_levels, values, size=size, count=count, clip=2.5 if seed % 2 else None,
-        search=lambda rows, found: orq.optimal_levels(rows, found, sweeps),
-    )  # fmt: skip
+    values, cells = flat([vector(n, "normal", seed), vector(9, "normal", seed)], size)
+    clip = 2.5 if seed % 2 else None
+    demand_same(bucket_levels.optimal_levels, values, cells, count, clip, sweeps)
 
 
 @few
-@given(
-    values=VECTORS, size=SIZES, key=KEYS, bits=st.sampled_from((2, 6)), zero=st.booleans(),
-)  # fmt: skip
+@given(parts=TENSORS, size=SIZES, key=KEYS, bits=st.sampled_from((2, 6)), zero=st.booleans())
 def test_tables_that_all_know(
-    values: Tensor, size: int, key: np.uint64, bits: int, zero: bool
+    parts: list[Tensor], size: int, key: np.uint64, bits: int, zero: bool
 ) -> None:
-    levels = tables.exponential_levels(bits, 0.8, zero=zero)
-    norms = demand_same(bucket_norms, values, size, "max")
-    form = {"size": size, "bits": bits}
-    packed = demand_same(tables.encode_table, values, norms, levels, key, **form)
-    out = torch.linspace(-1, 1, values.numel())
-    demand_same(tables.add_table, out, packed, norms, levels, weight=1 / 3, **form)
-    expected = tables.rounding_error(values, norms, levels, size=size)
+    levels = np.stack([tables.exponential_levels(bits, p, zero=zero) for p in (0.8, 0.5)])
+    values, cells = flat(parts, size)
+    norms = demand_same(cell_norms, values, cells, "max")
+    numbers, sizes = np.arange(len(parts)) % 2, packed_bytes(cells.segments.length, bits)
+    keys = key + np.arange(len(parts), dtype=np.uint64)
+    packed, at = torch.zeros(int(sizes.sum()), dtype=torch.uint8), starts(sizes)
+    given = values, cells, norms, levels, numbers, keys, packed, at
+    demand_same(tables.round_to_table, *given, bits=bits)
+    tables.round_to_table(*given, bits=bits)
+    coded = torch.linspace(-1, 1, values.numel()), cells, norms, levels, numbers, packed, at
+    demand_same(tables.add_from_table, *coded, bits=bits, weight=1 / 3)
+    expected = tables.table_errors(values, cells, norms, levels[0])
     with kernels():
-        found = tables.rounding_error(values, norms, levels, size=size)
-    assert found == pytest.approx(expected, rel=1e-12)
+        found = tables.table_errors(values, cells, norms, levels[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @few
-@given(values=st.lists(EXACT, min_size=1, max_size=2), size=SIZES, most=st.sampled_from((1, 3)))
-def test_statistics_of_buckets(values: list[Tensor], size: int, most: int) -> None:
+@given(parts=st.lists(EXACT, min_size=1, max_size=2), size=SIZES, most=st.sampled_from((1, 3)))
+def test_statistics_of_buckets(parts: list[Tensor], size: int, most: int) -> None:
     """Sums are exact, and all else is done bucket by bucket."""
     chosen = AlqParameters.model_validate({"bucket": size, "norm": "max", "components": most})
-    demand_same(adaptive_levels.statistics, values, chosen)
-    for each in values:
-        demand_same(adaptive_levels.bucket_sums, each, size)
-    together = chosen.model_copy(update={"distribution": "single"})
-    expected = adaptive_levels.statistics(values, together)
-    with kernels():
-        found = adaptive_levels.statistics(values, together)
-    assert torch.allclose(found, expected, rtol=1e-12, atol=0)
+    values, cells = flat(parts, size)
+    for law in ("mixture", "single"):
+        given = values, cells.segments, chosen.model_copy(update={"distribution": law})
+        demand_same(adaptive_levels.statistics, *given)
+    demand_same(tables.cell_sums, values, cells)
 
 
 @few

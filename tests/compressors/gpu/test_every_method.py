@@ -20,16 +20,21 @@ SHAPES = ((30, 70), (1,))
 STEPS = 3
 
 
-def test_the_page_says_where_each_method_works() -> None:
+def named(place: str = "") -> set[str]:
+    """The methods that the page's table names, those whose work is done there."""
     section = PAGE.read_text().split("## Which methods stay on the device")[1].split("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} >= set(REGISTRY)
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("|")]
+    return {name for row in rows if place in row[2] for name in re.findall(r"`(\w+)`", row[1])}
+
+
+def test_the_page_says_where_each_method_works() -> None:
+    assert named() >= set(REGISTRY)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", REGISTRY)
 def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) -> None:
-    """With default parameters; and nothing longer than a header comes to the host."""
+    """With default parameters; no more than a header comes to the host, but where the page says."""
 
     def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
         workers = team(name, SHAPES, workers=2)
@@ -50,4 +55,4 @@ def test_payloads_and_updates_are_the_cpus(name: str, team: Callable[..., Any]) 
         )
     else:
         assert equal(found, expected)
-    assert max(seen, default=0) <= ON_HOST
+    assert max(seen, default=0) <= ON_HOST or name in named("host memory")

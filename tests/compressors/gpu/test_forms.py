@@ -1,4 +1,4 @@
-"""Values of 0 to 32 bits, blocks and bins on a device: the loops' bytes, sums and complaints."""
+"""Blocks and bins on a device: the loops' bytes, sums and complaints."""
 
 from __future__ import annotations
 
@@ -11,35 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding.floats import truncated
 from gcsim.compressors.coding.frame import Codec, Frame
 from gcsim.compressors.sparsification.by_size import omnireduce
 from gcsim.compressors.sparsification.by_threshold import adacomp
-from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
-from tests.compressors.gpu.examples import EXACT, SEEDS, VECTORS, few, spoilt, vector
-
-
-@few
-@given(
-    values=VECTORS, bound=st.sampled_from((1, 9, 14)), factor=st.sampled_from((1.0, 2.0**-9)),
-    power=st.sampled_from((0, 128)),
-)  # fmt: skip
-def test_values_cut_to_bytes(values: Tensor, bound: int, factor: float, power: int) -> None:
-    values = spoilt(values, by=np.nan)
-    values[:1] = -np.inf
-    body, sent = demand_same(truncated.cut, values, bound, factor)
-    form = {"bound": bound, "weight": 2.0**power / 3}
-    out = torch.linspace(-1, 1, values.numel())
-    demand_same(truncated.add_cut, out, body, sent=sent, **form)
-    for damaged in (body[:-1], torch.cat((body, body[:1]))):
-        if damaged.numel():
-            found = demand_same(truncated.add_cut, out, damaged, sent=sent, **form)
-            assert found[0] is InputError
-    assert demand_same(truncated.add_cut, out, body, sent=sent + 1, **form)[0] is InputError
-    if values.numel() % 4:
-        stray = body | torch.tensor([255] * body.numel(), dtype=torch.uint8)
-        assert demand_same(truncated.add_cut, out, stray, sent=sent, **form)[0] is InputError
+from tests.compressors.gpu.examples import EXACT, SEEDS, VECTORS, few, vector
 
 
 @few

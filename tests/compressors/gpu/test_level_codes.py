@@ -9,37 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding.integers.digits import pack_digits, unpack_digits
-from gcsim.compressors.coding.rounding import level_words as words
 from gcsim.compressors.coding.rounding.level_codes import LevelCoding, coded_levels, decoded_levels
 from gcsim.compressors.gpu.rounding.level_codes import levels_of
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import kernels
 from tests.compressors.gpu.examples import SEEDS, few
+from tests.compressors.shared import code_alone, decode_alone
 
 CODINGS = pytest.mark.parametrize(
     ("coding", "steps"),
     [("digits", 1), ("digits", 2), ("digits", 4), ("elias_dense", 3), ("elias_sparse", 3)],
 )
 """Of these digits several make a group: of 8, 7 and 16 bits."""
-
-
-def alone(codes: Tensor, steps: int, coding: str) -> tuple[Tensor, int]:
-    """(the body of one tensor, elements that travel)."""
-    if coding == "digits":
-        return pack_digits(codes, 2 * steps + 1), len(codes)
-    if coding == "elias_dense":
-        return words.encode_dense(codes, steps), len(codes)
-    return words.encode_sparse(codes, steps)
-
-
-def read(body: Tensor, n: int, sent: int, steps: int, coding: str) -> Tensor:
-    if coding == "digits":
-        return unpack_digits(body, n, 2 * steps + 1)
-    if coding == "elias_dense":
-        return words.decode_dense(body, n, steps)
-    return words.decode_sparse(body, n, sent, steps)
 
 
 def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:
@@ -60,7 +42,7 @@ def test_many_tensors_together(
     coding: LevelCoding, steps: int, elements: list[int], seed: int
 ) -> None:
     each = drawn(elements, steps, seed)
-    bodies, sent = zip(*(alone(codes, steps, coding) for codes in each), strict=True)
+    bodies, sent = zip(*(code_alone(codes, steps, coding) for codes in each), strict=True)
     together, codes = torch.cat(bodies), torch.cat(each)
     with kernels():
         segments = Segments.behind(elements)
@@ -75,11 +57,11 @@ def test_many_tensors_together(
 @CODINGS
 @few
 @given(seed=SEEDS, more=st.integers(-1, 1))
-def test_damage_is_seen(coding: str, steps: int, seed: int, more: int) -> None:
+def test_damage_is_seen(coding: LevelCoding, steps: int, seed: int, more: int) -> None:
     """A bit is changed, or one more or less is announced: read as one by one, or not at all."""
     elements = [30, 1, 50]
     bodies, announced = zip(
-        *(alone(codes, steps, coding) for codes in drawn(elements, steps, seed)), strict=True
+        *(code_alone(codes, steps, coding) for codes in drawn(elements, steps, seed)), strict=True
     )
     sizes, together, sent = [len(body) for body in bodies], torch.cat(bodies), list(announced)
     bit = seed % (8 * len(together))
@@ -90,7 +72,7 @@ def test_damage_is_seen(coding: str, steps: int, seed: int, more: int) -> None:
     parts = zip(torch.split(together, sizes), elements, sent, strict=True)
     if found is None:
         with pytest.raises(InputError):
-            [read(body, n, k, steps, coding) for body, n, k in parts]
+            [decode_alone(body, n, k, steps, coding) for body, n, k in parts]
     else:
-        alone_ = [read(body, n, k, steps, coding) for body, n, k in parts]
+        alone_ = [decode_alone(body, n, k, steps, coding) for body, n, k in parts]
         assert torch.equal(found, torch.cat(alone_))

@@ -22,11 +22,12 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
+from gcsim.compressors.coding.floats.decades import nearest_codes
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.integers import digits, packing
+from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.rounding import levels
@@ -34,7 +35,6 @@ from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_leng
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
-from gcsim.compressors.quantization.floats import dynamic_8bit
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
@@ -102,25 +102,6 @@ def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
 def test_packed_signs(values: Tensor) -> None:
     packed = demand_same(packing.pack_signs, values)
     demand_same(packing.unpack_signs, packed, values.numel())
-
-
-@few
-@given(base=st.sampled_from((3, 5, 9, 16)), n=st.sampled_from(LENGTHS), seed=SEEDS)
-def test_digits(base: int, n: int, seed: int) -> None:
-    drawn = np.random.default_rng(seed).integers(0, base, n).astype(np.uint8)
-    packed = demand_same(digits.pack_digits, torch.from_numpy(drawn), base)
-    assert demand_same(digits.unpack_digits, packed, n, base).tolist() == drawn.tolist()
-
-
-@pytest.mark.parametrize("base", [3, 5, 9])
-def test_what_is_no_digit_is_refused(base: int) -> None:
-    too_large = torch.tensor([0, base], dtype=torch.uint8)
-    assert demand_same(digits.pack_digits, too_large, base)[0] is InputError
-    size = digits.digit_bytes(4, base)
-    for byte in (255, base):  # no group; a digit behind the last
-        packed = torch.zeros(size, dtype=torch.uint8)
-        packed[-1] = byte
-        assert demand_same(digits.unpack_digits, packed, 4 if byte == 255 else 1, base)
 
 
 # --- rounding to levels ---------------------------------------------------------------------------
@@ -396,18 +377,32 @@ def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -
 )  # fmt: skip
 def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) -> None:
     values = spoilt(values, by=what)
+    n, alone = values.numel(), Segments.alone(values.numel())
     for form in ("FLOAT16", "BFLOAT16", "E4M3", "E5M2"):
         chosen = getattr(narrow_floats, form)
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
-            table = narrow_floats.decoding_table(chosen, 1 / 3)
-            demand_same(narrow_floats.add_looked_up, torch.ones(values.numel()), codes, table)
+            table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
+            demand_same(narrow_floats.add_looked_up, torch.ones(n), alone, codes, ZERO, table)
 
 
 @few
 @given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
 def test_dynamic_codes(values: Tensor, largest: float) -> None:
-    demand_same(dynamic_8bit.nearest_codes, values, largest)
+    codes, alone = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values))
+    demand_same(nearest_codes, values, alone, torch.tensor([largest]), codes, ZERO)
+
+
+@few
+@given(parts=st.lists(VECTORS, min_size=1, max_size=3))
+def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
+    values, segments = torch.cat(parts), Segments.behind([len(part) for part in parts])
+    demand_same(narrow_floats.largest_magnitudes, values, segments)
+    codes, at = torch.zeros(len(values), dtype=torch.uint8), segments.begin
+    factors = np.linspace(1, 2, len(parts))
+    demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
+    tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
+    demand_same(narrow_floats.add_looked_up, values, segments, codes, at, tables)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------

@@ -7,28 +7,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers import elias
-from gcsim.compressors.coding.rounding import level_words
 from gcsim.compressors.gpu.words import there
-from gcsim.errors import InputError, InternalError
-from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-from tests.compressors.gpu.examples import SEEDS, few
+from gcsim.errors import InternalError
+from tests.compressors.gpu.conftest import demand_same
+from tests.compressors.gpu.examples import few
+from tests.compressors.shared import decode_alone
 
 CODES = (
     (elias.encode_omega, elias.decode_omega),
     (elias.encode_gamma, elias.decode_gamma),
 )
 NUMBERS = st.lists(st.integers(0, 31).flatmap(lambda e: st.integers(1 << e, (2 << e) - 1)))
-
-
-def levels(n: int, steps: int, share: float, seed: int) -> Tensor:
-    """Codes q + s of which about a share is not s: uint8 `[n]`."""
-    rng = np.random.default_rng(seed)
-    drawn = np.where(rng.random(n) < share, rng.integers(0, 2 * steps + 1, n), steps)
-    return torch.from_numpy(drawn.astype(np.uint8))
 
 
 @few
@@ -56,34 +48,11 @@ def test_what_has_no_word_is_refused(value: int) -> None:
 
 
 @few
-@given(
-    n=st.sampled_from((0, 1, 9, 200)), steps=st.sampled_from((1, 7, 127)), seed=SEEDS,
-    share=st.sampled_from((0.0, 0.1, 1.0)),
-)  # fmt: skip
-def test_words_of_levels(n: int, steps: int, seed: int, share: float) -> None:
-    codes = levels(n, steps, share, seed)
-    dense = demand_same(level_words.encode_dense, codes, steps)
-    assert torch.equal(demand_same(level_words.decode_dense, dense, n, steps), codes)
-    sparse, count = demand_same(level_words.encode_sparse, codes, steps)
-    assert torch.equal(demand_same(level_words.decode_sparse, sparse, n, count, steps), codes)
-
-
-@few
 @given(body=st.binary(max_size=6), count=st.integers(0, 9), steps=st.sampled_from((1, 7)))
 def test_damaged_levels_are_refused_alike(body: bytes, count: int, steps: int) -> None:
     packed = torch.tensor(list(body), dtype=torch.uint8)
-    for decode, given_ in (
-        (level_words.decode_dense, (packed, count, steps)),
-        (level_words.decode_sparse, (packed, 9, count, steps)),
-    ):
-        expected = outcome(decode, *given_)[0]
-        with kernels():
-            found = outcome(decode, *given_)[0]
-        if isinstance(expected, tuple):
-            assert isinstance(found, tuple)
-            assert found[0] is InputError
-        else:
-            assert equal(found, expected)
+    demand_same(decode_alone, packed, count, count, steps, "elias_dense")
+    demand_same(decode_alone, packed, 9, count, steps, "elias_sparse")
 
 
 @few

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
 from gcsim.compressors.loops import array
@@ -17,14 +19,20 @@ from gcsim.compressors.streams import Clock
 from gcsim.errors import InputError
 from gcsim.scenarios.calibration import machine
 from gcsim.scenarios.calibration.copies import as_bus, in_words, time_copies
-from gcsim.scenarios.calibration.device import Calibration, calibrate_device, primitive_curves
+from gcsim.scenarios.calibration.device import (
+    Calibration,
+    calibrate_device,
+    primitive_curves,
+    time_device_sums,
+    time_sums,
+)
 from gcsim.scenarios.calibration.kernels import time_compressors
-from gcsim.scenarios.calibration.sums import time_device_sums
 from gcsim.scenarios.catalog import read_devices
 from gcsim.scenarios.catalog.devices import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import ExactCurve
+from gcsim.simulator.host import DTYPES
 from gcsim.traces.timing.clock import CpuClock, CudaClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 from tests.compressors.standin import pretended_gpu
@@ -280,3 +288,36 @@ def test_a_loop_that_works_in_host_memory_is_counted_and_not_timed() -> None:
         stays(x)
     assert [cost.name for cost in recorder.fixed] == [kernel_name(visits), kernel_name(stays)]
     assert [one.cost.name for one in recorder.timed] == [kernel_name(stays)]
+
+
+class PlantedGroup:
+    """A group of one process whose additions take a planted time, and whose clock tells it."""
+
+    def __init__(self, rates: dict[str, float]) -> None:
+        self.now, self.rates = 0.0, rates
+
+    def allreduce(self, vectors: Sequence[Tensor], _options: Any) -> PlantedGroup:
+        rate = self.rates[str(vectors[0].dtype).removeprefix("torch.")]
+        self.now += 3e-5 + sum(vector.nbytes / rate for vector in vectors[1:])
+        return self
+
+    def wait(self) -> None:
+        """Done at once."""
+
+
+def test_planted_rates_are_found_again_whatever_a_call_costs() -> None:
+    rates = {dtype: 1e9 * (place + 1) for place, dtype in enumerate(DTYPES)}
+    group = PlantedGroup(rates)
+    found = time_sums(nbytes=1 << 16, repeats=2, group=group, clock=lambda: group.now)
+    assert found == {dtype: pytest.approx(rate) for dtype, rate in rates.items()}
+
+
+def test_additions_that_drown_in_noise_have_no_rate() -> None:
+    group = PlantedGroup(dict.fromkeys(DTYPES, -1e12))  # more vectors, less time
+    assert time_sums(nbytes=1 << 16, repeats=2, group=group, clock=lambda: group.now) == {}
+
+
+def test_this_machines_gloo_adds_every_type_that_a_scenario_may_price() -> None:
+    found = time_sums(repeats=5)  # of the length that a calibration takes
+    assert set(found) == set(DTYPES)
+    assert all(1e7 < rate < 1e12 for rate in found.values())

@@ -24,11 +24,11 @@ from gcsim.simulator.network.links import (
     Link,
     Loss,
     Range,
-    RateTrace,
     Recovery,
     SizeFactor,
     Uplink,
 )
+from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import built, csv, link, load
 
 MS = Fraction(1, 1000)

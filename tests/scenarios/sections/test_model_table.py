@@ -16,8 +16,7 @@ from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.run import run
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.scenario import Scenario, SyntheticGradients
-from gcsim.traces.models.entry import TableLayer
-from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.models.registry import TableLayer, shipped_model
 from gcsim.traces.models.table import facts_and_parameters, layer_table, table_facts, table_text
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.synthetic.fit_file import default_fits, write_fits
@@ -245,9 +244,8 @@ def test_a_table_runs_with_synthetic_gradients_and_every_report_says_so(
 ) -> None:
     from gcsim.analysis.plots.breakdown import breakdown_figure
     from gcsim.analysis.plots.speedup import speedup_figure
-    from gcsim.analysis.report.answer import answer
+    from gcsim.analysis.report.answer import answer, parts, plain
     from gcsim.analysis.report.sources import provenance_notes
-    from gcsim.analysis.report.summary import parts, plain
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     result = run(load(tmp_path))
@@ -274,7 +272,7 @@ def test_other_gradients_carry_no_such_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gcsim.analysis.plots.speedup import speedup_figure
-    from gcsim.analysis.report.summary import parts, plain
+    from gcsim.analysis.report.answer import parts, plain
 
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     live = "{source: live, warmup_steps: 0, iterations: 1, device: cpu}"

@@ -25,8 +25,7 @@ from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.sections import recorded
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.clock import picoseconds
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import ModelFacts, Quality, TrafficProfile
+from gcsim.traces.profile import ModelFacts, PassTimes, Quality, TrafficProfile
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.storage.store import Trace, recorded_passes

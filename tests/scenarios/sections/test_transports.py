@@ -17,8 +17,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import defaults, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.host import PRICES
-from gcsim.simulator.sums import DTYPES, Sums
+from gcsim.simulator.host import DTYPES, PRICES, Sums
 from tests.scenarios.files import load, reread
 
 TEXT = """\

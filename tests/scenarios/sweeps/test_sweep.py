@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcsim
+from gcsim import version
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -526,7 +527,7 @@ def test_a_point_of_other_code_is_run_again(
 ) -> None:
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")
     before = stamps(tmp_path / "out")
-    monkeypatch.setattr(gcsim, "__version__", "9.9")
+    monkeypatch.setattr(version, "__version__", "9.9")
     sweep("small.yaml", {"cluster.nodes": [1]}, output="out")
     assert stamps(tmp_path / "out").keys() == before.keys()
     assert stamps(tmp_path / "out") != before

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import gains_figure
 from gcsim.analysis.trained.table import FASTEST, answer, parts
 from gcsim.scenarios.load import load_scenario

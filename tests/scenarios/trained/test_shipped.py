@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import gcsim
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.report.selection import verdict
-from gcsim.analysis.report.summary import plain
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
 from gcsim.analysis.write import REPORT

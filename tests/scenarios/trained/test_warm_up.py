@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.analysis.report.summary import plain
+from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import training_page

@@ -40,9 +40,9 @@ from gcsim.scenarios.uncertainty.worlds import (
 from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.host import Sums
 from gcsim.simulator.predict import predict
 from gcsim.simulator.push_pull import as_collectives
-from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
 from gcsim.traces.profile import (
     Compute,

@@ -23,10 +23,10 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.algorithms import ALGORITHMS
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
+from gcsim.simulator.host import Sums
 from gcsim.simulator.network.links import Jitter
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.events.message_ring import RingPrograms
-from gcsim.simulator.sums import Sums
 from gcsim.simulator.training import Training
 from tests.simulator.one_bucket import COMPUTE, one_bucket
 from tests.simulator.world import NETWORK, cluster

@@ -15,8 +15,7 @@ from gcsim.simulator.clock import picoseconds, seconds
 from gcsim.simulator.devices.device import Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import training_times
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Compute, Layer, ModelFacts
+from gcsim.traces.profile import Compute, Layer, ModelFacts, PassTimes
 
 
 def device(

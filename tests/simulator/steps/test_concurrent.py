@@ -25,7 +25,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.rings import gloo_allgather, gloo_allreduce
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.host import Host
+from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.network.links import Jitter, Link, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -38,7 +38,6 @@ from gcsim.simulator.steps.events.message_ring import (
 )
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.sums import Sums
 from tests.simulator import world
 from tests.simulator.world import PS
 

@@ -22,7 +22,7 @@ from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, StepPlan
 from gcsim.simulator.steps.vectors import spans as vector_spans
-from gcsim.simulator.steps.vectors import steady as vector_steady
+from gcsim.simulator.steps.vectors import step as vector_steady
 from tests.simulator.steps.random_plans import (
     bucket,
     compute,

@@ -23,10 +23,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.steps.vectors import layout as vector_layout
 from gcsim.simulator.steps.vectors import ranks as vector_ends
+from gcsim.simulator.steps.vectors import ranks as vector_layout
 from gcsim.simulator.steps.vectors import ranks as vector_ranks
-from gcsim.simulator.steps.vectors import steady as vector_steady
+from gcsim.simulator.steps.vectors import step as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
 from tests.simulator.steps.random_plans import first_come, fixed, record, rounds, skewed

@@ -14,11 +14,10 @@ from torch import nn
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.flops import FlopCounter
 from gcsim.traces.models.losses import sample_losses
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2

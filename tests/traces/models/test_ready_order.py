@@ -22,10 +22,9 @@ from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import _call, build_model, sample_batch, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.ready_order import ready_order, whole_order
-from gcsim.traces.models.registry import MODELS, own_model
+from gcsim.traces.models.registry import MODELS, ModelEntry, own_model
 from gcsim.traces.models.table import facts_and_parameters
 from gcsim.traces.storage.store import Trace
 from gcsim.traces.tasks.registry import make_task

@@ -12,9 +12,8 @@ from torch import nn
 
 from gcsim.errors import InputError
 from gcsim.traces.models.building import build_model, trainable
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.facts import model_facts
-from gcsim.traces.models.registry import MODELS, own_model, shipped_model
+from gcsim.traces.models.registry import MODELS, ModelEntry, own_model, shipped_model
 from gcsim.traces.networks.resnet import ZeroPadded
 
 ALEXNET, LENET = shipped_model("alexnet"), shipped_model("lenet")

@@ -24,7 +24,7 @@ from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import heads, sample_losses
 from gcsim.traces.models.registry import MODELS
-from gcsim.traces.moments.second_moments import second_moments
+from gcsim.traces.moments import second_moments
 from gcsim.traces.networks.densenet import DenseLayer
 from gcsim.traces.networks.mobilenet import InvertedResidual
 from gcsim.traces.networks.wide_resnet import WideBlock

@@ -14,7 +14,7 @@ from gcsim.traces.models.building import trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2
 from gcsim.traces.networks.lstm import LstmLanguageModel

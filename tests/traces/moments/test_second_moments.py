@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from gcsim.compressors import meter
 from gcsim.errors import InputError
+from gcsim.traces import moments as layer_moments
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments import layers as layer_moments
-from gcsim.traces.moments.second_moments import Moments, second_moments
+from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.networks.resnet import resnet20_cifar10
 from gcsim.traces.tasks.images import Textures
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gcsim
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.moments.second_moments import second_moments
+from gcsim.traces.moments import second_moments
 from gcsim.traces.storage.store import Trace, recorded_passes
 from tests.compressors.standin import pretended_gpu
 

@@ -12,8 +12,7 @@ from PIL import Image
 
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import MODELS, trained_on
+from gcsim.traces.models.registry import MODELS, ModelEntry, trained_on
 from gcsim.traces.tasks import folder as images
 from gcsim.traces.tasks.registry import make_split
 

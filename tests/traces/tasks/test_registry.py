@@ -18,9 +18,8 @@ import torch
 from gcsim.errors import InputError
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
-from gcsim.traces.models.entry import ModelEntry
 from gcsim.traces.models.losses import sample_losses
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.tasks.digits import digits
 from gcsim.traces.tasks.registry import TASKS, described, make_task
 from gcsim.traces.tasks.text import TokenSequences, frozen_text

@@ -13,8 +13,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.options.method import method_of
 from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.traces.models.entry import ModelEntry
-from gcsim.traces.models.registry import own_model, trained_on
+from gcsim.traces.models.registry import ModelEntry, own_model, trained_on
 from gcsim.traces.tasks.registry import make_split
 from gcsim.traces.training.plan import Optimizer
 from gcsim.traces.training.team import Method, Team

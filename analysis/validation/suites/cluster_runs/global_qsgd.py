@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from gcsim.analysis.validation.step_profiles import one_step
 from gcsim.analysis.validation.suite import (
     DENSE,
     Bound,
@@ -25,6 +24,7 @@ from gcsim.analysis.validation.suite import (
     Point,
     Suite,
     given_step,
+    one_step,
 )
 from gcsim.analysis.validation.suites.cluster_runs.runs import Run, runs
 from gcsim.analysis.validation.suites.other_clusters.prediction import (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
+from gcsim.analysis.validation.suite import bare_exchange, one_step
 from gcsim.analysis.validation.suites.ddl_benchmarks import models
 from gcsim.analysis.validation.suites.other_clusters import runs
 from gcsim.analysis.validation.suites.other_clusters.prediction import KNOWN, Job, known_step

@@ -25,8 +25,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import training_times
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import Compute, Layer, ModelFacts
+from gcsim.traces.profile import Compute, Layer, ModelFacts, PassTimes
 
 Optimizer = Literal["sgd", "adam"]
 PASSES: dict[Optimizer, tuple[int, int]] = {"sgd": (1, 3), "adam": (7, 18)}

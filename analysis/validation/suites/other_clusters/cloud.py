@@ -37,8 +37,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.sections.transports import defaults
 from gcsim.simulator.cluster import Collectives, TransportName
-from gcsim.simulator.host import Host
-from gcsim.simulator.sums import Sums
+from gcsim.simulator.host import Host, Sums
 
 CLOUD_RANKS = 4
 CLOUD_RATE = Fraction(75 * 10**8, 8)

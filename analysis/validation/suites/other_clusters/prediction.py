@@ -26,8 +26,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
-from gcsim.traces.passes import PassTimes
-from gcsim.traces.profile import ModelFacts, TrafficProfile
+from gcsim.traces.profile import ModelFacts, PassTimes, TrafficProfile
 
 NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 """Of clusters on which nothing is computed but forward and backward, whose times are stated."""

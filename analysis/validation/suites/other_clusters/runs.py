@@ -13,8 +13,7 @@ from fractions import Fraction
 from functools import cache
 
 from gcsim.analysis.validation.data_files import data_rows, data_values, sources
-from gcsim.analysis.validation.step_profiles import bare_exchange, one_step
-from gcsim.analysis.validation.suite import Unit
+from gcsim.analysis.validation.suite import Unit, bare_exchange, one_step
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError

@@ -17,7 +17,7 @@ from gcsim.analysis.validation.suites.other_clusters.cloud import CLOUD_SERIES, 
 from gcsim.analysis.validation.suites.other_clusters.gtopk import SERIES as GTOPK
 from gcsim.analysis.validation.suites.other_clusters.horovod import LARGE, SMALL
 from gcsim.analysis.validation.suites.other_clusters.pytorch_ddp import BERT, DDP_1, DDP_25, RESNET
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS
+from gcsim.analysis.validation.suites.other_clusters.tensorflow import HOSTS
 from gcsim.analysis.validation.suites.other_clusters.tensorflow_hosts import SERIES as SEVERAL_HOSTS
 
 PARTS = (horovod, pytorch_ddp, tensorflow, tensorflow_hosts, gtopk, allreduce, cloud)

@@ -27,7 +27,7 @@ from gcsim.analysis.validation.suites.other_clusters.runs import (
     runs,
     served,
 )
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import (
+from gcsim.analysis.validation.suites.other_clusters.tensorflow import (
     MODELS,
     VARIABLES,
     given_steps,

@@ -23,12 +23,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting, settings
 from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
     Conditions,
+    Setting,
     cluster_of,
     copied,
     predicted,
+    settings,
     traffic,
 )
 from gcsim.scenarios import catalog

@@ -11,8 +11,13 @@ from gcsim.analysis.validation.suites.shaped_collectives.fit import (
     unfitted,
     unfitted_link,
 )
-from gcsim.analysis.validation.suites.shaped_collectives.runs import UNSHAPED, Setting, settings
-from gcsim.analysis.validation.suites.shaped_collectives.simulation import cluster_of, predicted
+from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
+    UNSHAPED,
+    Setting,
+    cluster_of,
+    predicted,
+    settings,
+)
 from gcsim.simulator.host import Host
 
 LARGE = 990_000

@@ -20,11 +20,19 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from gcsim.analysis.validation.judge import MOST_FITTED, Report, judge
-from gcsim.analysis.validation.suites.ddl_benchmarks import fit as fitting
 from gcsim.analysis.validation.suites.ddl_benchmarks import prediction
-from gcsim.analysis.validation.suites.ddl_benchmarks.fit import Fit, fitted, least_squares
+from gcsim.analysis.validation.suites.ddl_benchmarks import suite as fitting
 from gcsim.analysis.validation.suites.ddl_benchmarks.models import model, update_time
-from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import Factors, key, seconds
+from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import (
+    PARTITION,
+    SCHEDULED,
+    SMALL,
+    Factors,
+    groups,
+    key,
+    merged_ends,
+    seconds,
+)
 from gcsim.analysis.validation.suites.ddl_benchmarks.rows import (
     MODELS,
     Row,
@@ -33,14 +41,13 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.rows import (
     compared,
     mislabelled,
 )
-from gcsim.analysis.validation.suites.ddl_benchmarks.schedulers import (
-    PARTITION,
-    SCHEDULED,
-    SMALL,
-    groups,
-    merged_ends,
+from gcsim.analysis.validation.suites.ddl_benchmarks.suite import (
+    SUITE,
+    Fit,
+    fitted,
+    least_squares,
+    points,
 )
-from gcsim.analysis.validation.suites.ddl_benchmarks.suite import SUITE, points
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives

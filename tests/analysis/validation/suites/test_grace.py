@@ -12,7 +12,6 @@ import pytest
 
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.grace.arithmetic import work
-from gcsim.analysis.validation.suites.grace.fit import KINDS, Fit, by_class, chosen, fit, predicted
 from gcsim.analysis.validation.suites.grace.models import Tensor, networks
 from gcsim.analysis.validation.suites.grace.payloads import Method, counted, sent
 from gcsim.analysis.validation.suites.grace.runs import (
@@ -24,6 +23,14 @@ from gcsim.analysis.validation.suites.grace.runs import (
     stalled,
 )
 from gcsim.analysis.validation.suites.grace.steps import Place, Rates, Steps
+from gcsim.analysis.validation.suites.grace.suite import (
+    KINDS,
+    Fit,
+    by_class,
+    chosen,
+    fit,
+    predicted,
+)
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InternalError
 

@@ -19,8 +19,8 @@ from gcsim.analysis.validation.suites.other_clusters import runs as data
 from gcsim.analysis.validation.suites.other_clusters.allreduce import fit, measurement, size, three
 from gcsim.analysis.validation.suites.other_clusters.cloud import usable_pairs
 from gcsim.analysis.validation.suites.other_clusters.gtopk import SERIES as GTOPK
-from gcsim.analysis.validation.suites.other_clusters.gtopk_steps import Costs, network
-from gcsim.analysis.validation.suites.other_clusters.gtopk_steps import seconds as gtopk_seconds
+from gcsim.analysis.validation.suites.other_clusters.gtopk import Costs, network
+from gcsim.analysis.validation.suites.other_clusters.gtopk import seconds as gtopk_seconds
 from gcsim.analysis.validation.suites.other_clusters.prediction import (
     cluster_of,
     fused,
@@ -40,7 +40,7 @@ from gcsim.analysis.validation.suites.other_clusters.runs import (
     tensor_sizes,
 )
 from gcsim.analysis.validation.suites.other_clusters.suite import PARTS, SUITE, find
-from gcsim.analysis.validation.suites.other_clusters.tensorflow_host import HOSTS
+from gcsim.analysis.validation.suites.other_clusters.tensorflow import HOSTS
 from gcsim.errors import InternalError
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Collectives

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Statement
 from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, sampling, variance
-from gcsim.analysis.validation.suites.papers.profiles import alexnet, buckets, dense, drawn, sampled
 from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
+from gcsim.analysis.validation.suites.papers.sampling import alexnet, buckets, dense, drawn, sampled
 from gcsim.scenarios.load import load_scenario
 from gcsim.simulator.devices.training_time import training_times
 from gcsim.simulator.training import InputLoading, Training

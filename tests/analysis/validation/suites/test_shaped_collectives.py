@@ -16,12 +16,13 @@ import pytest
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_collectives import suite
 from gcsim.analysis.validation.suites.shaped_collectives.fit import Floats, fit, host_of, is_fitted
-from gcsim.analysis.validation.suites.shaped_collectives.runs import Setting, settings
 from gcsim.analysis.validation.suites.shaped_collectives.simulation import (
     Conditions,
+    Setting,
     cluster_of,
     copied,
     predicted,
+    settings,
     traffic,
 )
 from gcsim.analysis.validation.suites.shaped_collectives.suite import SUITE

@@ -11,16 +11,25 @@ import pytest
 
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.shaped_training import runs as data
-from gcsim.analysis.validation.suites.shaped_training.fit import fit, measured, serves_fit
-from gcsim.analysis.validation.suites.shaped_training.runs import Run, runs, sent
-from gcsim.analysis.validation.suites.shaped_training.steps import (
+from gcsim.analysis.validation.suites.shaped_training.runs import (
+    Run,
+    bytes_by_exchange,
+    profile,
+    runs,
+    sent,
+)
+from gcsim.analysis.validation.suites.shaped_training.suite import (
+    COMPRESSED,
+    DENSE_SLOW,
+    PHANTOM,
     Machine,
     bare_step,
+    fit,
     fitted_step,
+    measured,
+    serves_fit,
     solo,
 )
-from gcsim.analysis.validation.suites.shaped_training.suite import COMPRESSED, DENSE_SLOW, PHANTOM
-from gcsim.analysis.validation.suites.shaped_training.traffic import bytes_by_exchange, profile
 from gcsim.errors import InternalError
 from tests.benchmarks import shaped_training_kernels
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,15 +10,15 @@ from torch import Tensor
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.bucket_levels import (
     add_decoded,
-    pack_levels,
-    round_between,
+    encode_message,
+    quantiles,
     rounding_error,
-    search_levels,
 )
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, split_mix
+from tests.compressors.shared import Draw, LayoutOf, round_alone, split_mix
 
 
 def key(number: int = 0) -> np.uint64:
@@ -32,11 +30,9 @@ def random_tables(buckets: int, count: int, seed: int = 0) -> Tensor:
     return torch.randn(buckets, count, generator=generator).sort(dim=1).values
 
 
-def ends(rows: Any, levels: Any) -> None:
-    """A search that spaces the levels evenly."""
-    for j in range(levels.shape[1]):
-        share = j / (levels.shape[1] - 1)
-        levels[:, j] = (1 - share) * rows[:, 0] + share * rows[:, -1]
+def message_of(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
+    cells = Segments.alone(values.numel()).cells(size)
+    return encode_message(values, cells, tables, np.array([key]), size)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +41,7 @@ def ends(rows: Any, levels: Any) -> None:
 def test_codes_are_those_of_the_definition(n: int, size: int, count: int, normal: Draw) -> None:
     # Element by element: clip, find the gap, go up when u < (v - l_j) / gap.
     values, tables = normal(n), random_tables(-(-n // size), count)
-    codes = round_between(values, tables, size=size, key=key())
+    codes = round_alone(values, tables, size=size, key=key())
     for i in range(n):
         table = tables[i // size].tolist()
         v = min(max(float(values[i]), table[0]), table[-1])
@@ -61,7 +57,7 @@ def test_a_value_that_is_a_level_stays_what_it_is(count: int) -> None:
     for first, step in ((1.0, 2.0**-23), (-1.0, 2.0**-24), (0.0, 2.0**-149), (0.0, 1e30)):
         table = torch.tensor([[first + j * step for j in range(count)]])
         values = table.repeat(1, 500).view(-1)
-        codes = round_between(values, table, size=values.numel(), key=key())
+        codes = round_alone(values, table, size=values.numel(), key=key())
         assert torch.equal(codes, torch.arange(count, dtype=torch.uint8).repeat(500))
 
 
@@ -70,7 +66,7 @@ def test_the_mean_is_the_value_even_among_denormal_numbers(unit: float) -> None:
     # 40000 elements at 1/3 of the gap: standard error .0024, five of them allowed.
     values = torch.full((40_000,), unit)
     table = torch.tensor([[0.0, 3 * unit, 6 * unit]])
-    codes = round_between(values, table, size=values.numel(), key=key())
+    codes = round_alone(values, table, size=values.numel(), key=key())
     assert int(codes.max()) == 1
     assert float(codes.float().mean()) == pytest.approx(1 / 3, abs=0.012)
 
@@ -79,7 +75,7 @@ def test_levels_whose_distance_overflows_are_chosen_between() -> None:
     # -3e38 to 3e38 is more than float32 holds; 1.5e38 is 3/4 of the way: 5 standard errors.
     values = torch.tensor([-3e38, 3e38, 1.5e38]).repeat(10_000)
     table = torch.tensor([[-3e38, 3e38, 3e38]])
-    codes = round_between(values, table, size=values.numel(), key=key()).view(-1, 3)
+    codes = round_alone(values, table, size=values.numel(), key=key()).view(-1, 3)
     assert not codes[:, 0].any()
     assert bool((codes[:, 1] >= 1).all())
     assert float((codes[:, 2] > 0).float().mean()) == pytest.approx(0.75, abs=0.022)
@@ -90,7 +86,7 @@ def test_the_mean_square_error_is_the_formula(normal: Draw) -> None:
     values, tables = normal(200), random_tables(4, 5)
     mean, squares, draws = torch.zeros(200).double(), 0.0, 1500
     for draw in range(draws):
-        codes = round_between(values, tables, size=64, key=key(draw)).long()
+        codes = round_alone(values, tables, size=64, key=key(draw)).long()
         decoded = tables[torch.arange(200) // 64, codes].double()
         mean += decoded / draws
         squares += float((decoded - values).square().sum()) / draws
@@ -110,7 +106,7 @@ def test_an_error_by_hand() -> None:
 def test_a_search_sees_every_bucket_sorted(n: int, size: int, normal: Draw) -> None:
     values = normal(n)
     kept = values.clone()
-    tables = search_levels(values, size=size, count=3, clip=None, search=ends)
+    tables = quantiles(values, Segments.alone(n).cells(size), 3, None)
     assert torch.equal(values, kept)
     for at, table in enumerate(tables.tolist()):
         bucket = values[at * size : (at + 1) * size]
@@ -120,7 +116,7 @@ def test_a_search_sees_every_bucket_sorted(n: int, size: int, normal: Draw) -> N
 
 def test_clipping_is_to_standard_deviations_of_the_bucket(normal: Draw) -> None:
     values = torch.cat((normal(100), 50 + 10 * normal(100, 1), torch.full((100,), 3.0)))
-    tables = search_levels(values, size=100, count=3, clip=1.5, search=ends)
+    tables = quantiles(values, Segments.alone(300).cells(100), 3, 1.5)
     for at in (0, 1):
         bucket = values[100 * at : 100 * at + 100].double()
         bound = 1.5 * float(bucket.std(correction=0))
@@ -138,19 +134,19 @@ def test_messages_decode_exactly_and_have_the_length_of_the_formula(
     # 5 base-3 digits in 8 bits, 3 base-5 digits in 7, 5 base-9 digits in 16; 32 bits a level.
     values, size = normal(n), 16
     tables = random_tables(-(-n // size), count)
-    message = pack_levels(values, tables, size=size, key=key())
+    message = message_of(values, tables, size=size, key=key())
     group, bits = {3: (5, 8), 5: (3, 7), 9: (5, 16)}[count]
     digits = -(-(-(-n // group) * bits) // 8)
     assert message.numel() == HEADER_BYTES + 4 * tables.numel() + digits
     out = torch.zeros(n)
     add_decoded(message, layout_of(n), out, 0.5)
-    codes = round_between(values, tables, size=size, key=key()).long()
+    codes = round_alone(values, tables, size=size, key=key()).long()
     assert torch.equal(out, 0.5 * tables[torch.arange(n) // size, codes])
 
 
 def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
     layout, values = layout_of(20), normal(20)
-    message = pack_levels(values, random_tables(2, 3), size=10, key=key())
+    message = message_of(values, random_tables(2, 3), size=10, key=key())
     changed = message.clone()
     changed[-1] ^= 1
     for damaged in (message[:-1], torch.cat((message, message)), message[:HEADER_BYTES], changed):
@@ -182,7 +178,7 @@ def test_codes_beyond_the_table_are_refused(layout_of: LayoutOf) -> None:
 def test_rounding_counts_two_random_bytes_an_element(normal: Draw) -> None:
     values, tables = normal(1000), random_tables(10, 3)
     with segment() as recorder:
-        round_between(values, tables, size=100, key=key())
+        round_alone(values, tables, size=100, key=key())
     costs = {cost.kind: cost for cost in recorder.costs()}
     assert costs["random"].nbytes == 2000
     assert costs["streaming"].nbytes == 4000 + 10 * 3 * 4 + 1000

@@ -9,13 +9,24 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.integers.elias import omega_word
-from gcsim.compressors.coding.rounding.level_words import (
-    decode_dense,
-    decode_sparse,
-    encode_dense,
-    encode_sparse,
-)
 from gcsim.errors import InputError
+from tests.compressors.shared import code_alone, decode_alone
+
+
+def encode_dense(codes: torch.Tensor, steps: int) -> torch.Tensor:
+    return code_alone(codes, steps, "elias_dense")[0]
+
+
+def encode_sparse(codes: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+    return code_alone(codes, steps, "elias_sparse")
+
+
+def decode_dense(body: torch.Tensor, n: int, steps: int) -> torch.Tensor:
+    return decode_alone(body, n, n, steps, "elias_dense")
+
+
+def decode_sparse(body: torch.Tensor, n: int, sent: int, steps: int) -> torch.Tensor:
+    return decode_alone(body, n, sent, steps, "elias_sparse")
 
 
 def draw(n: int, steps: int, nonzero: float, seed: int = 0) -> torch.Tensor:

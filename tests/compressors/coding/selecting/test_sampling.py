@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding.selecting.sampling import (
-    BLOCK,
-    Weights,
-    block_sums,
-    draw,
-    saturation,
-)
+from gcsim.compressors.coding.selecting.sampling import BLOCK, Weights, block_sums, draw_poisson
+from gcsim.compressors.coding.selecting.scales import saturation
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
+from gcsim.compressors.segments import Segments
 from tests.compressors.shared import Draw
 
 
+def alone(values: Tensor) -> Weights:
+    return Weights.of(values, Segments.alone(values.numel()))
+
+
+def draw(weights: Weights, scale: float, key: np.uint64, **options: Any) -> tuple[Tensor, Tensor]:
+    given = weights.values, weights.sums, weights.segments, torch.tensor([scale]).double()
+    return draw_poisson(*given, np.array([key]), **{"expected": np.array([1]), **options})
+
+
 def drawn(weights: Tensor, scale: float, seed: int) -> Tensor:
-    key = random_key(seed, 0, 0, "test")
-    return draw(Weights(weights), scale, key, expected=1)[0]
+    return draw(alone(weights), scale, random_key(seed, 0, 0, "test"))[0]
 
 
 def frequencies(weights: Tensor, scale: float, draws: int) -> Tensor:
@@ -99,29 +105,29 @@ def test_certain_elements_are_always_drawn_and_zeros_never(n: int) -> None:
 
 
 def test_nothing_is_drawn_from_nothing() -> None:
-    positions, chances = draw(
-        Weights(torch.zeros(0)), 1.0, random_key(0, 0, 0, "x"), expected=1, chances=True
-    )
+    positions, chances = draw(alone(torch.zeros(0)), 1.0, random_key(0, 0, 0, "x"), chances=True)
     assert positions.numel() == chances.numel() == 0
 
 
 def test_drawn_elements_and_their_blocks_are_lowered(normal: Draw) -> None:
     values = normal(5000, 2).square()
-    weights, prior = Weights(values.clone()), torch.full((5000,), 2.0)
+    weights, prior = alone(values.clone()), torch.full((5000,), 2.0)
     positions, chances = draw(
-        weights, 0.2, random_key(1, 1, 1, "x"), expected=9, factor=0.25, prior=prior, chances=True
+        weights, 0.2, random_key(1, 1, 1, "x"), factor=0.25, prior=prior, chances=True
     )
     factor = torch.ones(5000)
     factor[positions] = 0.25
     assert torch.equal(weights.values, values * factor)
     assert torch.equal(prior, 2 * factor)
-    torch.testing.assert_close(weights.sums, block_sums(weights.values), rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        weights.sums, block_sums(weights.values, weights.segments), rtol=1e-14, atol=0
+    )
     torch.testing.assert_close(chances, (values[positions] * 0.2).clamp(max=1.0))
 
 
 def test_what_would_fall_below_the_least_float_stays() -> None:
-    weights, prior = Weights(torch.full((3,), 1.5e-30)), torch.full((3,), 1.0)
-    draw(weights, 1e30, random_key(0, 0, 0, "x"), expected=3, factor=0.5, prior=prior)
+    weights, prior = alone(torch.full((3,), 1.5e-30)), torch.full((3,), 1.0)
+    draw(weights, 1e30, random_key(0, 0, 0, "x"), factor=0.5, prior=prior)
     assert weights.values.tolist() == pytest.approx([1.5e-30] * 3)
     assert prior.tolist() == [0.5] * 3
 
@@ -131,20 +137,21 @@ def test_block_sums_and_saturation_are_those_of_a_naive_loop(n: int, scale: floa
     values = torch.linspace(-1.0, 0.5, n)
     sizes = values.double().abs()
     sums = [float(sizes[at : at + BLOCK].sum()) for at in range(0, n, BLOCK)]
-    weights = Weights(values)
+    weights = alone(values)
     assert weights.sums.tolist() == pytest.approx(sums)
     over = sizes * scale >= 1.0
     expected = (int(over.sum()), float(sizes[~over].sum()), float(sizes[over].square().sum()))
-    assert saturation(weights, scale) == pytest.approx(expected)
+    given = weights.values, weights.sums, weights.segments
+    assert saturation(*given, np.array([scale]))[:, 0].tolist() == pytest.approx(expected)
 
 
 def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers(
     normal: Draw,
 ) -> None:
     n = 160_000
-    weights = Weights(normal(n).abs())
+    weights = alone(normal(n).abs())
     with segment() as recorder:
-        positions, _ = draw(weights, 0.01, random_key(0, 0, 0, "x"), expected=1000)
+        positions, _ = draw(weights, 0.01, random_key(0, 0, 0, "x"), expected=np.array([1000]))
     drew = [cost for cost in recorder.costs() if cost.kind == "random"]
     read = 8 * n // 16 + 4 * 16 * 1000  # block sums and the blocks of elements drawn
     written = 8 * positions.numel()

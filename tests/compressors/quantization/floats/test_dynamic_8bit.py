@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from gcsim.compressors.coding.floats.decades import nearest_codes, tree
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.floats.dynamic_8bit import (
     add_decoded,
     encode,
     error_bound,
-    nearest_codes,
-    tree,
 )
+from gcsim.compressors.segments import ZERO, Segments
 from tests.compressors.shared import Draw, LayoutOf
 
 
@@ -40,12 +40,18 @@ def test_a_code_is_a_decimal_exponent_and_a_fraction() -> None:
     assert list(np.diff(tree()) > 0) == [True] * 127
 
 
+def codes_of(values: torch.Tensor, largest: float) -> torch.Tensor:
+    codes, alone = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values))
+    nearest_codes(values, alone, torch.tensor([largest]), codes, ZERO)
+    return codes
+
+
 def test_an_element_becomes_the_nearest_value(normal: Draw) -> None:
     values = normal(20_000) * 10.0 ** torch.linspace(-9, 0, 20_000)
     largest = float(values.abs().max())
     exact = values.double().numpy() / largest
     table = np.concatenate((tree(), -tree()))
-    found = table[nearest_codes(values, largest).numpy()]
+    found = table[codes_of(values, largest).numpy()]
     best = np.abs(np.abs(exact)[:, None] - tree()[None, :]).min(1)
     assert np.abs(found - exact) == pytest.approx(best, rel=1e-5, abs=1e-13)
     assert bool(((found == 0) | (np.sign(found) == np.sign(exact))).all())
@@ -53,7 +59,7 @@ def test_an_element_becomes_the_nearest_value(normal: Draw) -> None:
 
 def test_every_value_of_the_table_keeps_its_code() -> None:
     values = torch.from_numpy(np.concatenate((tree(), -tree()[1:])).astype(np.float32))
-    codes = nearest_codes(values, 1.0)
+    codes = codes_of(values, 1.0)
     assert codes.tolist() == [*range(128), *range(129, 256)]
 
 

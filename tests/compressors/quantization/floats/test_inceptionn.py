@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import check
-from gcsim.compressors.coding.floats.truncated import cut
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_decoded, exponent_above
+from gcsim.compressors.quantization.floats.inceptionn import (
+    Inceptionn,
+    add_decoded,
+    cut,
+    exponent_above,
+)
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of
 

@@ -34,6 +34,7 @@ from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
 from gcsim.compressors.quantization.rounding.amq import Amq
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.requests import AllGather, AllReduce
+from gcsim.compressors.segments import Segments
 from gcsim.traces.storage.store import Trace, shipped_traces
 from tests.compressors.shared import BucketOf, Draw, layout_of, layout_of_shapes, members
 
@@ -175,7 +176,11 @@ def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels(normal
     values = normal(1024 * 300, seed=3)
     energy = float(values.double().square().sum())
     chosen = parameters_of()
-    levels = Alq.fitted(chosen, in_common(statistics([values], chosen)), Alq.initial(chosen))
+    levels = Alq.fitted(
+        chosen,
+        in_common(statistics(values, Segments.alone(values.numel()), chosen)),
+        Alq.initial(chosen),
+    )
     fitted = table_error(values, levels, size=1024, norm="l2") / energy
     exponential = exponential_levels(4, 0.5, zero=True)
     known = table_error(values, exponential, size=1024, norm="l2") / energy
@@ -304,20 +309,21 @@ def naive_statistics(
 def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
     parts = [normal(250) + 0.3, torch.zeros(120), normal(0), 5 * normal(1), 2 * normal(101, 4)]
     found = naive_statistics(parts, 100)
-    single = statistics(parts, parameters_of(bucket=100, distribution="single"))
+    segments, values = Segments.behind([part.numel() for part in parts]), torch.cat(parts)
+    single = statistics(values, segments, parameters_of(bucket=100, distribution="single"))
     n = sum(row[4] for row in found)
     assert single.dtype == torch.float64
     assert single.tolist() == [
         [n, pytest.approx(sum(r[1] * r[4] for r in found)), pytest.approx(sum(r[2] for r in found))]
     ]
-    mixture = statistics(parts, parameters_of(bucket=100, components=4))
+    mixture = statistics(values, segments, parameters_of(bucket=100, components=4))
     for row, known in zip(mixture.tolist(), sorted(found, reverse=True), strict=False):
         norm, mean, _, variance, _ = known
         expected = (norm, norm * mean, norm * variance)
         assert row == pytest.approx(expected, rel=1e-5, abs=1e-7)
     # as many rows as buckets, all-zero ones too: the same on every worker
-    assert statistics(parts, parameters_of(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
-    assert statistics([torch.zeros(0)], parameters_of()).shape == (0, 3)
+    assert statistics(values, segments, parameters_of(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
+    assert statistics(torch.zeros(0), Segments.alone(0), parameters_of()).shape == (0, 3)
 
 
 def test_workers_agree_on_the_average_of_their_statistics(
@@ -327,7 +333,7 @@ def test_workers_agree_on_the_average_of_their_statistics(
     buckets = [bucket_of((rank + 1) * normal(640, rank), normal(7, rank)) for rank in range(3)]
     exchange(group, buckets, 0)
     chosen = group[0].parameters
-    rows = [statistics([v for _, v in b.layout.views(b.gradient)], chosen) for b in buckets]
+    rows = [statistics(b.gradient, Segments.of(b.layout), chosen) for b in buckets]
     components = in_common(torch.stack(rows).sum(0))
     expected = Alq.fitted(chosen, components, Alq.initial(chosen))
     for worker, bucket in zip(group, buckets, strict=True):

@@ -24,6 +24,7 @@ from gcsim.compressors.quantization.rounding.amq import (
     slope,
 )
 from gcsim.compressors.requests import AllGather, AllReduce
+from gcsim.compressors.segments import Segments
 from tests.compressors.shared import BucketOf, Draw, members
 
 Exchange = Callable[..., list[torch.Tensor]]
@@ -118,7 +119,7 @@ def test_workers_agree_on_the_multiplier_and_keep_it_between_updates(
         tables.append(group[0].levels_of(buckets[0]).tolist())
         assert tables[-1] == group[2].levels_of(buckets[2]).tolist()
         if step == 0:
-            rows = sum(statistics([b.gradient], chosen) for b in buckets)
+            rows = sum(statistics(b.gradient, Segments.of(b.layout), chosen) for b in buckets)
             assert isinstance(rows, torch.Tensor)
             expected = Amq.fitted(chosen, in_common(rows), Amq.initial(chosen))
             assert tables[0] == expected.tolist()

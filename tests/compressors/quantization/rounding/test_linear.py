@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.coding.rounding.bucket_levels import round_between
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.random import random_key
-from tests.compressors.shared import Draw
+from gcsim.compressors.segments import Segments
+from tests.compressors.shared import Draw, round_alone
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:
@@ -22,7 +22,8 @@ def cut(values: Tensor, size: int) -> list[Tensor]:
 
 
 def tables_of(values: Tensor, **parameters: Any) -> Tensor:
-    return Linear.tables(values, LinearParameters(**parameters))
+    chosen = LinearParameters(**parameters)
+    return Linear.tables(values, Segments.alone(values.numel()).cells(chosen.bucket), chosen)
 
 
 def test_quantiles_by_hand() -> None:
@@ -71,7 +72,7 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
                     np.array([np.quantile(b, np.linspace(0, 1, 9)) for b in cut(values, size)])
                 ).float()
                 key = random_key(seed, step, tensor, "linear rounding", rank)
-                codes = round_between(values, tables, size=size, key=key).long()
+                codes = round_alone(values, tables, size=size, key=key).long()
                 expected[at : at + n] += tables[torch.arange(n) // size, codes] / 2
                 at += n
         updates = crew.step(gradients, step)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.coding.rounding.bucket_levels import round_between, rounding_error
+from gcsim.compressors.coding.rounding.bucket_levels import rounding_error
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.quantization.rounding.orq import Orq, OrqParameters
 from gcsim.compressors.random import random_key
-from tests.compressors.shared import Draw
+from gcsim.compressors.segments import Segments
+from tests.compressors.shared import Draw, round_alone
 
 WIDE = 65535  # the longest bucket: samples close to their distribution
 
@@ -28,12 +29,14 @@ def cut(values: Tensor, size: int) -> list[Tensor]:
 
 def optimal(values: Tensor, **parameters: Any) -> Tensor:
     """ORQ's tables: float32 `[buckets, levels]`."""
-    return Orq.tables(values, OrqParameters(**parameters))
+    chosen = OrqParameters(**parameters)
+    return Orq.tables(values, Segments.alone(values.numel()).cells(chosen.bucket), chosen)
 
 
 def quantiles(values: Tensor, **parameters: Any) -> Tensor:
     """Linear's tables: float32 `[buckets, levels]`."""
-    return Linear.tables(values, LinearParameters(**parameters))
+    chosen = LinearParameters(**parameters)
+    return Linear.tables(values, Segments.alone(values.numel()).cells(chosen.bucket), chosen)
 
 
 def levels(values: Tensor, **parameters: Any) -> list[float]:
@@ -188,7 +191,7 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
                 values = gradient[at : at + n]
                 tables = torch.tensor([naive_levels(b.tolist(), 5) for b in cut(values, size)])
                 key = random_key(seed, step, tensor, "orq rounding", rank)
-                codes = round_between(values, tables, size=size, key=key).long()
+                codes = round_alone(values, tables, size=size, key=key).long()
                 expected[at : at + n] += tables[torch.arange(n) // size, codes] / 3
                 at += n
         updates = crew.step(gradients, step)

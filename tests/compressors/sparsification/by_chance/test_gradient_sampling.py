@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -12,8 +13,9 @@ from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.coding.selecting.sampling import Weights
+from gcsim.compressors.coding.selecting.scales import scales_for_count
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.compressors.sparsification.by_chance.normalisation import scale_for_count
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import Draw
 
@@ -21,17 +23,22 @@ NAME = "gradient_sampling_bayes"
 TOY = torch.tensor([64.0, 16, 8, 4, 4, 2, 1, 1])
 
 
+def scale_for_count(values: Tensor, k: int, rounds: int) -> float:
+    weights = Weights.of(values, Segments.alone(values.numel()))
+    given = weights.values, weights.sums, weights.segments
+    return float(scales_for_count(*given, np.array([float(k)]), rounds)[0])
+
+
 def probabilities(weight: Tensor, k: int, rounds: int = 5) -> Tensor:
-    found: Tensor = weight.double() * scale_for_count(Weights(weight), k, rounds)
+    found: Tensor = weight.double() * scale_for_count(weight, k, rounds)
     return found.clamp(max=1.0)
 
 
 def test_toy_vector_is_normalised_as_worked_out_by_hand() -> None:
     # sum 100. Round 1: 4 * 64/100 > 1, F = {64}, kappa = 3 * 100/36 = 8.333; round 2: 8.333 *
     # 16/100 > 1, F = {64, 16}, kappa = 2 * 100/20 = 10; then no other exceeds 1.
-    weights = Weights(TOY)
-    assert scale_for_count(weights, 4, 1) * 100 == pytest.approx(25 / 3)
-    assert scale_for_count(weights, 4, 5) * 100 == pytest.approx(10.0)
+    assert scale_for_count(TOY, 4, 1) * 100 == pytest.approx(25 / 3)
+    assert scale_for_count(TOY, 4, 5) * 100 == pytest.approx(10.0)
     assert probabilities(TOY, 4).tolist() == pytest.approx([1, 1, 0.8, 0.4, 0.4, 0.2, 0.1, 0.1])
 
 
@@ -66,7 +73,7 @@ def test_normalisation_keeps_order_and_bounds(values: list[float], part: float) 
 
 def test_fewer_positive_weights_than_k_are_all_certain() -> None:
     assert probabilities(torch.tensor([1.0, 0, 1e-9, 0]), 3).tolist() == [1, 0, 1, 0]
-    assert scale_for_count(Weights(torch.zeros(4)), 2, 5) == 0.0
+    assert scale_for_count(torch.zeros(4), 2, 5) == 0.0
 
 
 def test_an_outlier_that_swallows_the_sum_does_not_swallow_the_rest() -> None:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gcsim.compressors import check
+from gcsim.compressors.coding.selecting.groups import deal, turn
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters
-from gcsim.compressors.sparsification.by_chance.tk_ccd import TkCcd, deal, group_positions
+from gcsim.compressors.segments import Segments
+from gcsim.compressors.sparsification.by_chance.tk_ccd import TkCcd
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import Draw
 
 NAME = "tk_ccd"
+
+
+def groups_of(n: int, always: torch.Tensor, groups: int, seed: int) -> list[torch.Tensor]:
+    """The groups of all but `always` of one tensor."""
+    count = np.array([always.numel()])
+    dealt = deal(always, n - count, groups, np.array([random_key(seed, 0, 0, "x")]))
+    given = always, dealt, Segments.alone(n), count
+    return [turn(*given, q)[always.numel() :] for q in range(groups)]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -48,9 +59,7 @@ def test_a_stage_sends_the_largest_in_each_trial_and_the_rest_once(
 @pytest.mark.parametrize("n", [0, 1, 5, 99, 100, 101, 1000])
 def test_groups_are_a_partition_of_sizes_that_differ_by_one_at_most(n: int) -> None:
     always = torch.arange(0, n, 7)
-    rest = n - always.numel()
-    dealt = deal(always, rest, 10, random_key(0, 0, 0, "x"))
-    groups = [group_positions(dealt, always, q) for q in range(10)]
+    groups = groups_of(n, always, 10, 0)
     assert all(bool((group.diff() > 0).all()) for group in groups)
     assert torch.cat([always, *groups]).sort().values.tolist() == list(range(n))
     sizes = [group.numel() for group in groups]
@@ -62,9 +71,8 @@ def test_each_element_is_in_each_group_equally_often() -> None:
     draws, n, groups = 4000, 7, 5
     counts = torch.zeros(n, groups)
     for seed in range(draws):
-        dealt = deal(torch.zeros(0), n, groups, random_key(seed, 0, 0, "x"))
-        for q in range(groups):
-            counts[group_positions(dealt, torch.zeros(0, dtype=torch.int64), q), q] += 1
+        for q, places in enumerate(groups_of(n, torch.arange(0), groups, seed)):
+            counts[places, q] += 1
     assert bool((counts.sum(1) == draws).all())
     sd = (draws * 0.2 * 0.8) ** 0.5
     assert float((counts - draws / groups).abs().max()) < 4.5 * sd  # 35 counts: 2e-4

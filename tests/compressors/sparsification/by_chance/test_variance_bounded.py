@@ -15,6 +15,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
 from gcsim.compressors.coding.selecting.sampling import Weights
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     VarianceBounded,
     VarianceBoundedParameters,
@@ -36,7 +37,8 @@ def decoded(message: Tensor, bucket: Bucket) -> Tensor:
 
 
 def chances(gradient: Tensor, **parameters: Any) -> Tensor:
-    scale, _ = multiplier(Weights(gradient), VarianceBoundedParameters(**parameters))
+    weights = Weights.of(gradient, Segments.alone(gradient.numel()))
+    scale, _ = multiplier(weights, VarianceBoundedParameters(**parameters))
     return (gradient.double().abs() * scale).clamp(max=1.0)
 
 

@@ -14,8 +14,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.collectives.rings.worlds import RingWorlds
-from gcsim.simulator.host import Host
-from gcsim.simulator.sums import Sums
+from gcsim.simulator.host import Host, Sums
 from tests.simulator.test_predict import cluster
 
 GLOO = Collectives(transport="gloo")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.collectives.rounds import direct_exchange, nic_exchange
+from gcsim.simulator.collectives.rounds import direct_exchange
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
@@ -296,7 +296,7 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
         return [pairwise_alltoall(sent, fabric)(starts).tolist(), all_reduced.tolist()]
 
     by_cards = both(Fabric.of(of))
-    monkeypatch.setattr(nic_exchange.NicExchange, "of", lambda *arguments: None)
+    monkeypatch.setattr(direct_exchange.NicExchange, "of", lambda *arguments: None)
     assert by_cards == both(Fabric.of(of))
     if p == 9:
         assert by_cards[0] == alltoall_oracle(World(of, starts.tolist(), 0), sent)
@@ -308,8 +308,8 @@ def test_the_compiled_loop_is_the_python_that_it_is_written_in(
     p = 9
     starts = times([rank % 4 * 10**8 for rank in range(p)])
     compiled = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
-    plain: Any = nic_exchange._exchange
-    monkeypatch.setattr(nic_exchange, "_exchange", plain.py_func)
+    plain: Any = direct_exchange._exchange
+    monkeypatch.setattr(direct_exchange, "_exchange", plain.py_func)
     finishes = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
     assert finishes.tolist() == compiled.tolist()
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gcsim.simulator.steps import counted
+from gcsim.simulator.steps import averages
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,19 @@ from gcsim.simulator.steps import counted
     ],
 )
 def test_rounds_are_whole(wanted: int, length: int, expected: int) -> None:
-    assert counted.in_rounds(wanted, length) == expected
+    assert averages.in_rounds(wanted, length) == expected
 
 
 def test_more_iterations_are_whole_rounds_too() -> None:
-    assert counted.longer(12, 4, Fraction(31, 10)) == 40
-    assert counted.longer(12, 4, Fraction(11, 10)) == 24
-    assert counted.longer(counted.MOST - 1, 3, Fraction(5)) == counted.MOST + 1
+    assert averages.longer(12, 4, Fraction(31, 10)) == 40
+    assert averages.longer(12, 4, Fraction(11, 10)) == 24
+    assert (
+        averages.longer(averages.MOST_ITERATIONS - 1, 3, Fraction(5))
+        == averages.MOST_ITERATIONS + 1
+    )
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 95), (4, 96), (30, 90), (100, 100)])
 def test_the_last_iterations_that_fill_whole_passes(length: int, expected: int) -> None:
     # a hundred iterations of 10: ten passes of 95, up to the end, begin at 50
-    assert counted.in_whole_passes(10 * np.arange(101), length, 95) == expected
+    assert averages.in_whole_passes(10 * np.arange(101), length, 95) == expected

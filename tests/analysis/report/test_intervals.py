@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.intervals import main_sources, shares
 from gcsim.analysis.report.selection import largest_verdict
-from gcsim.analysis.report.widths import main_sources, shares
 from gcsim.scenarios.result import Result, UncertainInput
 from tests.analysis.drawn import drawn, open_result
 

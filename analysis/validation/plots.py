@@ -1,0 +1,340 @@
+"""Figures of a validation: points, the distribution of errors, and scaling curves.
+
+Axes of the points are logarithmic: an error of 10 % is as far from the diagonal at a microsecond as
+at a minute. Points that served a fit are hollow.
+
+In the distribution a line rises to the share of points whose absolute error is at most so large: a
+coloured one for each suite, with its fitted factors; in black all suites together, and dashed the
+same with the catalogue alone. Points that served a fit, and bytes, have no part in it.
+
+Curves are measured and predicted, a panel a cluster. Of throughputs a worker's share is shown: it
+would be the same at any size if nothing were lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, product
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from gcsim.analysis.plots.style import (
+    BLACK,
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    new_figure,
+    plain_ticks,
+    settings,
+    short,
+)
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.validation.judge import Report
+from gcsim.analysis.validation.report.table import percent
+from gcsim.analysis.validation.statistics import by_series, judged
+from gcsim.analysis.validation.suite import DENSE, Point
+from gcsim.errors import InternalError
+
+BAND = 0.1
+"""Relative error that the grey band reaches to."""
+NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}
+"""What an axis shows, by unit."""
+_LINE_INCHES = 0.15
+_MANY = 14
+"""Series from which on a legend has two columns."""
+
+
+def scatter_figure(reports: Sequence[Report]) -> Figure:
+    """Predicted against measured, a panel for each suite and unit, a colour for each series."""
+    groups = [
+        (report, unit, points)
+        for report in reports
+        for unit, points in _by_unit(report.findings.points).items()
+        if unit != "x"
+    ]
+    if not groups:
+        raise InternalError("a scatter of nothing")
+    groups.sort(key=lambda group: -_lines(group[2]))  # legends of a row are as long
+    columns = min(3, len(groups))
+    rows = math.ceil(len(groups) / columns)
+    legend = [
+        max(_lines(points) for _, _, points in groups[row * columns : (row + 1) * columns])
+        for row in range(rows)
+    ]
+    below = [0.6 + _LINE_INCHES * lines for lines in legend]
+    panel, gap = 3.6, 1.05
+    width = 0.35 + columns * (panel + gap)
+    height = 0.1 + sum(panel + 0.55 + each for each in below)
+    with settings():
+        figure = new_figure(width, height)
+        top = height - 0.1
+        for row in range(rows):
+            bottom = top - 0.55 - panel
+            for column, (report, unit, points) in enumerate(
+                groups[row * columns : (row + 1) * columns]
+            ):
+                left = 0.75 + column * (panel + gap)
+                axes = figure.add_axes(
+                    (left / width, bottom / height, panel / width, panel / height)
+                )
+                _scatter(axes, report, unit, points, 1.15 * 0.45 / panel)
+            top = bottom - below[row]
+        return figure
+
+
+def _lines(points: Sequence[Point]) -> int:
+    """Of the legend."""
+    series = len(by_series(points))
+    return math.ceil(series / 2) if series > _MANY else series
+
+
+def _by_unit(points: Sequence[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.unit, []).append(point)
+    return found
+
+
+def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], under: float) -> None:
+    values = [number for point in points for number in (point.measured, point.predicted)]
+    low, high = min(values) / 1.4, max(values) * 1.4
+    line = [low, high]
+    axes.fill_between(
+        line, [v * (1 - BAND) for v in line], [v * (1 + BAND) for v in line],
+        color="#EBEBEB", linewidth=0, zorder=0,
+    )  # fmt: skip
+    axes.plot(line, line, color=GREY, linewidth=0.8, zorder=1)
+    looks = _looks()
+    for name, own in by_series(points).items():
+        colour, marker = next(looks)
+        found = report.lines.get(name)
+        error = "" if found is None else f", {percent(found.median)} %"
+        for fitted in (False, True):
+            chosen = [point for point in own if point.fitted is fitted]
+            axes.plot(
+                [point.measured for point in chosen], [point.predicted for point in chosen],
+                linestyle="none", marker=marker, markersize=4.2, alpha=0.85,
+                markerfacecolor="white" if fitted else colour, markeredgecolor=colour,
+                markeredgewidth=0.7, zorder=2 + (not fitted),
+                label=None if fitted else f"{name}{error}",
+            )  # fmt: skip
+    for axis, name in ((axes.xaxis, "measured"), (axes.yaxis, "predicted")):
+        axis.set_label_text(f"{name} {NAMES[unit]}")
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    plain_ticks(axes.xaxis)
+    plain_ticks(axes.yaxis)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    title = report.suite.name if unit != "bytes" else f"{report.suite.name}: bytes sent"
+    axes.set_title(title, y=1.0)
+    many = len(by_series(points)) > _MANY
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(-0.12, -under), frameon=False, borderpad=0.0,
+        fontsize=6.4 if many else 7.2, ncols=2 if many else 1, columnspacing=0.8,
+        handletextpad=0.2, labelspacing=0.22,
+    )  # fmt: skip
+
+
+def _looks() -> Iterator[tuple[str, str]]:
+    """Colour and marker; with more series than colours, markers change."""
+    return cycle((colour, marker) for marker, colour in product(MARKERS, COLOURS))
+
+
+_LEAST, _MOST = 1e-3, 10.0
+"""Errors between which they are drawn; smaller ones stand at the left edge."""
+_TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_DASHES: tuple[Any, ...] = ("solid", (0, (1.2, 1.0)))
+"""Of the suites, in turn; a second round of colours is dotted."""
+_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def errors_figure(reports: Sequence[Report]) -> Figure:
+    """One axes for all suites."""
+    with settings():
+        figure = new_figure(8.6, 4.3)
+        axes = figure.add_axes((0.085, 0.13, 0.6, 0.78))
+        handles, together = [], []
+        for number, report in enumerate(reports):
+            points = [p for p in judged(report.findings.points) if p.unit not in {"bytes", "x"}]
+            if not points:
+                continue
+            together += points
+            round_, place = divmod(number, len(COLOURS))
+            style = {"color": COLOURS[place], "linestyle": _DASHES[round_ % len(_DASHES)]}
+            _rising(axes, [abs(p.error) for p in points], linewidth=1.3, **style)
+            label = f"{report.suite.name} ({plural(len(points), 'point')})"
+            handles.append(Line2D([], [], linewidth=1.3, label=label, **style))
+        both: tuple[tuple[str, list[float], Any], ...] = (
+            ("all, with what was fitted", [abs(p.error) for p in together], "solid"),
+            ("all, catalogue alone", _unfitted(together), "dashed"),
+        )
+        for label, errors, dashes in both:
+            _rising(axes, errors, color="black", linestyle=dashes, linewidth=2.2)
+            handles.append(
+                Line2D([], [], color="black", linestyle=dashes, linewidth=2.2, label=label)
+            )
+        axes.set(xscale="log", xlim=(_LEAST, _MOST), ylim=(0, 1.01))
+        axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:g} %"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(FixedLocator(_SHARES))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.grid(color="#E4E4E4", linewidth=0.7)
+        axes.set_xlabel("absolute error of a prediction, at most")
+        axes.set_ylabel("share of the measurements")
+        axes.set_title("How far predictions are from what was measured")
+        axes.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False,
+            fontsize=8.5, borderpad=0.0,
+        )  # fmt: skip
+        return figure
+
+
+def _unfitted(points: Sequence[Point]) -> list[float]:
+    return [abs(p.unfitted_error) for p in points if p.unfitted_error is not None]
+
+
+def _rising(axes: Axes, errors: Sequence[float], **style: Any) -> None:
+    if errors:
+        ordered = np.sort(np.maximum(errors, _LEAST))
+        heights = np.arange(1, len(ordered) + 1) / len(ordered)
+        axes.step([_LEAST, *ordered, _MOST], [0.0, *heights, 1.0], where="post", **style)
+
+
+_LINEAR = 8
+"""Ratio of the largest to the smallest value up to which an axis is linear, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    colour: str
+    dashes: Any
+    marker: str
+
+
+def has_curves(report: Report) -> bool:
+    """Whether a suite's points form curves."""
+    return any(point.panel and point.x is not None for point in report.findings.points)
+
+
+def curves_figure(report: Report) -> Figure:
+    """Small multiples: measured (markers) and predicted (lines), a panel for each cluster."""
+    panels: dict[str, list[Point]] = {}
+    for point in report.findings.points:
+        if point.panel and point.x is not None:
+            panels.setdefault(point.panel, []).append(point)
+    looks = _curve_looks(list(dict.fromkeys(p.curve for own in panels.values() for p in own)))
+    columns = min(4 if len(panels) > 6 else 3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    side, tall, gap, between = 2.75, 2.1, 0.75, 0.72
+    across = max(1, int((columns * (side + gap)) / 2.3))
+    footer = 0.3 + 0.2 * math.ceil((len(looks) + 2) / across)
+    width = 0.1 + columns * (side + gap)
+    height = 0.5 + rows * (tall + between) + footer
+    with settings():
+        figure = new_figure(width, height)
+        figure.text(0.15 / width, 1 - 0.1 / height, report.suite.title, va="top", weight="bold")
+        for number, (name, points) in enumerate(panels.items()):
+            row, column = divmod(number, columns)
+            left = 0.65 + column * (side + gap)
+            bottom = height - 0.5 - (row + 1) * (tall + between) + 0.55
+            axes = figure.add_axes((left / width, bottom / height, side / width, tall / height))
+            _panel(axes, name, points, looks)
+            if number + columns >= len(panels):
+                axes.set_xlabel(report.suite.figure_x, fontsize=8)
+        _curve_legend(figure, looks, across, height)
+        return figure
+
+
+def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
+    """Colour and dashes tell curves apart; the dense exchange is black."""
+    # neighbours differ in dashes, too: lines that lie on each other both show
+    drawn = zip(cycle(COLOURS), cycle(DASHES), _markers(), strict=False)
+    return {
+        name: _Look(BLACK, "solid", "o") if name in {DENSE, "dense"} else _Look(*next(drawn))
+        for name in names
+    }
+
+
+def _markers() -> Iterator[str]:
+    """The next one with each round of colours."""
+    return cycle(marker for marker in MARKERS for _ in COLOURS)
+
+
+def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Look]) -> None:
+    curves: dict[str, list[Point]] = {}
+    for point in points:
+        curves.setdefault(point.curve, []).append(point)
+    for curve, own in curves.items():
+        own.sort(key=lambda point: point.x or 0.0)
+        look = looks[curve]
+        x = [point.x or 0.0 for point in own]
+        axes.plot(
+            x, [_shown(point, point.predicted) for point in own], color=look.colour,
+            linewidth=1.1, linestyle=look.dashes,
+            marker="_" if len(set(x)) == 1 else "", markersize=14,
+        )  # fmt: skip
+        for fitted in (False, True):
+            chosen = [point for point in own if point.fitted is fitted]
+            axes.plot(
+                [point.x or 0.0 for point in chosen],
+                [_shown(point, point.measured) for point in chosen], linestyle="none",
+                marker=look.marker, markersize=4.0, markeredgecolor=look.colour,
+                markerfacecolor="white" if fitted else look.colour, markeredgewidth=0.8,
+            )  # fmt: skip
+    _panel_axes(axes, points)
+    # a place of its own: else ticks are laid out once more to find one
+    axes.set_title(name, fontsize=9 if len(name) <= 34 else 8, y=1.0)
+    throughput = points[0].unit == "samples/s"
+    axes.set_ylabel("samples/s a worker" if throughput else NAMES[points[0].unit], fontsize=8)
+
+
+def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
+    heights = [
+        _shown(point, each) for point in points for each in (point.measured, point.predicted)
+    ]
+    axes.set_xscale("log")
+    if max(heights) > _LINEAR * min(heights):
+        axes.set_yscale("log")
+        plain_ticks(axes.yaxis)
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(0, max(heights) * 1.08)
+    places = sorted({point.x or 0.0 for point in points})
+    few = places if len(places) <= 7 else places[:: math.ceil(len(places) / 6)]
+    axes.xaxis.set_major_locator(FixedLocator(few))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    if len(places) == 1:
+        axes.set_xlim(places[0] / 2, places[0] * 2)
+    axes.grid(color="#E8E8E8", linewidth=0.6)
+    axes.tick_params(labelsize=7.5)
+
+
+def _shown(point: Point, value: float) -> float:
+    return value / point.workers if point.unit == "samples/s" else value
+
+
+def _curve_legend(figure: Figure, looks: dict[str, _Look], across: int, height: float) -> None:
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dashes, linewidth=1.1,
+               markersize=4.0, label=name)
+        for name, look in looks.items()
+    ]  # fmt: skip
+    handles.append(Line2D([], [], color=GREY, linewidth=1.1, label="line: predicted"))
+    handles.append(
+        Line2D([], [], color=GREY, linestyle="none", marker="o", markersize=4.0,
+               label="marker: measured (hollow: in the fit)")
+    )  # fmt: skip
+    figure.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.01, 0.06 / height), ncols=across,
+        fontsize=7.5, frameon=False, handletextpad=0.5, columnspacing=1.2, handlelength=2.6,
+    )  # fmt: skip

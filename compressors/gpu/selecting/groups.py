@@ -1,0 +1,112 @@
+"""Random groups on a GPU: the kernels of `coding/selecting/groups.py`.
+
+A lane shuffles a run, step by step as the loop does; the table lies group by group, so that lanes
+that are neighbours touch neighbouring memory, and a group's column is one stretch of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.selecting import groups as loops
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.words import BLOCK, bits64, blocks
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments, starts
+
+_RUNS = 128
+"""Runs of a program."""
+
+
+@kernel_of(loops.deal)
+def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tensor:
+    """The table is that of the loop, turned."""
+    runs = -(-n // groups)
+    dealt = like.new_empty((groups, int(runs.sum())), dtype=torch.int16)
+    columns = [column.tolist() for column in (n, starts(runs), keys)]
+    parts = parts_of(like, runs.tolist(), (-(-runs // _RUNS)).tolist(), *columns)
+    launch_parts(_shuffle, parts, dealt, groups, dealt.shape[1], RUNS=_RUNS)
+    return dealt.view(torch.uint16).T
+
+
+@kernel_of(loops.turn)
+def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group: int) -> Tensor:
+    """Groups without an element of a run have -1 there at first; the host waits for the others."""
+    runs = -(-(segments.length - count) // dealt.shape[1])
+    many = (count + runs).tolist()
+    columns = [each.tolist() for each in (segments.begin, count, starts(count), starts(runs))]
+    parts = parts_of(always, many, [blocks(n) for n in many], *columns)
+    out = always.new_empty(sum(many))
+    column = dealt.view(torch.int16)[:, group]
+    launch_parts(
+        _turn, parts, always, column, column.stride(0), out, dealt.shape[1],
+        int(count.max()).bit_length(), BLOCK=BLOCK,
+    )  # fmt: skip
+    return out[out >= 0]
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _shuffle(dealt, groups, stride, table, parts, LANES: tl.constexpr, RUNS: tl.constexpr):
+    """Fisher and Yates, a run a lane.
+
+    What a thread stores another one may load, since layouts differ: hence barriers.
+    """
+    column, program, runs = own_part(table, parts, LANES)
+    key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
+    run = program.to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    here = run < runs
+    length = tl.load(column + 2 * parts) - run * groups
+    own = dealt + tl.load(column + 3 * parts) + run
+    for i in range(groups):
+        tl.store(
+            own + tl.cast(i, tl.int64) * stride,
+            tl.where(i < length, i, groups).to(tl.int16),
+            mask=here,
+        )
+    tl.debug_barrier()
+    for k in range(1, groups):
+        last = tl.cast(groups - k, tl.int64)
+        bits = bits64(key, run * groups + last) >> 32
+        chosen = ((bits * (last + 1).to(tl.uint64)) >> 32).to(tl.int64)
+        one, other = own + last * stride, own + chosen * stride
+        taken = tl.load(one, mask=here)
+        given = tl.load(other, mask=here)
+        tl.debug_barrier()
+        tl.store(one, given, mask=here)
+        tl.store(other, taken, mask=here)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _turn(
+    always, dealt, stride, out, groups, steps, table, parts, LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    column, program, n = own_part(table, parts, LANES)
+    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    count = tl.load(column + 3 * parts)
+    own = always + tl.load(column + 4 * parts)
+    first = tl.load(column + 5 * parts)
+    place = tl.load(own + at, mask=at < count, other=0)
+    run = at - count
+    grouped = (run >= 0) & (at < n)
+    dealt_here = tl.load(dealt + (first + run) * stride, mask=grouped, other=0).to(tl.int64) & 65535
+    rank = run * groups + dealt_here
+    low = tl.zeros([BLOCK], dtype=tl.int64)  # of `always` at or below: a search by halves
+    high = low + count
+    for _ in range(steps):
+        middle = (low + high) // 2
+        open = grouped & (low < high)
+        below = open & (tl.load(own + middle, mask=open, other=0) <= rank + middle)
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(open & (below == 0), middle, high)
+    place = tl.where(grouped, rank + low, place) + tl.load(column + 2 * parts)
+    place = tl.where(grouped & (dealt_here >= groups), -1, place)
+    tl.store(out + tl.load(column + 4 * parts) + first + at, place, mask=at < n)
