@@ -90,7 +90,7 @@ def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
             with torch.no_grad():
                 lockstep([member.exchange(bucket, step)], meter or clock, share=False)
             if meter is not None:
-                launches[step] = [_launches(one.costs()) for one in meter.segments[0]]
+                launches[step] = [launched(one.costs()) for one in meter.segments[0]]
             else:
                 before = lowest.get(step, clock.seconds)
                 lowest[step] = [min(*two) for two in zip(before, clock.seconds, strict=True)]
@@ -98,7 +98,8 @@ def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
         yield from zip(launches[step], lowest[step], strict=True)
 
 
-def _launches(costs: Iterable[KernelCost]) -> tuple[int, ...]:
+def launched(costs: Iterable[KernelCost]) -> tuple[int, ...]:
+    """Metered launches by kind."""
     by_kind = dict.fromkeys(_QUEUED, 0)
     for cost in costs:
         if cost.kind != "host_sync" and (what := queued(cost.name)):
