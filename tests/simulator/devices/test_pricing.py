@@ -14,7 +14,7 @@ from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost, b
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.device import Curve, Device, KernelRate
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
@@ -350,7 +350,7 @@ def test_what_no_time_depends_on_is_left_out() -> None:
     assert found.flop_rate is None
 
 
-HOST = {
+HOST: dict[Queued, KernelRate] = {
     "kernel": replace(RATE, launch=200e-6),
     "operator": replace(RATE, launch=20e-6),
 }
