@@ -227,7 +227,10 @@ def _device(name: str, full: bool) -> Entry:
                 "estimate": rate.estimate,
                 "source": rate.source,
             }
-            for kind, rate in found.kernels.items()
+            for kind, rate in (
+                *found.kernels.items(),
+                *((f"queued {what}", rate) for what, rate in found.host.items()),
+            )
         ]
         entry["training"] = [
             {

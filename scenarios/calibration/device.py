@@ -1,7 +1,8 @@
 """Measured costs of this machine as a device profile: `gcsim calibrate device`.
 
 Five things are measured: kernels of each class (torch's own, so that any compressor can be
-priced), the kernels that the shipped compressors really run there, whole training steps, the rates
+priced), the kernels that the shipped compressors really run there (on a GPU, what they take its
+host to queue, `host.py`), whole training steps, the rates
 at which this machine's Gloo adds what it has received, which belong to a cluster, and what DDP
 costs around an exchange, which belongs to a training loop. On a GPU also its additions, by type,
 and copies between it and the host. One clock times all that runs on the device: the host's, or
@@ -46,13 +47,14 @@ from gcsim.compressors.recorder import TimedKernel
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
+from gcsim.scenarios.calibration.host import METHODS, time_host
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.progress import Progress
-from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued, TrainingRate
 from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients, curves
 from gcsim.simulator.host import DTYPES
 from gcsim.traces.live import pick_device
@@ -63,7 +65,7 @@ from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = {"cpu": 45.0, "cuda": 600.0}
+SECONDS = 45.0
 """For the compressors' kernels."""
 QUICK_SECONDS = 8.0
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
@@ -133,9 +135,9 @@ def calibrate_device(
     """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (torch's own number).
 
     `models` are names of shipped models and batch sizes, whose training steps are timed;
-    `compressors` those whose kernels are, for `seconds` of the clock. Freed memory is kept for the
-    rest of the process. Raises `InputError` for a device or model that is not there, and for a
-    batch that does not fit.
+    `compressors` those whose kernels are on a CPU, for `seconds` of the clock. Freed memory is kept
+    for the rest of the process. Raises `InputError` for a device or model that is not there, and
+    for a batch that does not fit.
     """
     kind = pick_device(device)
     entries = [(shipped_model(model), batch) for model, batch in models]
@@ -153,15 +155,25 @@ def calibrate_device(
             )
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
-        sites = time_compressors(
-            progress,
-            seconds=seconds or (QUICK_SECONDS if quick else SECONDS[kind]),
-            compressors=compressors,
-            sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
-            clock=timer.now,
-            device=kind,
-            rounds=repeats if kind == "cuda" else None,
-        )
+        sites: list[Site] = []
+        host: dict[Queued, KernelRate] = {}
+        if kind == "cuda":  # where a single launch would take as long as its host does
+            methods = METHODS[:5] if quick else METHODS
+            with progress.task("the host's launches", len(methods)) as task:
+                host = time_host(
+                    kind,
+                    conditions,
+                    methods=methods,
+                    advance=lambda note: task.advance(note=note),
+                )
+        else:
+            sites = time_compressors(
+                progress,
+                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+                compressors=compressors,
+                sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
+                clock=timer.now,
+            )
         usual = QUICK_REFERENCE if quick else REFERENCE[kind]
         wanted = entries or [(shipped_model(model), batch) for model, batch in usual]
         steps = []
@@ -195,7 +207,8 @@ def calibrate_device(
                 shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
             )
             task.advance(note="")
-    measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
+    curves_here = {} if host else _rounded(primitive_curves(samples, sites))
+    measured = replace(measured, primitives=curves_here, host=host)
     return Calibration(
         device=measured,
         samples=samples,

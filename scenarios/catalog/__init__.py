@@ -131,7 +131,8 @@ def fingerprint(value: Device | Link) -> str:
     """Of every number and source of an entry: it changes when the entry does."""
     kernels: dict[str, Any] = {}
     if isinstance(value, Device):
-        kernels = {kind: value.kernels[kind] for kind in KERNEL_CLASSES}
+        kernels.update((kind, value.kernels[kind]) for kind in KERNEL_CLASSES)
+        kernels.update((what, rate) for what, rate in value.host.items())
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 
