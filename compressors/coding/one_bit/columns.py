@@ -15,8 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import TensorSlice
-from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes, unfold_bits
-from gcsim.compressors.coding.one_bit.signs import demand_signs, stray_bits, written_to
+from gcsim.compressors.coding.integers.packing import (
+    demand_no_stray,
+    fold_bits,
+    packed_bytes,
+    unfold_bits,
+)
+from gcsim.compressors.coding.one_bit.signs import written_to
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
@@ -232,7 +237,7 @@ def add_columns(
     are set behind a stripe's last; `out` is then worthless.
     """
     data = array(bits)
-    demand_signs(stray=stray_bits(data, at, stripes.elements))
+    demand_no_stray(data, at, stripes.elements.length, 1)
     with written_back(out) as sums:
         in_tiles(
             _add_tiles, stripes.elements.tiles, sums, stripes.table, data, at, array(lows),
