@@ -43,11 +43,6 @@ def handled(values: Tensor) -> bool:
     return (interpreted or (values.is_cuda and _new_enough(values.device))) and _has_triton()
 
 
-def within_reach(values: Tensor) -> Tensor:
-    """The tensor where kernels work on it, else in host memory, where loops do."""
-    return values if handled(values) else values.cpu()
-
-
 def on_device(
     file: str, name: str | None = None, *, aside: Callable[[], bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

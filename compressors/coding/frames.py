@@ -111,6 +111,12 @@ def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> T
     return out.to(message.device)
 
 
+def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
+    """Pieces of a flat tensor, so many elements from each begin, one behind the other."""
+    size = values.element_size()
+    return taken(values.view(torch.uint8), size * begins, size * counts, values.dtype)
+
+
 @counted_as(lambda *_: ())  # a deployment leaves checksums to the network
 @primitive
 def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:

@@ -27,7 +27,7 @@ from gcsim.compressors.coding.frame import (
     pack_frame,
 )
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
@@ -38,7 +38,7 @@ from gcsim.compressors.coding.indices.index_coding import (
     positions_in,
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.selecting.selection import share_kept
+from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
@@ -160,9 +160,7 @@ def _halves(
     """The values as float16; what is lost goes to `memory`, if given."""
     sent = travelling(values, "fp16")
     if memory is not None:
-        begin, count = (torch.from_numpy(each).to(indices.device) for each in (segments.begin, k))
-        begins = begin.repeat_interleave(count, output_size=len(indices))
-        memory.index_copy_(0, indices + begins, values - sent.float())
+        memory.index_copy_(0, flat_places(indices, segments, k), values - sent.float())
     return sent
 
 
@@ -171,15 +169,30 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
     Raises `InputError` for a damaged message, or one of another layout.
     """
-    segments, found = Segments.of(layout), read(message, layout, Codec.SPARSE)
-    k, coders = found.nonzero, found.flags & 0xF
+    values, coded, sizes, coders, k = _parts(message, layout)
+    scatter_add(out, Segments.of(layout), coded, sizes, coders, values, k, weight)
+
+
+def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
+    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
+
+    Raises `InputError` as `add_message` does.
+    """
+    values, coded, sizes, coders, k = _parts(message, layout)
+    return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
+
+
+def _parts(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column, Column, Column]:
+    """(values as they travel; coded indices, their bytes and coders; how many of each tensor)."""
+    found = read(message, layout, Codec.SPARSE)
+    k = found.nonzero
     dtype = torch.float16 if found.flags[0] & HALF else torch.float32
     head = dtype.itemsize * k
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
     values = taken(message, found.at, head, dtype)
     coded = taken(message, found.at + head, found.size - head, torch.uint8)
-    scatter_add(out, segments, coded, found.size - head, coders, values, k, weight)
+    return values, coded, found.size - head, found.flags & 0xF, k
 
 
 def _scatter_launches(

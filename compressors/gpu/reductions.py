@@ -1,4 +1,4 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`, SIDCo's sums.
+"""Sums and extrema on a GPU: twins of `coding/scans.py`.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -10,7 +10,6 @@ m 2^28 / n is exact in any order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,51 +119,6 @@ def fingerprint(values: Tensor) -> int:
     return int(sums.sum()) % (1 << 64)
 
 
-def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
-    """See `magnitude_fits._add_and_sum`."""
-    return _magnitudes(memory, added.contiguous(), 0.0)
-
-
-def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
-    """See `magnitude_fits._sums`."""
-    return _magnitudes(values, None, threshold)
-
-
-def _magnitudes(
-    values: Tensor, added: Tensor | None, threshold: float
-) -> tuple[float, float, float]:
-    n = values.numel()
-    ((count, total, squares),) = magnitudes_of(values, added, [n], [0], [threshold])
-    return float(n) if added is not None else count, total, squares
-
-
-def magnitudes_of(
-    values: Tensor, added: Tensor | None, elements: Sequence[int], begins: Sequence[int],
-    thresholds: Sequence[float],
-) -> list[tuple[float, float, float]]:  # fmt: skip
-    """Of many tensors, after `added` is added in place, if given: of each one's excess of |v| over
-    its threshold, where positive, (count, sum, sum of squares); one wait."""
-    words = np.array(thresholds, dtype=np.float32).view(np.uint32).tolist()
-    parts = parts_of(values, elements, [blocks(n) for n in elements], begins, words)
-    sums = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
-    launch_parts(
-        _excess, parts, values, values if added is None else added, sums, parts.firsts[-1],
-        ADD=added is not None, BLOCK=BLOCK,
-    )  # fmt: skip
-    cuts = there(parts.firsts, values.device)
-    rows = torch.stack([joined(each, cuts, SQUARES) for each in sums])
-    return [(count, total, squares) for count, total, squares in rows.T.tolist()]
-
-
-def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
-    """See `magnitude_fits._sum_of_logarithms`."""
-    sizes = values.double().abs()
-    zero = sizes == 0
-    total = torch.where(zero, 1.0, sizes).log().sum()
-    zeros, logarithms = torch.stack((zero.sum().double(), total)).tolist()
-    return zeros, logarithms
-
-
 # --- kernels --------------------------------------------------------------------------------------
 
 
@@ -215,25 +169,3 @@ def _weigh(bits, sums, n, BLOCK: tl.constexpr):
     word = tl.load(bits + at, mask=at < n, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
     total = tl.sum(word * (at.to(tl.uint64) * 2 + 1), axis=0)
     tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))
-
-
-@triton.jit
-def _excess(
-    values, added, sums, programs, table, parts,
-    LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """By block, of |v| - threshold where that is positive: their number, sum, sum of squares."""
-    program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
-    threshold = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(column + 2 * parts) + within
-    v = tl.load(values + at, mask=within < n, other=0.0)
-    if ADD:
-        v = v + tl.load(added + at, mask=within < n, other=0.0)
-        tl.store(values + at, v, mask=within < n)
-    above = tl.abs(v) > threshold
-    x = tl.where(above, tl.abs(v) - threshold, 0.0).to(tl.float64)
-    tl.store(sums + program, tl.sum(above.to(tl.float64), axis=0))
-    tl.store(sums + programs + program, tl.sum(x, axis=0))
-    tl.store(sums + 2 * programs + program, tl.sum(x * x, axis=0))

@@ -74,19 +74,6 @@ def signed_words(
     return (indices | (minus.long() << 31)).int()  # the low 32 bits
 
 
-def merged_pairs(
-    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
-) -> tuple[Tensor, Tensor]:
-    """See `pairs.merged_pairs`."""
-    places, order = torch.cat((indices, other_indices)).sort(stable=True)
-    sums = torch.cat((values, other_values))[order]
-    again = torch.zeros_like(places, dtype=torch.bool)
-    again[1:] = places[1:] == places[:-1]
-    later = again.nonzero().view(-1)
-    sums[later - 1] += sums[later]
-    return places[~again], sums[~again]
-
-
 @triton.jit
 def _add(
     out, positions, values, wrong, weight, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr

@@ -1,4 +1,4 @@
-"""What if workers apply their compression errors at once, and reconcile them later? CSER.
+"""CSER: workers apply their compression errors at once, and reconcile them later.
 
 Partial synchronisation of a vector v that each worker has, with a compressor C:
     PSync(v, C) = (mean over workers of C(v) + r, r),    r = v - C(v),
@@ -37,17 +37,14 @@ with Error Reset", NeurIPS 2020, arXiv:2007.13221.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.momentum import error_step
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
@@ -122,7 +119,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
         error = self.kept("error", bucket)
         before = [error[part].clone() for part in gradients]  # a slice of [n] each
         momentum = self.kept("momentum", bucket)
-        update = local_step(bucket.gradient, momentum, error, self.parameters.momentum)
+        update = error_step(bucket.gradient, momentum, error, self.parameters.momentum)
         for part, values in zip(gradients, before, strict=True):
             error[part] = values  # r = 0 where the gradients are averaged
         if not (gradients or errors):
@@ -181,25 +178,3 @@ class Cser(Csea):
         state="momentum (n), error (n)",
         paper="Xie et al., CSER, NeurIPS 2020, arXiv:2007.13221",
     )
-
-
-@kernel("streaming", updates=("momentum", "error"))
-@on_device("methods.momentum", "error_step")
-def local_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
-    """u = m u + g and E += g + m u, in place; the direction g + m u, float32 `[n]`."""
-    direction = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(error) as e:
-        in_parallel(_local_step, u.size, array(gradient), u, e, np.float32(m), direction)
-    return tensor(direction, gradient)
-
-
-@loop
-def _local_step(
-    start: int, stop: int, gradient: Any, momentum: Any, error: Any, m: Any, direction: Any
-) -> None:
-    gradient, momentum = gradient[start:stop], momentum[start:stop]
-    error, direction = error[start:stop], direction[start:stop]
-    for i in range(gradient.size):
-        momentum[i] = m * momentum[i] + gradient[i]
-        direction[i] = gradient[i] + m * momentum[i]
-        error[i] += direction[i]

@@ -1,4 +1,4 @@
-"""Qsparse-local-SGD: what if workers train on their own and exchange only the largest changes?
+"""Qsparse-local-SGD: workers train on their own and exchange only the largest changes.
 
 H local steps of momentum SGD (heavy ball, u = m u + g), then one exchange: with a = e + the sum
 of the H local directions, each worker sends Q(TopK(a)), keeps e = a - decoded, and every replica
@@ -33,33 +33,30 @@ Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
+from gcsim.compressors.coding.momentum import last_step, local_step
 from gcsim.compressors.coding.rounding.levels import Norm
-from gcsim.compressors.coding.selecting.selection import count_kept, scatter_add, take_largest
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import count_kept, counts_kept
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.local_updates.qsparse_messages import (
     VALUE_BUCKET,
     Rounding,
     add_decoded,
     beta,
     decoded,
-    pack_levels_kept,
-    pack_signed_kept,
+    encoded,
 )
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import Segments, keys_of
 from gcsim.compressors.sharing import is_shared, once
 
 _LARGE = 1 << 26
@@ -143,7 +140,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         weight = 1.0 / self.worker.count
         if is_shared(payloads):  # each worker adds, to another vector, what was decoded once
             for indices, values in once(decoded, payloads, bucket.layout, weight):
-                scatter_add(update, indices, values)
+                update.index_add_(0, indices, values)
             return update
         for payload in payloads:  # -applied + the mean of all messages
             add_decoded(payload, bucket.layout, update, weight)
@@ -151,19 +148,14 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     def encode(self, vector: Tensor, layout: BucketLayout, step: int) -> Tensor:
         """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame a tensor."""
-        chosen, worker = self.parameters, self.worker
-        frames = []
-        for piece, part in batched(layout.views(vector)):
-            k = count_kept(piece.numel, chosen.ratio)
-            indices, values = take_largest(part, k, clear=False)
-            coder = choose_coder(chosen.indices, piece.numel, k)
-            if chosen.quantiser == "sign":
-                frames.append(pack_signed_kept(values, indices, piece.numel, coder))
-                continue
-            key = random_key(worker.seed, step, piece.index, "qsparse rounding", worker.rank)
+        chosen, worker, segments = self.parameters, self.worker, Segments.of(layout)
+        k = counts_kept(segments.length, chosen.ratio)
+        indices, values = largest(vector, segments, k)  # [sum of k]
+        rounding = None
+        if chosen.quantiser == "levels":
             rounding = Rounding(norm=chosen.norm, bucket=chosen.bucket, scaled=chosen.scaled)
-            frames.append(pack_levels_kept(values, indices, piece.numel, coder, rounding, key))
-        return torch.cat(frames)
+        keys = keys_of(layout, worker.seed, step, "qsparse rounding", worker.rank)
+        return encoded(values, indices, segments, k, chosen.indices, rounding, keys)
 
     @classmethod
     def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
@@ -184,53 +176,3 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
             return float(sizes.square().sum()) - kept
 
         return Properties(error_bound=bound, conserves=True, replicas="meet")
-
-
-@kernel("streaming", updates=("momentum", "applied"))
-@on_device("methods.momentum")
-def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
-    """u = m u + g and applied += u, in place; returns u, float32 `[n]`."""
-    direction = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(applied) as sums:
-        in_parallel(_local_step, u.size, array(gradient), u, sums, np.float32(m), direction)
-    return tensor(direction, gradient)
-
-
-@kernel("streaming", updates=("momentum", "applied", "error"))
-@on_device("methods.momentum")
-def last_step(
-    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
-) -> Tensor:
-    """u = m u + g, error += applied + u, in place; takes `applied` out: returns -applied."""
-    taken = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(applied) as sums, written_back(error) as e:
-        in_parallel(_last_step, u.size, array(gradient), u, sums, e, np.float32(m), taken)
-    return tensor(taken, gradient)
-
-
-@loop
-def _local_step(
-    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, m: Any, direction: Any
-) -> None:
-    gradient, momentum = gradient[start:stop], momentum[start:stop]
-    applied, direction = applied[start:stop], direction[start:stop]
-    for i in range(gradient.size):
-        u = m * momentum[i] + gradient[i]
-        momentum[i] = u
-        applied[i] += u
-        direction[i] = u
-
-
-@loop
-def _last_step(
-    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, error: Any, m: Any,
-    taken: Any,
-) -> None:  # fmt: skip
-    gradient, momentum = gradient[start:stop], momentum[start:stop]
-    applied, error, taken = applied[start:stop], error[start:stop], taken[start:stop]
-    for i in range(gradient.size):
-        u = m * momentum[i] + gradient[i]
-        momentum[i] = u
-        error[i] += applied[i] + u
-        taken[i] = -applied[i]
-        applied[i] = np.float32(0)

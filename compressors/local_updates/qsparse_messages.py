@@ -1,4 +1,4 @@
-"""What do the messages of Qsparse-local-SGD look like? Kept values in one byte or one bit each.
+"""Messages of Qsparse-local-SGD: kept values in one byte or one bit each.
 
 For each tensor: the norms of the buckets of kept values (float32) and a byte of sign and magnitude
 for each value, or one magnitude (float32) and a bit for each; then the coded indices. The frame's
@@ -14,29 +14,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    pack_signs,
-    packed_bytes,
-    unpack_signs,
-)
-from gcsim.compressors.coding.messages import decoder, frames_of
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
 from gcsim.compressors.coding.rounding.levels import (
     Norm,
-    add_levels,
-    bucket_count,
-    bucket_norms,
-    encode_levels,
+    add_coded_levels,
+    cell_norms,
+    round_levels,
 )
-from gcsim.compressors.coding.selecting.selection import scatter_add
+from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 STEPS = 127
 VALUE_BUCKET = 512
@@ -67,87 +63,108 @@ def beta(d: int) -> float:
 # --- sender -----------------------------------------------------------------------------------
 
 
-def pack_signed_kept(values: Tensor, indices: Tensor, numel: int, coder: Coder) -> Tensor:
-    """One frame of the signs of `values` `[k]` at `indices` `[k]`, and their mean magnitude."""
-    k = values.numel()
-    magnitude = values.double().abs().mean().float() if k else values.new_zeros(())
-    coded = encode_indices(indices, numel, coder)
-    body = as_bytes(magnitude.reshape(1)), pack_signs(values), coded
-    flags = int(coder) | _SIGNS
-    return pack_frame(Codec.QSPARSE, torch.cat(body), numel=numel, nonzero=k, flags=flags)
+def encoded(
+    values: Tensor, indices: Tensor, segments: Segments, k: Column, coding: IndexCoding,
+    rounding: Rounding | None, keys: NDArray[np.uint64],
+) -> Tensor:  # fmt: skip
+    """The message of kept values at indices within their tensor, k of each.
 
-
-def pack_levels_kept(
-    values: Tensor, indices: Tensor, numel: int, coder: Coder, rounding: Rounding, key: np.uint64
-) -> Tensor:
-    """One frame of `values` `[k]` at `indices` `[k]`, rounded at random (`key`) to 127 levels."""
-    k = values.numel()
-    size = rounding.bucket or max(1, k)
-    norms = bucket_norms(values, size, rounding.norm)
-    codes = encode_levels(values, norms, key, size=size, steps=STEPS, bits=8)
-    if rounding.scaled:
-        norms = norms / (1.0 + beta(min(size, k)))
-    body = (as_bytes(norms), to_sign_magnitude(codes), encode_indices(indices, numel, coder))
-    params = rounding.bucket or 0
-    return pack_frame(
-        Codec.QSPARSE, torch.cat(body), numel=numel, nonzero=k, flags=int(coder), params=params
+    They are rounded at random to 127 levels, or (without `rounding`) to signs of their mean
+    magnitude.
+    """
+    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
+    coders = np.array([choose_coder(coding, *pair) for pair in pairs])
+    coded, tail = coded_positions(indices, segments, k, coders)
+    kept = Segments.behind(k)
+    if rounding is None:
+        middle, begins = packed_bytes(k, 1), starts(packed_bytes(k, 1))
+        codes = values.new_empty(int(middle.sum()), dtype=torch.uint8)
+        cells, norms = kept.whole, values.new_zeros(len(k))
+        full = kept.cells(None)  # of tensors with elements
+        norms[_rows(full, norms)] = fold_signs(values, full, codes, begins)
+    else:
+        middle, cells = k, kept.cells(rounding.bucket)
+        norms = cell_norms(values, cells, rounding.norm)
+        codes = torch.empty_like(values, dtype=torch.uint8)
+        round_levels(values, cells, norms, keys, codes, kept.begin, steps=STEPS, bits=8)
+        codes = to_sign_magnitude(codes)
+        if rounding.scaled:
+            sizes = np.minimum(rounding.bucket or k, k)[cells.owner].tolist()
+            losses = norms.new_tensor([1.0 + beta(size) for size in sizes])
+            norms = norms / losses
+    head = 4 * cells.count
+    flags = coders | _SIGNS if rounding is None else coders
+    params = rounding.bucket or 0 if rounding else 0
+    sizes = head + middle + tail
+    message, at = frames(
+        values, Codec.QSPARSE, segments, sizes, nonzero=k, flags=flags, params=params
     )
+    put(message, at, norms, head)
+    put(message, at + head, codes, middle)
+    put(message, at + head + middle, coded, tail)
+    return seal(message, at, sizes)
 
 
 @kernel("streaming")
-@on_device("methods.momentum")
 def to_sign_magnitude(codes: Tensor) -> Tensor:
     """Codes q + 127 as bytes with the sign in bit 7 (1 = negative) and |q| below it."""
-    return tensor(SIGN_MAGNITUDE[array(codes)], codes)
+    return _looked_up(SIGN_MAGNITUDE, codes)
 
 
 @kernel("streaming")
-@on_device("methods.momentum")
 def from_sign_magnitude(stored: Tensor) -> Tensor:
     """Undo `to_sign_magnitude`: uint8 q + 127."""
-    return tensor(CODES[array(stored)], stored)
+    return _looked_up(CODES, stored)
+
+
+def _looked_up(table: NDArray[np.uint8], codes: Tensor) -> Tensor:
+    return torch.from_numpy(table).to(codes.device)[codes.int()]
 
 
 # --- receiver ---------------------------------------------------------------------------------
 
 
-@decoder(Codec.QSPARSE)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the kept values of a frame."""
-    scatter_add(part, *_read(frame, weight))
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * kept values, in place; `InputError` for a damaged or another message."""
+    places, values = _read(message, layout, weight)
+    out.index_add_(0, places, values)
 
 
 def decoded(
     payloads: Iterable[Tensor], layout: BucketLayout, weight: float
 ) -> list[tuple[Tensor, Tensor]]:
     """(positions in the bucket, int64, weight * values, float32) of each message."""
-    found = []
-    for payload in payloads:
-        parts = [
-            (piece.offset + indices, values)
-            for piece, frame in frames_of(payload, layout, Codec.QSPARSE)
-            for indices, values in [_read(frame, weight)]
-        ]
-        places, numbers = zip(*parts, strict=True)
-        found.append((torch.cat(places), torch.cat(numbers)))
-    return found
+    return [_read(payload, layout, weight) for payload in payloads]
 
 
-def _read(frame: Frame, weight: float) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[k]`, weight * values float32 `[k]`) of one frame."""
-    k = frame.nonzero
-    signs, size = bool(frame.flags & _SIGNS), frame.params or max(1, k)
-    head = 4 if signs else 4 * bucket_count(k, size)
-    middle = packed_bytes(k, 1) if signs else k
-    if frame.body.numel() < head + middle:
-        raise damaged(f"{frame.body.numel()} bytes for {k} kept values")
-    norms = from_bytes(frame.body[:head], torch.float32, head // 4)
-    coded = frame.body[head : head + middle]
-    if signs:
-        values = unpack_signs(coded, k).mul_(norms).mul_(weight)
+def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor, Tensor]:
+    """(positions in the bucket, int64, weight * values, float32)."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.QSPARSE)
+    k, signs = found.nonzero, found.flags & _SIGNS
+    kept = Segments.behind(k)
+    if (signs != signs[0]).any():
+        raise damaged(f"flags {found.flags.tolist()} differ between frames")
+    cells = kept.whole if signs[0] else kept.cells(found.alike("params") or None)
+    head, middle = 4 * cells.count, packed_bytes(k, 1) if signs[0] else k
+    tail = found.size - head - middle
+    if (tail < 0).any():
+        raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} kept values")
+    norms = taken(message, found.at, head, torch.float32)
+    values = norms.new_zeros(int(k.sum()))
+    if signs[0]:
+        full = kept.cells(None)
+        scales = norms[_rows(full, norms)]
+        add_scaled_signs(values, full, message, found.at + head, scales, weight)
     else:
-        values = torch.zeros(k, dtype=torch.float32, device=frame.body.device)
-        codes = from_sign_magnitude(coded)
-        add_levels(values, codes, norms, size=size, steps=STEPS, weight=weight)
-    indices = decode_indices(frame.body[head + middle :], frame.numel, k, frame.flags & 0xF)
-    return indices, values
+        codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
+        add_coded_levels(
+            values, cells, norms, codes, kept.begin, steps=STEPS, bits=8, weight=weight
+        )
+    coded = taken(message, found.at + head + middle, tail, torch.uint8)
+    indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
+    return flat_places(indices, segments, k), values
+
+
+def _rows(cells: Cells, like: Tensor) -> Tensor:
+    """The tensor of each cell."""
+    return torch.from_numpy(cells.owner).to(like.device)

@@ -46,7 +46,8 @@ from gcsim.compressors.coding.frame import (
     pack_frame,
 )
 from gcsim.compressors.coding.messages import only_frame
-from gcsim.compressors.coding.selecting.selection import count_kept, largest
+from gcsim.compressors.coding.selecting.largest import largest_of
+from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.compressors.sketching.table import Hashes, estimate, sketch, take_off
@@ -137,7 +138,7 @@ class CountSketch(Compressor[CountSketchParameters]):
         momentum.mul_(p.momentum).add_(table)
         error.add_(momentum)
         estimates = estimate(error, n, hashes)
-        indices = largest(estimates, count_kept(n, p.ratio))
+        indices = largest_of(estimates, count_kept(n, p.ratio))
         values = estimates[indices]
         indices = indices.to(torch.int32)
         take_off(indices, values, error, hashes, subtract=p.after == "subtract")

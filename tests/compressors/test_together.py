@@ -33,15 +33,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("gtopk", {"ratio": 0.1}),
     ("dryden", {"proportion": 0.2}),
     ("dryden", {"proportion": 1.0}),
-    ("variance_bounded", {"ratio": 0.1}),
-    ("deepreduce", {"skip": 30, "ratio": 0.05}),
-    ("deepreduce", {"skip": 30, "policy": "leftmost", "error_feedback": False}),
-    ("deepreduce", {"skip": 30, "policy": "p0"}),
     ("ce_sgd", {"unsent_limit": 2}),
     ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
-    ("variance_hybrid", {}),
-    ("variance", {}),
-    ("adacomp", {"bin_fc": 30}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(

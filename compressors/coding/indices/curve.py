@@ -1,4 +1,4 @@
-"""How do many values travel in few numbers when their order is sent along? As curves.
+"""Curves: many values in few numbers, where their order is sent along.
 
 Sorted, largest first, the values form a smooth descending curve but for the step at zero. It is
 cut into pieces, each fitted by a polynomial (least squares); the coefficients travel as float64,
@@ -16,8 +16,6 @@ fractions are those of the authors' code.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,9 +27,8 @@ from gcsim.compressors.coding.integers.packing import (
     unpack_fixed,
 )
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import FLOAT32_MAX, array, loop, tensor
+from gcsim.compressors.loops import FLOAT32_MAX, array, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
 
 _FRACTIONS = (5, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 _SHORTEST = 30
@@ -48,7 +45,6 @@ def piece_lengths(count: int, positive: int) -> list[int]:
 
 
 @kernel("sort")
-@on_device("indices.curves")
 def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """Coded values, and what a receiver makes of them.
 
@@ -64,9 +60,9 @@ def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     positive = int((given > 0).sum())
     coefficients, start = [], 0
     for length in piece_lengths(given.size, positive):
-        terms = min(degree + 1, length)
-        gram, moments = np.zeros((terms, terms)), np.zeros(terms)
-        _normal_equations(descending[start : start + length], gram, moments)
+        basis = _legendre(length, min(degree + 1, length))
+        gram = np.array([_summed(each * basis) for each in basis])
+        moments = _summed(basis * descending[start : start + length])
         coefficients.append(np.linalg.solve(gram, moments))
         start += length
     found = np.concatenate([np.zeros(0), *coefficients])
@@ -80,7 +76,6 @@ def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
 
 
 @kernel("gather_scatter")
-@on_device("indices.curves")
 def read_curve(body: Tensor, count: int, degree: int) -> tuple[Tensor, int]:
     """(values float32 `[count]` that `fit_curve` coded at the beginning of `body`, bytes used).
 
@@ -115,37 +110,24 @@ def _curve(
     start = used = 0
     for length in piece_lengths(count, positive):
         terms = min(degree + 1, length)
-        _evaluate(coefficients[used : used + terms], out[start : start + length])
+        weighted = coefficients[used : used + terms, None] * _legendre(length, terms)
+        total = _summed(weighted.T)
+        out[start : start + length] = total.clip(-FLOAT32_MAX, FLOAT32_MAX)
         start, used = start + length, used + terms
     return out
 
 
-@loop
-def _legendre(x: float, basis: Any) -> None:
-    """The first Legendre polynomials at x in [-1, 1], into `basis`."""
-    basis[0] = 1.0
-    for j in range(1, basis.size):
-        before = basis[j - 2] if j > 1 else 0.0
+def _legendre(length: int, terms: int) -> NDArray[np.float64]:
+    """The first Legendre polynomials at the middles of `length` equal parts of [-1, 1]."""
+    x = (2.0 * np.arange(length) + 1.0) / length - 1.0
+    basis = np.ones((terms, length))
+    before = np.zeros(length)
+    for j in range(1, terms):
         basis[j] = ((2 * j - 1) * x * basis[j - 1] - (j - 1) * before) / j
+        before = basis[j - 1]
+    return basis
 
 
-@loop
-def _normal_equations(values: Any, gram: Any, moments: Any) -> None:
-    basis = np.empty(moments.size)
-    for i in range(values.size):
-        _legendre((2.0 * i + 1.0) / values.size - 1.0, basis)
-        for j in range(basis.size):
-            moments[j] += basis[j] * values[i]
-            for other in range(basis.size):
-                gram[j, other] += basis[j] * basis[other]
-
-
-@loop
-def _evaluate(coefficients: Any, out: Any) -> None:
-    basis = np.empty(coefficients.size)
-    for i in range(out.size):
-        _legendre((2.0 * i + 1.0) / out.size - 1.0, basis)
-        total = 0.0
-        for j in range(basis.size):
-            total += coefficients[j] * basis[j]
-        out[i] = min(max(total, -FLOAT32_MAX), FLOAT32_MAX)
+def _summed(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums over the last axis, from the first term to the last."""
+    return np.add.accumulate(terms, axis=-1)[..., -1]

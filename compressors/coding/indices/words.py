@@ -70,7 +70,7 @@ def signed_message(
     sizes = head + 4 * k
     message, at = frames(words, Codec.SIGNED_INDEX, segments, sizes, nonzero=k, flags=flags)
     if levels is not None:
-        put(message, at, levels, head)
+        put(message, at, levels.reshape(-1), head)
     put(message, at + head, words, 4 * k)
     return seal(message, at, sizes)
 

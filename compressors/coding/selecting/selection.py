@@ -1,33 +1,27 @@
-"""Which are the k largest magnitudes of a vector? Found exactly, without sorting.
+"""Parts of a selection by magnitude: numbers of elements, samples, the k-th largest.
 
-A threshold from a sample marks a little more than k candidates, and a selection among those finds
-the k-th largest exactly. When the sample misled (fewer than k candidates, or far more) the
-selection runs on all n: a radix selection over the bits of the magnitudes, which as integers have
-the order of the floats. Among equal magnitudes the lowest index wins, so that every implementation
-and device selects the same set.
+The k-th largest is found exactly, without sorting: by a radix selection over the bits of the
+magnitudes, which as integers have the order of the floats. Among equal magnitudes the lowest index
+wins, so that every implementation and device selects the same set.
 
 Assumes finite values; not-a-number is an `InputError`. Indices are int64 and ascending everywhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.selecting.marks import (
-    BLOCK,
-    Marks,
-    add_and_mark,
-    mark,
-    note_places,
-    take_arrays,
-)
+from gcsim.compressors.coding.selecting.marks import BLOCK, Marks, note_places, take_arrays
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, in_parallel, loop
+from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 SAMPLE_STRIDE = 255
@@ -67,81 +61,59 @@ def safe_rank(expected: float) -> int:
     return int(expected + 6 * expected**0.5) + 1
 
 
-def strided_sample(start: int, stride: int, *terms: Tensor) -> Tensor:
-    """The sum of the terms at start, start + stride, …: float32 `[about n / stride]`."""
-    return _sum([term[start::stride] for term in terms])
+def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
+    """Places in the flat bucket of indices within tensors, so many of each: int64."""
+    return indices + each_of(segments.begin, counts, indices)
 
 
-@kernel("gather_scatter")
-@on_device("selecting.selection")
-def _sum(terms: list[Tensor]) -> Tensor:
-    # numpy: a sample is too short for torch's threads
-    with np.errstate(over="ignore"):
-        total = sum((array(term) for term in terms[1:]), start=array(terms[0]).copy())
-    return tensor(total, terms[0])
+@unpriced  # part of the kernel that works on the sample
+def strided(
+    terms: Sequence[Tensor], segments: Segments, start: Column, stride: Column, counts: Column
+) -> list[Tensor]:
+    """Elements start, start + stride, … of each tensor, so many of each: float32 `[sum of counts]`.
 
-
-@kernel("selection")
-def largest(values: Tensor, k: int) -> Tensor:
-    """Indices of the k largest |values|, int64 `[k]`, ascending; `values` is float32 `[n]`.
-
-    Raises `InputError` when not-a-number is among the values.
+    Of several flat vectors of the table.
     """
-    return take_largest(values, k, clear=False)[0]
+    number = torch.arange(int(counts.sum()), device=terms[0].device)
+    first = segments.begin + start - starts(counts) * stride
+    places = number.mul_(each_of(stride, counts, number)).add_(each_of(first, counts, number))
+    return [term[places] for term in terms]
 
 
-@on_device("selecting.selection")
-def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """memory += gradient; then the k largest |memory| are taken out of it (zero remains).
-
-    Both float32 `[n]`. Returns (indices int64 `[k]`, ascending; values float32 `[k]`). Raises
-    `InputError` when not-a-number is among the sums.
-    """
-    check_k(memory.numel(), k)
-    if memory.device.type != "cpu":
-        return take_largest(memory.add_(gradient), k)
-    few = memory.numel() < WORTH_A_SAMPLE
-    if few or (up := bound(k, array(memory), array(gradient))) is None:
-        return take_largest(memory.add_(gradient), k)
-    return take_largest(memory, k, add_and_mark(memory, gradient, up))
+@unpriced  # kernels read the table
+def each_of(column: Column, counts: Column, like: Tensor) -> Tensor:
+    """A tensor's number for each of its elements: int64 `[sum of counts]`."""
+    both = torch.from_numpy(np.stack((column, counts))).to(like.device)
+    return both[0].repeat_interleave(both[1], output_size=int(counts.sum()))
 
 
-@kernel("selection", variants=("marks", "clear"))
-@on_device("selecting.selection")
-def take_largest(
-    values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The k largest |values| as (indices int64 `[k]`, values float32 `[k]`).
-
-    `marks`, when given, hold candidates: that they are enough is not assumed. With `clear` they
-    are set to zero in `values`. Raises `InputError` when not-a-number is among the values.
-    """
-    check_k(values.numel(), k)
-    if values.device.type != "cpu":
-        indices = _largest_on_device(values, k)
-        taken = values[indices]
-        if clear:
-            values.index_fill_(0, indices, 0.0)
-        return indices, taken
-    data = array(values)
-    if marks is None and (up := bound(k, data)) is not None:
-        marks = mark(values, up)
-    found, kept = chosen_among(data, k, marks)
-    if clear:
-        in_parallel(clear_at, found.size, data, found)
-    return tensor(found, values), tensor(kept, values)
+@kernel("gather_scatter", name="selection._sum")
+def sum_of(terms: list[Tensor]) -> Tensor:
+    """The sum of samples."""
+    return sum(terms[1:], start=terms[0])
 
 
-@kernel("selection")
-@on_device("selecting.selection")
-def kth_magnitude(values: Tensor, k: int) -> float:
-    """The k-th largest |value|, 1 <= k <= n, of float32 `[n]`; by radix selection.
+def _kth_launches(_: object, values: object, segments: Segments, k: object) -> Iterator[KernelCost]:
+    yield launch("selection", "selection.kth_magnitude", segments.length, 4 * segments.length)
+
+
+@counted_as(_kth_launches)
+@primitive
+def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.float32]:
+    """The k-th largest |value| of each tensor, 1 <= k <= its length: float32 `[tensors]`.
 
     Not-a-number counts as larger than everything.
     """
-    if not 1 <= k <= values.numel():
-        raise InternalError(f"no element number {k} of {values.numel()}")
-    return float(_kth(array(values), k))
+    check_rank(segments, k)
+    data = np.ascontiguousarray(array(values))
+    rows = zip(segments.begin, segments.length, k, strict=True)
+    return np.array([_kth(data[begin : begin + n], rank) for begin, n, rank in rows], np.float32)
+
+
+def check_rank(segments: Segments, k: Column) -> None:
+    """`InternalError` unless each tensor has an element number k."""
+    if ((k < 1) | (k > segments.length)).any():
+        raise InternalError(f"no element number {k} of {segments.length}")
 
 
 def check_k(n: Any, k: Any) -> None:
@@ -171,13 +143,13 @@ def bound(k: int, *terms: NDArray[np.float32]) -> np.float32 | None:
 
 
 def chosen_among(
-    values: NDArray[np.float32], k: int, marks: Marks | None
+    values: NDArray[np.float32], k: int, marks: Marks
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """(indices, values) of the k largest, from the marked ones if those are k to 4 k."""
+    """(indices, values) of the k largest of a tensor, among its marks if those are k to 4 k."""
     if k == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    if marks is not None and k <= marks.total <= 4 * k:
-        indices, taken = take_arrays(values, marks, False)
+    if k <= marks.passed[0] <= 4 * k:
+        indices, taken = take_arrays(values, Segments.alone(values.size), marks, False)
         chosen = _exactly(taken, k)
         return indices[chosen], taken[chosen]
     chosen = _exactly(values, k)
@@ -237,23 +209,6 @@ def _kth(values: NDArray[np.float32], k: int) -> np.float32:
             rank -= int(at_least_bin[place - 1])  # within the bin that holds the k-th
         prefix = prefix * bins + bins - 1 - place
     return np.uint32(prefix).view(np.float32)
-
-
-def _largest_on_device(values: Tensor, k: int) -> Tensor:
-    if k == 0:
-        return torch.zeros(0, dtype=torch.int64, device=values.device)
-    magnitudes = values.abs()
-    kth = torch.topk(magnitudes, k, sorted=False).values.min()
-    found = (magnitudes >= kth).nonzero().view(-1)
-    surplus = found.numel() - k
-    if surplus < 0:
-        raise InputError(NO_NUMBER)
-    if surplus:
-        ties = (magnitudes[found] == kth).nonzero().view(-1)
-        kept = torch.ones_like(found, dtype=torch.bool)
-        kept[ties[ties.numel() - surplus :]] = False
-        found = found[kept]
-    return found
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -352,7 +307,7 @@ def take_few(bits: Any, k: int, places: Any) -> bool:
 
 
 @loop
-def take_each(values: Any, table: Any, counts: Any, places: Any) -> bool:
+def takeeach_of(values: Any, table: Any, counts: Any, places: Any) -> bool:
     """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
 
     `places` are within the tensors, one tensor's behind the other's.

@@ -134,6 +134,29 @@ def coded_positions(
     return gathered(words, begins, sum(sizes)), sizes
 
 
+@kernel_of(loops.decoded_positions)
+def _decoded_positions(
+    coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
+) -> Tensor:
+    """The tensors of each coder together; read again one by one after a failure."""
+    bodies, out = coded.split(sizes.tolist()), coded.new_empty(int(k.sum()), dtype=torch.int64)
+    for coder in np.unique(coders):
+        rows = np.flatnonzero(coders == coder)
+        sent, elements = k[rows].tolist(), segments.length[rows].tolist()
+        body = torch.cat([bodies[row] for row in rows])
+        found = positions_of(body, sizes[rows].tolist(), sent, elements, int(coder))
+        if found is not None:
+            found = found.long() & 0xFFFFFFFF if found.dtype == torch.int32 else found
+            ends = spread(_numbers(elements, found), sent)
+            if not bool(((found <= _before(found, sent)) | (found >= ends)).any()):
+                put(out, found, sent, (np.cumsum(k) - k)[rows].tolist())
+                continue
+        for row, n, count in zip(rows, elements, sent, strict=True):
+            decode_indices(bodies[row], n, count, int(coder))
+        raise damaged("coded positions")
+    return out
+
+
 def positions_of(
     body: Tensor, sizes: Sequence[int], sent: Sequence[int], elements: Sequence[int], coder: int
 ) -> Tensor | None:

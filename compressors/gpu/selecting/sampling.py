@@ -71,15 +71,6 @@ def lift(
     )  # fmt: skip
 
 
-def split_certain(
-    values: Tensor, positions: Tensor, scale: float
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """See `variance_bounded.split_certain`."""
-    picked = values[positions]
-    certain = picked.double().abs() * scale >= 1.0
-    return (positions[certain], picked[certain]), (positions[~certain], picked[~certain])
-
-
 def _parts_of_blocks(
     like: Tensor, segments: Segments, keys: NDArray[np.uint64] | None = None
 ) -> Parts:

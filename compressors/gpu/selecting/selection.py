@@ -1,12 +1,10 @@
-"""Which elements travel, found on a GPU? Twins of `coding/selecting/marks.py` and `selection.py`.
-
-Selected elements are counted block by block, the counts are added up, and a second pass writes each
-block's behind those of the blocks before: no atomic operation, so the order is the elements' own.
+"""The k largest magnitudes on a GPU, and the k-th: kernels of `coding/selecting/selection.py`.
 
 The k-th largest magnitude is found by three histograms over eleven, ten and ten bits, whose bin is
 chosen on the device too. Of the magnitudes that equal it, the first ones are taken, as many as are
-missing. The host waits once, to learn whether a value is not a number; for a threshold it waits for
-the number of marked elements, which is the length of the message.
+missing: selected elements are counted block by block, the counts are added up, and a second pass
+writes each block's behind those of the blocks before. The host waits once, to learn whether a value
+is not a number.
 """
 
 from __future__ import annotations
@@ -16,9 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
-from gcsim.compressors.coding.selecting.marks import BLOCK, Marks
-from gcsim.compressors.coding.selecting.selection import NO_NUMBER, check_k
+from gcsim.compressors.coding.selecting import selection as loops
+from gcsim.compressors.coding.selecting.marks import BLOCK
+from gcsim.compressors.coding.selecting.selection import NO_NUMBER
 from gcsim.compressors.gpu.parts import (
     Parts,
     by_part,
@@ -30,118 +30,12 @@ from gcsim.compressors.gpu.parts import (
 )
 from gcsim.compressors.gpu.words import blocks, there
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counting
-from gcsim.errors import InputError, InternalError
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments
+from gcsim.errors import InputError
 
 _MOST_BLOCKS = 16
 """Blocks whose magnitudes one program counts in its histogram, at most; a power of two."""
-
-
-def mark(values: Tensor, up: float | np.float32, down: float | np.float32 | None = None) -> Marks:
-    """See `marks.mark`."""
-    return _marked(values, None, up, down)
-
-
-def add_and_mark(
-    memory: Tensor, gradient: Tensor, up: float | np.float32, down: float | np.float32 | None = None
-) -> Marks:
-    """See `marks.add_and_mark`."""
-    return _marked(memory, gradient.contiguous(), up, down)
-
-
-def _marked(
-    values: Tensor,
-    added: Tensor | None,
-    up: float | np.float32,
-    down: float | np.float32 | None,
-) -> Marks:
-    marks = new_marks_of(values, blocks(values.numel()), up, down)
-    mark_parts(values, added, marks.counts, _whole(values, marks))
-    return marks
-
-
-def mark_parts(values: Tensor, added: Tensor | None, counts: Tensor, parts: Parts) -> None:
-    """`mark` (or `add_and_mark`) the tensors of `limited_parts`; how many each block has."""
-    launch_parts(
-        _mark, parts, values, values if added is None else added, counts, ADD=added is not None,
-        BLOCK=BLOCK,
-    )  # fmt: skip
-
-
-def limited_parts(
-    values: Tensor, elements: Sequence[int], begins: Sequence[int],
-    ups: Sequence[float | np.float32], downs: Sequence[float | np.float32] | None = None,
-) -> Parts:  # fmt: skip
-    """Tensors of which is marked what is outside (down, up), down -up unless given."""
-    lower = [-up for up in ups] if downs is None else downs
-    words = [np.array(each, dtype=np.float32).view(np.uint32).tolist() for each in (ups, lower)]
-    return parts_of(values, elements, [blocks(n) for n in elements], begins, *words)
-
-
-def _whole(values: Tensor, marks: Marks) -> Parts:
-    return limited_parts(values, [values.numel()], [0], [marks.up], [marks.down])
-
-
-def new_marks_of(
-    values: Tensor, count: int, up: float | np.float32, down: float | np.float32 | None = None
-) -> Marks:
-    """Room for the marks of so many blocks."""
-    return Marks(
-        down=np.float32(-up if down is None else down), up=np.float32(up),
-        counts=values.new_empty(count, dtype=torch.int64),
-        places=np.empty((0, 0), dtype=np.uint16),
-    )  # fmt: skip
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
-    """See `selection._sum`."""
-    return sum(terms[1:], start=terms[0].clone())
-
-
-def take(values: Tensor, marks: Marks, *, clear: bool = False) -> tuple[Tensor, Tensor]:
-    """See `marks.take`."""
-    n = values.numel()
-    counts = torch.as_tensor(marks.counts, device=values.device)  # a loop's own are an array
-    if n > BLOCK * len(counts):
-        raise InternalError(f"marks of {len(counts)} blocks for {n} elements")
-    return take_parts(values, counts, marks.total, _whole(values, marks), clear=clear)
-
-
-def take_parts(
-    values: Tensor, counts: Tensor, total: int, parts: Parts, *, clear: bool
-) -> tuple[Tensor, Tensor]:
-    """`take` of what `mark_parts` marked: indices within their tensor, one tensor after another."""
-    indices = values.new_empty(total, dtype=torch.int64)
-    taken = values.new_empty(total)
-    launch_parts(
-        _take, parts, values, counts.cumsum(0) - counts, indices, taken, CLEAR=clear, BLOCK=BLOCK
-    )
-    if bool(taken.isnan().any()):
-        raise InputError("cannot select by magnitude: a value is not a number")
-    return indices, taken
-
-
-def select(
-    values: Tensor, added: Tensor | None, elements: Sequence[int], begins: Sequence[int],
-    limits: Sequence[float | np.float32], *, clear: bool,
-) -> tuple[Tensor, Tensor, list[int]]:  # fmt: skip
-    """(indices within their tensor and values of what is not inside (-limit, limit) of each tensor,
-    after `added` is added, if given; how many of each, for which the host waits)."""
-    parts = limited_parts(values, elements, begins, limits)
-    counts = values.new_empty(parts.firsts[-1], dtype=torch.int64)
-    mark_parts(values, None if added is None else added.contiguous(), counts, parts)
-    sent = by_part(counts, parts).tolist()
-    return *take_parts(values, counts, sum(sent), parts, clear=clear), sent
-
-
-def take_largest(
-    values: Tensor, k: int, marks: Marks | None = None, *, clear: bool = True
-) -> tuple[Tensor, Tensor]:
-    """See `selection.take_largest`; `marks` are not needed."""
-    n = values.numel()
-    check_k(n, k)
-    data = values if clear else values.contiguous()
-    return take_largest_of(data, [n], [0], [k], clear=clear)
 
 
 def take_largest_of(
@@ -185,23 +79,13 @@ def _before(counts: Tensor, parts: Parts) -> Tensor:
     return before - by_program(before[firsts.clamp(max=len(counts) - 1)], parts)
 
 
-def add_and_take_largest(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """See `selection.add_and_take_largest`."""
-    n = memory.numel()
-    check_k(n, k)
-    if counting():  # both kernels of it
-        from gcsim.compressors.coding.selecting import selection  # the meter's, not the twin
-
-        return selection.take_largest(memory.add_(gradient), k)
-    return take_largest_of(memory, [n], [0], [k], clear=True, added=gradient.contiguous())
-
-
-def kth_magnitude(values: Tensor, k: int) -> float:
-    """See `selection.kth_magnitude`."""
-    if not 1 <= k <= values.numel():
-        raise InternalError(f"no element number {k} of {values.numel()}")
-    limit = kth_bits(values.contiguous(), [values.numel()], [0], [k])
-    return float(limit.view(torch.float32))
+@kernel_of(loops.kth_magnitude)
+def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.float32]:
+    """The host waits for it."""
+    loops.check_rank(segments, k)
+    columns = segments.length.tolist(), segments.begin.tolist(), k.tolist()
+    found = kth_bits(values.contiguous(), *columns).view(torch.float32)
+    return np.array(found.cpu())
 
 
 def kth_bits(
@@ -236,49 +120,6 @@ def kth_bits(
 
 
 # --- kernels --------------------------------------------------------------------------------------
-
-
-@triton.jit
-def inside(v, column, parts):
-    """Whether values are between the limits of their part; NaN is not."""
-    up = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    down = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    return (v < up) & (v > down)
-
-
-@triton.jit
-def _mark(
-    values, added, counts, table, parts,
-    LANES: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
-    if ADD:
-        v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
-        tl.store(source, v, mask=at < n)
-    within = inside(v, column, parts)
-    hits = tl.where((at < n) & (within == 0), 1, 0)
-    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
-
-
-@triton.jit
-def _take(
-    values, offsets, indices, taken, table, parts,
-    LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
-    within = inside(v, column, parts)
-    hit = (at < n) & (within == 0)
-    place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit.to(tl.int32), axis=0) - 1
-    tl.store(indices + place, at, mask=hit)
-    tl.store(taken + place, v, mask=hit)
-    if CLEAR:
-        tl.store(source, tl.zeros([BLOCK], dtype=tl.float32), mask=hit)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What is the sparsest unbiased message of a given variance? Wangni et al.'s sparsification.
+"""Wangni et al.'s sparsification: the sparsest unbiased message of a given variance.
 
 Element i is sent with probability p_i = min(1, lambda |g_i|), independently on each worker, as
 g_i / p_i. Elements with p = 1 (A) send their value; all others that are sent (B) have the same
@@ -22,59 +22,31 @@ Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm 
 
 from __future__ import annotations
 
-import itertools
-import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.checksum import number_at
-from gcsim.compressors.coding.frame import (
-    HEADER_BYTES,
-    Codec,
-    Frame,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-    read_frame,
-    together,
-)
-from gcsim.compressors.coding.indices.index_coding import (
-    Coder,
-    IndexCoding,
-    ascends_below,
-    choose_coder,
-    decode_indices,
-    encode_indices,
-)
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    pack_signs,
-    packed_bytes,
-    unpack_narrow,
-    unpack_signs,
-    unpack_wide,
-)
-from gcsim.compressors.coding.messages import decoder
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.coded import coded_positions
+from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson
 from gcsim.compressors.coding.selecting.scales import scales_for_count, scales_for_variance
-from gcsim.compressors.coding.selecting.selection import scatter_add
+from gcsim.compressors.coding.sparse import scatter_add
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, loop
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device, within_reach
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.segments import Segments
+from gcsim.compressors.segments import Column, Segments, keys_of
 
-_HEAD = struct.Struct("<fII")
-"""1/lambda, |A|, bytes of A's index code."""
-_HEAD_BYTES = _HEAD.size
+_HEAD_BYTES = 12
+"""1/lambda as float32, |A| and bytes of A's index code as 32 bits each."""
 
 
 class VarianceBoundedParameters(CompressorParameters):
@@ -104,39 +76,49 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, pieces = self.worker, bucket.layout.slices
-        keys = [random_key(me.seed, step, p.index, "variance-bounded", me.rank) for p in pieces]
-        views = batched(zip(bucket.layout.views(bucket.gradient), keys, strict=True))
-        return torch.cat([self._encode_tensor(values, key) for (_, values), key in views])
-
-    def _encode_tensor(self, values: Tensor, key: np.uint64) -> Tensor:
-        n = values.numel()
-        weights = Weights.of(within_reach(values), Segments.alone(n))
-        scale, magnitude = multiplier(weights, self.parameters)
-        expected = np.array([round(self.parameters.ratio * n)])
-        scales = torch.tensor([scale], dtype=torch.float64, device=values.device)
-        given = weights.values, weights.sums, weights.segments, scales
-        positions, _ = draw_poisson(*given, np.array([key]), expected=expected)
-        (a, certain), (b, others) = split_certain(weights.values, positions, scale)
-        coders = [choose_coder(self.parameters.indices, n, part.numel()) for part in (a, b)]
-        index_a, index_b = (
-            encode_indices(part, n, coder) for part, coder in zip((a, b), coders, strict=True)
+        me, chosen, layout = self.worker, self.parameters, bucket.layout
+        segments = Segments.of(layout)
+        keys = keys_of(layout, me.seed, step, "variance-bounded", me.rank)
+        weights = Weights.of(bucket.gradient, segments)
+        scales, magnitudes = multipliers(weights, chosen)  # [tensors]
+        positions, _ = draw_poisson(
+            weights.values, weights.sums, segments, scales, keys,
+            expected=np.rint(chosen.ratio * segments.length).astype(np.int64),
+        )  # fmt: skip
+        parts = split_certain(weights.values, positions, segments, scales)
+        (_, certain, a), (_, others, b) = parts
+        coders = [
+            np.array([
+                choose_coder(chosen.indices, n, many)
+                for n, many in zip(segments.length.tolist(), k.tolist(), strict=True)
+            ])
+            for _, _, k in parts
+        ]  # fmt: skip
+        (code_a, size_a), (code_b, size_b) = (
+            coded_positions(indices, segments, k, own)
+            for (indices, _, k), own in zip(parts, coders, strict=True)
         )
-        head = _HEAD.pack(magnitude, a.numel(), index_a.numel())
-        first = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        first = first.to(certain.device)
-        body = torch.cat((first, as_bytes(certain), pack_signs(others), index_a, index_b))
-        sent, flags = positions.numel(), coders[0] | coders[1] << 4
-        return pack_frame(
-            Codec.VARIANCE_BOUNDED, body.to(values.device), numel=n, nonzero=sent, flags=flags
-        )
+        signs = packed_bytes(b, 1)
+        sizes = _HEAD_BYTES + 4 * a + signs + size_a + size_b
+        message, at = frames(
+            bucket.gradient, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
+            flags=coders[0] | coders[1] << 4,
+        )  # fmt: skip
+        put(message, at, magnitudes, segments.column(4))
+        counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
+        put(message, at + 4, counts, segments.column(8))
+        put(message, at + _HEAD_BYTES, certain, 4 * a)
+        behind = at + _HEAD_BYTES + 4 * a
+        put_sign_bits(others, Segments.behind(b), message, behind)
+        put(message, behind + signs, code_a, size_a)
+        put(message, behind + signs + size_a, code_b, size_b)
+        return seal(message, at, sizes)
 
     @classmethod
     def properties(cls, parameters: VarianceBoundedParameters) -> Properties:
         def bound(vector: Tensor) -> float:
-            scale, magnitude = multiplier(
-                Weights.of(vector, Segments.alone(vector.numel())), parameters
-            )
+            found = multipliers(Weights.of(vector, Segments.alone(vector.numel())), parameters)
+            scale, magnitude = (float(each) for each in found)
             sizes = vector.double().abs()
             uncertain = sizes[sizes * scale < 1.0]
             return float((uncertain * magnitude - uncertain.square()).sum())
@@ -144,152 +126,74 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         return Properties(unbiased=True, error_bound=bound, error_is_exact=True)
 
 
-def multiplier(weights: Weights, parameters: VarianceBoundedParameters) -> tuple[float, float]:
-    """(lambda, 1/lambda), the latter a float32; both 0 when all elements are zero."""
-    if parameters.bound is None:
-        k = np.array([max(1.0, parameters.ratio * weights.values.numel())])
-        given = weights.values, weights.sums, weights.segments
-        scale = float(scales_for_count(*given, k, parameters.rounds)[0])
-    else:
-        scale = float(scales_for_variance(weights, parameters.bound)[0])
-    if not scale:
-        return 0.0, 0.0
-    magnitude = min(float(np.float32(min(1.0 / scale, 3e38))), 3e38)
-    return (1.0 / magnitude if magnitude else scale), magnitude
+def multipliers(weights: Weights, parameters: VarianceBoundedParameters) -> tuple[Tensor, Tensor]:
+    """(lambda, float64; 1/lambda, float32; both `[tensors]`); 0 when all elements are zero."""
+    if parameters.bound is not None:
+        found = scales_for_variance(weights, parameters.bound)
+        return _exact(torch.from_numpy(found).to(weights.values.device))
+    k = np.maximum(1.0, parameters.ratio * weights.segments.length)
+    given = weights.values, weights.sums, weights.segments
+    return _exact(scales_for_count(*given, k, parameters.rounds)[0])
 
 
-@kernel("gather_scatter")
-@on_device("selecting.sampling")
+@counted_as(lambda *_: ())
+def _exact(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales whose inverse is a float32 of at most 3e38, and that inverse."""
+    inverse = (1.0 / scales).clamp(max=3e38).float().double().clamp(max=3e38)
+    magnitudes = torch.where(scales > 0.0, inverse, 0.0)
+    return torch.where(magnitudes > 0.0, 1.0 / magnitudes, scales), magnitudes.float()
+
+
+Selected = tuple[Tensor, Tensor, Column]
+"""Indices within the tensor, int64, and values, float32, `[sum of k]`; k of each tensor."""
+
+
+def _splitting(
+    found: tuple[Selected, Selected], values: Tensor, positions: Tensor, segments: Segments,
+    *_: object,
+) -> Iterable[KernelCost]:  # fmt: skip
+    name = f"variance_bounded.split_certain:{spread(int(segments.length.max(initial=0)))}"
+    return (launch("gather_scatter", name, values.numel(), values.nbytes, 20 * len(positions)),)
+
+
+@counted_as(_splitting)
 def split_certain(
-    values: Tensor, positions: Tensor, scale: float
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """(positions, values) of A, where scale |v| >= 1, and of B."""
-    numbers, places = array(values), array(positions)
-    order, picked = np.empty_like(places), np.empty(places.size, dtype=np.float32)
-    a = _split(numbers, places, float(scale), order, picked)
-    # B was filled from the end
-    parts = (order[:a], picked[:a]), (order[a:][::-1].copy(), picked[a:][::-1].copy())
-    first, second = ((torch.from_numpy(place), torch.from_numpy(value)) for place, value in parts)
-    return first, second
-
-
-@loop
-def _split(values: Any, positions: Any, scale: float, order: Any, picked: Any) -> int:
-    front, back = 0, positions.size - 1
-    for i in range(positions.size):
-        value = values[positions[i]]
-        certain = abs(np.float64(value)) * scale >= 1.0
-        at = front if certain else back
-        order[at] = positions[i]
-        picked[at] = value
-        front += int(certain)
-        back -= int(not certain)
-    return front
+    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
+) -> tuple[Selected, Selected]:
+    """A, where scale |v| >= 1, and B of the elements at ascending positions of the bucket."""
+    picked = values[positions]
+    begins = torch.from_numpy(segments.begin).to(positions.device)
+    owner = torch.searchsorted(begins, positions, right=True) - 1
+    certain = picked.double().abs() * scales[owner] >= 1.0
+    local, tensors = positions - begins[owner], len(segments.table)
+    counts = torch.bincount(2 * owner + certain, minlength=2 * tensors).tolist()
+    b, a = np.array(counts, dtype=np.int64).reshape(tensors, 2).T
+    first, second = ((local[some], picked[some]) for some in (certain, ~certain))
+    return (*first, a), (*second, b)
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; see `decoder`."""
-    if together(out):
-        given = array(message), layout.table, array(out), np.float32(weight)
-        if _add_message(*given, int(Codec.VARIANCE_BOUNDED), int(Coder.PACKED)):
-            return  # else other index coders were chosen, or it is damaged
-    _add_frames(message, layout, out, weight)
+    """out += weight * the elements of A and of B, in place.
 
-
-@loop
-def _add_message(
-    data: Any, table: Any, out: Any, weight: np.float32, codec: int, coder: int
-) -> bool:
-    """`_add_frames` of short tensors with indices by `coder`; False if it cannot.
-
-    All frames are looked at before anything is added; their indices are then what may be wrong.
+    Raises `InputError` for a damaged message, or one of another layout.
     """
-    for adding in range(2):
-        at = 0
-        for t in range(table.shape[0]):
-            if data.size - at < HEADER_BYTES + _HEAD_BYTES:
-                return False
-            offset, n = table[t]
-            kind, flags, params, numel, nonzero, length, intact = read_frame(data, at)
-            body = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
-            if kind != codec or flags != coder * 17 or params or numel != n or not intact:
-                return False
-            if length < _HEAD_BYTES:
-                return False
-            if not _add_body(body, n, nonzero, out[offset : offset + n], weight, adding == 1):
-                return False
-            at += HEADER_BYTES + length
-        if at != data.size:
-            return False
-    return True
-
-
-@loop
-def _add_body(body: Any, n: int, nonzero: int, out: Any, weight: np.float32, adding: bool) -> Any:
-    """One frame's elements, or whether they can be read."""
-    head = np.empty(3, dtype=np.uint32)
-    for i in range(3):
-        head[i] = number_at(body, 4 * i, 4)
-    magnitude = head.view(np.float32)[0]
-    a, index_bytes = np.int64(head[1]), np.int64(head[2])
-    b = nonzero - a
-    width = 0
-    while (1 << width) < n:
-        width += 1
-    signs = _HEAD_BYTES + 4 * a
-    first = signs + (b + 7) // 8
-    whole = (a * width + 7) // 8 == index_bytes
-    whole &= first + index_bytes + (b * width + 7) // 8 == body.size
-    if b < 0 or not whole or not (magnitude >= 0 and magnitude < np.float32(np.inf)):
-        return False
-    if b % 8 and body[first - 1] >> np.uint8(b % 8):
-        return False
-    right_a, places_a = _places(body[first : first + index_bytes], a, width, n)
-    right_b, places_b = _places(body[first + index_bytes :], b, width, n)
-    if not adding:
-        return right_a and right_b
-    word = np.empty(1, dtype=np.uint32)
-    for i in range(a):
-        word[0] = number_at(body, _HEAD_BYTES + 4 * i, 4)
-        out[places_a[i]] += word.view(np.float32)[0] * weight
-    for i in range(b):
-        negative = (body[signs + i // 8] >> np.uint8(i % 8)) & np.uint8(1)
-        out[places_b[i]] += (-magnitude if negative else magnitude) * weight
-    return True
-
-
-@loop
-def _places(packed: Any, count: Any, width: int, n: int) -> Any:
-    """(whether they can have been packed, positions int64 `[count]`)."""
-    places = np.zeros(count, dtype=np.int64)
-    if width <= 8:
-        unpack_narrow(0, count, packed, places, width)
-    else:
-        unpack_wide(0, count, packed, places, width)
-    used = count * width % 8
-    return (used == 0 or packed[-1] >> np.uint8(used) == 0) and ascends_below(places, n), places
-
-
-@decoder(Codec.VARIANCE_BOUNDED)
-def _add_frames(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the elements of A and of B."""
-    for positions, values in _read(frame):
-        scatter_add(part, positions, values * weight)
-
-
-def _read(frame: Frame) -> Iterator[tuple[Tensor, Tensor]]:
-    """(positions int64, values float32) of A, then of B."""
-    if frame.body.numel() < _HEAD.size:
-        raise damaged(f"a body of {frame.body.numel()} bytes")
-    magnitude, a, index_bytes = _HEAD.unpack(bytes(frame.body[: _HEAD.size].tolist()))
-    b = frame.nonzero - a
-    if b < 0 or not 0.0 <= magnitude < float("inf"):
-        raise damaged(f"{a} certain elements of {frame.nonzero}, others of size {magnitude}")
-    cuts = list(itertools.accumulate((_HEAD.size, 4 * a, packed_bytes(b, 1), index_bytes)))
-    if cuts[-1] > frame.body.numel():
-        raise damaged(f"a body of {frame.body.numel()} bytes, not of {cuts[-1]} or more")
-    values, signs, index_a, index_b = torch.tensor_split(frame.body, cuts)[1:]
-    positions_a = decode_indices(index_a, frame.numel, a, frame.flags & 0xF)
-    positions_b = decode_indices(index_b, frame.numel, b, frame.flags >> 4)
-    yield positions_a, from_bytes(values, torch.float32, a)
-    yield positions_b, unpack_signs(signs, b).mul_(magnitude)
+    segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE_BOUNDED)
+    if (found.size < _HEAD_BYTES).any():
+        raise damaged(f"bodies of {found.size.tolist()} bytes")
+    magnitudes = taken(message, found.at, segments.column(4), torch.float32)
+    counts = taken(message, found.at + 4, segments.column(8), torch.int32).tolist()
+    a, size_a = np.array(counts, dtype=np.int64).reshape(-1, 2).T
+    b = found.nonzero - a
+    at = found.at + _HEAD_BYTES
+    signs = packed_bytes(b, 1)
+    size_b = found.size - (_HEAD_BYTES + 4 * a + signs + size_a)
+    if (np.stack((a, b, size_a, size_b)) < 0).any():
+        raise damaged(f"{a.tolist()} certain elements of {found.nonzero.tolist()}")
+    certain = taken(message, at, 4 * a, torch.float32)
+    others, own = out.new_empty(int(b.sum())), Segments.behind(b)
+    add_scaled_signs(others, own.whole, message, at + 4 * a, magnitudes, 1.0, overwrite=True)
+    at = at + 4 * a + signs
+    code_a = taken(message, at, size_a, torch.uint8)
+    code_b = taken(message, at + size_a, size_b, torch.uint8)
+    scatter_add(out, segments, code_a, size_a, found.flags & 0xF, certain, a, weight)
+    scatter_add(out, segments, code_b, size_b, found.flags >> 4, others, b, weight)

@@ -1,4 +1,4 @@
-"""What if momentum is kept on the worker, and only its accumulated large elements are sent? DGC.
+"""DGC: momentum is kept on the worker, and only its accumulated large elements are sent.
 
 For each tensor with more than one dimension, with momentum u and velocity v:
     u = m u + g,  v = v + u               (Nesterov: u = m (u + g),  v = v + u + g)
@@ -22,8 +22,8 @@ SGD's momentum; masking gives momentum up.
 
 Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N).
 
-Its price on a GPU is that of kernels over all tensors of a bucket (`meter.batched`); the authors'
-code launches its own for each parameter, from the parameter's hook.
+Its price on a GPU is that of kernels over all tensors of a bucket; the authors' code launches its
+own for each parameter, from the parameter's hook.
 
 Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887;
 sampling, bounds and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression),
@@ -33,11 +33,12 @@ with 32-bit indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import (
@@ -48,32 +49,26 @@ from gcsim.compressors.base import (
     Worker,
     add_all,
 )
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import of_bucket
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.coding.frames import picked, put
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.marks import (
-    BLOCK,
-    Marks,
-    mark,
-    mark_block,
-    new_marks,
-    take,
+from gcsim.compressors.coding.momentum import add_momentum
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.marks import Marks, mark_again, take
+from gcsim.compressors.coding.selecting.selection import (
+    counts_kept,
+    flat_places,
+    kth_magnitude,
+    strided,
 )
-from gcsim.compressors.coding.selecting.selection import count_kept, kth_magnitude, take_largest
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    energy,
-    pack_sparse,
-    travelling,
-)
+from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.compressors.sharing import fill_once
 
 UPPER, LOWER = 1.3, 0.8
@@ -121,9 +116,11 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     def __init__(self, worker: Worker, parameters: DgcParameters) -> None:
         super().__init__(worker, parameters)
         self.u: dict[int, Tensor] = {}
-        """Momentum by tensor, float32, flat."""
+        """Momentum by bucket, float32 `[numel]`."""
         self.v: dict[int, Tensor] = {}
         """Velocity: momentum accumulated since an element was last sent."""
+        self.dense: dict[int, Tensor] = {}
+        """Momentum of a bucket's tensors with one dimension, one behind the other."""
 
     @classmethod
     def momentum(cls, parameters: DgcParameters) -> tuple[float, bool]:
@@ -146,107 +143,100 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """Mean over workers of the velocity that each sent, float32 `[n]`."""
-        pieces = list(bucket.layout.views(bucket.gradient))
-        dense = [(piece, part) for piece, part in pieces if len(piece.shape) <= 1]
-        sparse = [(piece, part) for piece, part in pieces if len(piece.shape) > 1]
-        update = torch.zeros_like(bucket.gradient)
+        dense, sparse = _by_dimensions(bucket.layout)
+        gradient, update = self._clipped(bucket), torch.zeros_like(bucket.gradient)
         scale = 1.0 / self.worker.count
-
         if dense:  # biases and the like: one all-reduce of all of them
-            small = torch.cat([self._clipped(part) for _, part in dense])
-            total: Tensor = yield AllReduce(tensor=small)
-            means = torch.split(total.mul_(scale), [piece.numel for piece, _ in dense])
-            for (piece, _), mean in batched(zip(dense, means, strict=True)):
-                piece.of(update).copy_(self._momentum(piece, mean))
+            parts = [piece.of(gradient) for piece in dense.slices]
+            total: Tensor = yield AllReduce(tensor=torch.cat(parts))
+            _put(update, Segments.of(dense), self._momentum(bucket, total.mul_(scale)))
         if sparse:
-            layout = replace(bucket.layout, slices=tuple(piece for piece, _ in sparse))
-            message = encoded([part for _, part in sparse], layout, step, self)
+            u, v = (bucket_state(state, bucket) for state in (self.u, self.v))
+            message = self._encode(u, v, gradient, sparse, step)
             payloads = yield from gather_variable(message)
-            fill_once(add_all, payloads, update, add_message, layout, scale, {})
+            fill_once(add_all, payloads, update, add_message, sparse, scale, {})
         return update
 
-    def _momentum(self, piece: TensorSlice, gradient: Tensor) -> Tensor:
-        """Dense SGD's momentum, in place; what it adds to the update (or to the velocity)."""
-        m = self.parameters.momentum
-        u = self.u.get(piece.index)
-        if u is None:
-            u = self.u[piece.index] = torch.zeros_like(gradient)
-        if self.parameters.nesterov:
-            return u.add_(gradient).mul_(m) + gradient
-        return u.mul_(m).add_(gradient)
-
-    def states_of(self, piece: TensorSlice, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """u and v of a tensor, zeros before its first step."""
-        for state in (self.u, self.v):
-            if piece.index not in state:
-                state[piece.index] = torch.zeros_like(gradient)
-        return self.u[piece.index], self.v[piece.index]
-
-    def encode(self, piece: TensorSlice, gradient: Tensor, step: int) -> Tensor:
-        """A tensor's frame; its states are brought on."""
-        u, v = self.states_of(piece, gradient)
-        indices, values = self._select(piece, self._clipped(gradient), step)
-        sent = travelling(values, self.parameters.values)
-        if sent.dtype == values.dtype:  # u, v are [n], values and sent [k]
-            v.index_fill_(0, indices, 0.0)
-        else:
-            v.index_copy_(0, indices, values - sent.float())
-        if self.parameters.factor_masking:
-            u.index_fill_(0, indices, 0.0)
-        return pack_sparse(sent, indices, piece.numel, self.parameters.indices)
-
-    def _clipped(self, gradient: Tensor) -> Tensor:
+    def _clipped(self, bucket: Bucket) -> Tensor:
         if self.parameters.clip_norm is None:
-            return gradient
+            return bucket.gradient
         limit = self.parameters.clip_norm / math.sqrt(self.worker.count)
-        norm: Tensor = torch.linalg.vector_norm(gradient)
-        return gradient * (limit / norm.clamp_min(limit))
+        gradient = bucket.gradient.clone()
+        parts = [part for _, part in bucket.layout.views(gradient)]
+        norms = torch._foreach_norm(parts)
+        torch._foreach_mul_(parts, [limit / norm.clamp_min(limit) for norm in norms])
+        return gradient
 
-    def _select(self, piece: TensorSlice, gradient: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Add the gradient to momentum and velocity; (ascending indices, values) of at most k
-        elements, about the k largest |v|."""
-        chosen = self.parameters
-        u, v = self.u[piece.index], self.v[piece.index]
-        ratio = self.ratio(step)
-        k = count_kept(piece.numel, ratio)
-        sampled = self.sample_of(piece, step)
-        if sampled is None:
-            add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, math.inf)
-            return take_largest(v, k, clear=False)
-        parts = [whole[sampled] for whole in (u, v, gradient)]
-        sample = _next_velocity(parts, chosen.momentum, chosen.nesterov)  # [about n / stride]
-        top = math.ceil(sample.numel() * ratio)
-        threshold = kth_magnitude(sample, min(sample.numel(), top))
-        marks = add_momentum(u, v, gradient, chosen.momentum, chosen.nesterov, threshold)
+    def _momentum(self, bucket: Bucket, mean: Tensor) -> Tensor:
+        """Dense SGD's momentum of the tensors with one dimension; what it adds to the update."""
+        m, index = self.parameters.momentum, bucket.layout.index
+        u = self.dense.setdefault(index, torch.zeros_like(mean))
+        if self.parameters.nesterov:
+            return u.add_(mean).mul_(m) + mean
+        return u.mul_(m).add_(mean)
+
+    def _encode(
+        self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int
+    ) -> Tensor:
+        """The message of the layout's tensors, about the k largest |v| of each; u and v are
+        brought on."""
+        chosen, segments = self.parameters, Segments.of(layout)
+        k = counts_kept(segments.length, self.ratio(step))  # [tensors]
+        limits = self._limits(u, v, gradient, layout, step, k)
+        m, nesterov = chosen.momentum, chosen.nesterov
+        marks = add_momentum(u, v, gradient, segments, m, nesterov, limits)
         for _ in range(ROUNDS):  # of a sample's threshold that lets too many pass, or too few
-            factor = self.another(threshold, marks.total, k)
-            if factor is None:
+            factors = self._factors(limits, marks.passed, k)
+            others = np.flatnonzero(factors != 1.0)
+            if not others.size:
                 break
-            threshold *= factor
-            marks = mark(v, threshold)
-        if chosen.too_many == "resample" and marks.total > UPPER * k:
-            return take_largest(v, k, marks, clear=False)
-        indices, values = take(v, marks)
-        return indices[:k], values[:k]
+            limits *= factors
+            marks.up[others], marks.down[others] = limits[others], -limits[others]
+            mark_again(v, segments, marks, others)
+        many = marks.passed > UPPER * k if chosen.too_many == "resample" else np.zeros(len(k), bool)
+        indices, values, sent = _at_most(v, segments, k, marks, many | np.isinf(limits))
+        places = flat_places(indices, segments, sent)
+        if chosen.values == "fp32":
+            v.index_fill_(0, places, 0.0)
+        if chosen.factor_masking:
+            u.index_fill_(0, places, 0.0)
+        return sparse_message(
+            segments, sent, indices, values, values_as=chosen.values, coding=chosen.indices,
+            memory=v,
+        )[0]  # fmt: skip
 
-    def sample_of(self, piece: TensorSlice, step: int) -> slice | None:
-        """Which elements of a tensor are sampled; None where all are looked at."""
-        n, ratio = piece.numel, self.ratio(step)
-        stride = sample_stride(n, ratio, self.parameters.sample_ratio)
-        if stride == 1 or count_kept(n, ratio) == n:
-            return None
+    def _limits(
+        self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int, k: Column
+    ) -> NDArray[np.float64]:
+        """Thresholds of samples of the next velocity; infinite where all elements are ranked."""
+        chosen, segments, ratio = self.parameters, Segments.of(layout), self.ratio(step)
+        lengths = segments.length.tolist()
+        strides = np.array([sample_stride(n, ratio, chosen.sample_ratio) for n in lengths])
+        limits = np.full(len(k), np.inf)
+        sampled = np.flatnonzero((strides > 1) & (k < segments.length))
+        if sampled.size:
+            rows, stride = segments.rows(sampled), strides[sampled]
+            start = np.array([self._start(layout.slices[t], strides[t], step) for t in sampled])
+            count = -(-(rows.length - start) // stride)
+            parts = strided((u, v, gradient), rows, start, stride, count)
+            sample = next_velocity(parts, chosen.momentum, chosen.nesterov)
+            top = np.minimum(count, np.ceil(count * ratio).astype(np.int64))
+            limits[sampled] = kth_magnitude(sample, Segments.behind(count), top)
+        return limits
+
+    def _start(self, piece: TensorSlice, stride: int, step: int) -> int:
+        """First element of a tensor's sample."""
         rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
-        return slice(int(rng.integers(stride)), None, stride)
+        return int(rng.integers(stride))
 
-    def another(self, threshold: float, passed: int, k: int) -> float | None:
-        """What a threshold that so many pass, where k are wanted, is multiplied by; None: it stays
-        as it is."""
-        many = passed > UPPER * k
-        if threshold == 0.0 or not (many or passed < LOWER * k):
-            return None
-        if many and self.parameters.too_many == "resample":
-            return None
-        return UPPER if many else LOWER
+    def _factors(
+        self, limits: NDArray[np.float64], passed: Column, k: Column
+    ) -> NDArray[np.float64]:
+        """What thresholds are multiplied by that so many pass, where k are wanted."""
+        many = (passed > UPPER * k) & np.isfinite(limits)
+        above = UPPER if self.parameters.too_many == "rescale" else 1.0
+        few = (passed < LOWER * k) & np.isfinite(limits) & (limits > 0)
+        return np.where(many & (limits > 0), above, np.where(few, LOWER, 1.0))
 
     @classmethod
     def properties(cls, parameters: DgcParameters) -> Properties:
@@ -258,72 +248,8 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.residual_of`: the velocity of the tensors that are compressed."""
-        held = torch.zeros_like(bucket.gradient)
-        for piece, part in bucket.layout.views(held):
-            if (v := self.v.get(piece.index)) is not None:
-                part.copy_(v)
-        return held
-
-
-@of_bucket(file="messages.sampled")
-def encoded(
-    gradients: list[Tensor], layout: BucketLayout, step: int, method: DeepGradientCompression
-) -> Tensor:
-    """The message of tensors, which are those of the layout; their states are brought on."""
-    pairs = list(zip(layout.slices, gradients, strict=True))
-    # Samples and candidates are short: one selection for all tensors.
-    return torch.cat([method.encode(*pair, step) for pair in batched(pairs, "selection")])
-
-
-@kernel("streaming", updates=("u", "v"))
-@on_device("methods.momentum")
-def add_momentum(
-    u: Tensor, v: Tensor, gradient: Tensor, momentum: float, nesterov: bool, threshold: float
-) -> Marks:
-    """u and v of one step, in place; marks |v| >= threshold in the same pass. float32 `[n]`."""
-    marks = new_marks(v.numel(), threshold)
-    with written_back(u) as direction, written_back(v) as velocity:
-        in_parallel(
-            _add_momentum, velocity.size, direction, velocity, array(gradient),
-            np.float32(momentum), nesterov, marks.up, marks.down, marks.counts, marks.places,
-        )  # fmt: skip
-    return marks
-
-
-@kernel("gather_scatter")
-@on_device("methods.momentum")
-def _next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
-    """What `add_momentum` will make of parts of (u, v, gradient), for these elements only."""
-    u, v, gradient = (array(part) for part in parts)  # numpy: too short for torch's threads
-    m = np.float32(momentum)
-    with np.errstate(over="ignore", under="ignore"):
-        step = (u + gradient) * m + gradient if nesterov else u * m + gradient
-        return tensor(v + step, parts[0])
-
-
-@loop
-def _add_momentum(
-    start: int, stop: int, u: Any, v: Any, gradient: Any, momentum: Any, nesterov: bool,
-    up: Any, down: Any, counts: Any, places: Any,
-) -> None:  # fmt: skip
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    for first in range(start, stop, BLOCK):
-        last = min(first + BLOCK, stop)
-        direction, velocity, added = u[first:last], v[first:last], gradient[first:last]
-        if nesterov:
-            for i in range(added.size):
-                step = (direction[i] + added[i]) * momentum
-                direction[i] = step
-                velocity[i] += step + added[i]
-        else:
-            for i in range(added.size):
-                step = direction[i] * momentum + added[i]
-                direction[i] = step
-                velocity[i] += step
-        row = places[first // BLOCK]
-        counts[first // BLOCK] = mark_block(velocity, up, down, mask, words, row)
+        """See `Compressor.residual_of`: the velocity."""
+        return bucket_state(self.v, bucket).clone()
 
 
 def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:
@@ -333,3 +259,49 @@ def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:
     """
     wanted = max(math.ceil(n * sample_ratio), math.ceil(2 / ratio))
     return max(1, (n // wanted - 1) | 1)
+
+
+def _by_dimensions(layout: BucketLayout) -> tuple[BucketLayout | None, BucketLayout | None]:
+    """The layout of the tensors with one dimension at most, and of the others; None of none."""
+    if _by_dimensions not in layout.facts:
+        found: list[list[TensorSlice]] = [[], []]
+        for piece in layout.slices:
+            found[len(piece.shape) > 1].append(piece)
+        both = [replace(layout, slices=tuple(own)) if own else None for own in found]
+        layout.facts[_by_dimensions] = tuple(both)
+    pair: tuple[BucketLayout | None, BucketLayout | None] = layout.facts[_by_dimensions]
+    return pair
+
+
+def _at_most(
+    values: Tensor, segments: Segments, k: Column, marks: Marks, ranked: NDArray[np.bool_]
+) -> tuple[Tensor, Tensor, Column]:
+    """(indices, values) of the k largest of the `ranked` tensors, and of the first k marked ones
+    of the others; how many of each."""
+    rows, others = np.flatnonzero(ranked), np.flatnonzero(~ranked)
+    pairs = [
+        largest(values, segments.rows(rows), k[rows], marks=marks.rows(rows)),
+        take(values, segments.rows(others), marks.rows(others)),
+    ]
+    order = np.argsort(np.concatenate((rows, others)))
+    sizes = np.concatenate((k[rows], marks.passed[others]))
+    begins, sent = starts(sizes)[order], np.minimum(sizes[order], k)
+    indices, taken = (picked(torch.cat(each), begins, sent) for each in zip(*pairs, strict=True))
+    return indices, taken, sent
+
+
+@kernel("gather_scatter", name="dgc._next_velocity")
+def next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+    """What `add_momentum` will make of samples of (u, v, gradient)."""
+    u, v, gradient = parts
+    return v + ((u + gradient) * momentum + gradient if nesterov else u * momentum + gradient)
+
+
+def _copies(_: object, update: object, segments: object, values: Tensor) -> Iterator[KernelCost]:
+    yield launch("streaming", "aten.copy_", values.numel(), 8 * values.numel())
+
+
+@counted_as(_copies)
+def _put(update: Tensor, segments: Segments, values: Tensor) -> None:
+    """Copy the elements of tensors to their places in a flat bucket."""
+    put(update.view(torch.uint8), 4 * segments.begin, values, 4 * segments.length)

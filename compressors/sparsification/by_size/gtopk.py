@@ -1,4 +1,4 @@
-"""What if only the k largest elements of the workers' *sum* reach anybody? gTop-k.
+"""gTop-k: only the k largest elements of the workers' *sum* reach anybody.
 
 a = e + g; each worker takes its k = max(1, round(n * ratio)) largest |a| of each tensor. The
 sparse vectors are merged two by two along a binomial tree: add, keep the k largest; the root's
@@ -20,36 +20,26 @@ Low Bandwidth Networks", ICDCS 2019, arXiv:1901.04359.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame, together
-from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding
-from gcsim.compressors.coding.indices.pairs import merge_messages, merged_pairs, put_pairs
-from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.selecting.selection import (
-    NO_NUMBER,
-    count_kept,
-    largest,
-    take_each,
-)
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.indices.pairs import merged_pairs
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
 from gcsim.compressors.coding.sparse import (
     add_message,
     lost_by_selection,
-    pack_sparse,
-    unpack_sparse,
+    read_message,
+    sparse_message,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
+from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InputError
-
-_CODED = int(Codec.SPARSE), int(Coder.RAW)
 
 
 class GlobalTopKParameters(CompressorParameters):
@@ -74,84 +64,47 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         return Properties(error_bound=lambda v: lost_by_selection(v, parameters.ratio))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        layout = bucket.layout
-        residual = self.kept("residual", bucket).add_(bucket.gradient)
-        short = self.parameters.indices == "raw" and together(residual)
-        if short:
-            message, places = _largest_together(residual, layout, self._counts(layout))
-        else:
-            frames, sent = [], []
-            for piece, part in batched(layout.views(residual)):
-                indices = largest(part, count_kept(piece.numel, self.parameters.ratio))
-                coding = self.parameters.indices
-                frames.append(pack_sparse(part[indices], indices, piece.numel, coding))
-                sent.append(indices)
-            message = torch.cat(frames)
+        layout, segments = bucket.layout, Segments.of(bucket.layout)
+        residual = self.kept("residual", bucket)
+        k = counts_kept(segments.length, self.parameters.ratio)
+        indices, values = largest(bucket.gradient, segments, k, memory=residual)
+        places = flat_places(indices, segments, k)
 
         def merge(own: Tensor, received: Tensor) -> Tensor:
-            return self._merge(own, received, layout)
+            return self._merge(own, received, layout, k)
 
+        message = self._message(segments, k, indices, values)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         update = torch.zeros_like(bucket.gradient)
         fill_once(add_all, result, update, add_message, layout, 1.0 / self.worker.count, {})
-        if short:
-            kept = once(_places, result, layout)
-            residual[places[torch.isin(places, kept, assume_unique=True)]] = 0.0
-            return update
-        everywhere = zip(layout.slices, once(_indices, result, layout), sent, strict=True)
-        for piece, kept, mine in batched(everywhere):
-            piece.of(residual)[mine[torch.isin(mine, kept, assume_unique=True)]] = 0.0
+        kept, _, _ = once(_places, result, layout)
+        in_vain = torch.isin(places, kept, assume_unique=True, invert=True)
+        residual[places[in_vain]] = values[in_vain]
         return update
 
-    def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout) -> Tensor:
+    def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:
         """The k largest of the sum of two messages, tensor by tensor."""
-        if self.parameters.indices == "raw" and together(own):
-            message, given = torch.empty_like(own), (array(own), array(received), layout.table)
-            if merge_messages(*given, self._counts(layout), array(message), *_CODED):
-                return message  # else one of them is damaged, and what follows says how
-        frames = []
-        others = frames_of(received, layout, Codec.SPARSE)
-        for (piece, mine), (_, other) in zip(
-            frames_of(own, layout, Codec.SPARSE), others, strict=True
-        ):
-            k = count_kept(piece.numel, self.parameters.ratio)
-            indices, values = merged_pairs(*self._pairs(mine, k), *self._pairs(other, k))
-            chosen = largest(values, k)
-            values, indices = values[chosen], indices[chosen]
-            frames.append(pack_sparse(values, indices, piece.numel, self.parameters.indices))
-        return torch.cat(frames)
+        pairs, segments = [], Segments.of(layout)
+        for message in (own, received):
+            places, values, sent = _places(message, layout)
+            if (sent != k).any():
+                raise InputError(f"damaged payload: {sent.tolist()} elements, not {k.tolist()}")
+            pairs += [places, values]
+        places, sums = merged_pairs(*pairs)
+        ends = torch.from_numpy(segments.begin + segments.length).to(places.device)
+        upto = torch.searchsorted(places, ends).cpu().numpy()
+        rows = Segments.behind(np.diff(upto, prepend=0))
+        chosen, values = largest(sums, rows, k)
+        chosen = places[flat_places(chosen, rows, k)]
+        indices = chosen - each_of(segments.begin, k, chosen)  # within their tensor
+        return self._message(segments, k, indices, values)
 
-    def _counts(self, layout: BucketLayout) -> NDArray[np.int64]:
-        """k of each tensor."""
-        return np.array([count_kept(piece.numel, self.parameters.ratio) for piece in layout.slices])
-
-    def _pairs(self, frame: Frame, k: int) -> tuple[Tensor, Tensor]:
-        if frame.nonzero != k:
-            raise InputError(f"damaged payload: {frame.nonzero} elements, not {k}")
-        return unpack_sparse(frame)
+    def _message(self, segments: Segments, k: Column, indices: Tensor, values: Tensor) -> Tensor:
+        coding = self.parameters.indices
+        return sparse_message(segments, k, indices, values, values_as="fp32", coding=coding)[0]
 
 
-def _largest_together(
-    values: Tensor, layout: BucketLayout, counts: NDArray[np.int64]
-) -> tuple[Tensor, Tensor]:
-    """(the message of the largest of each tensor, their places in the bucket) in two loops."""
-    data, ends = array(values), counts.cumsum()
-    places = np.empty(ends[-1], dtype=np.int64)
-    if not take_each(data, layout.table, counts, places):
-        raise InputError(NO_NUMBER)
-    everywhere = places + layout.table[:, 0].repeat(counts)
-    message = np.empty(HEADER_BYTES * len(counts) + 8 * len(places), dtype=np.uint8)
-    numels = layout.table[:, 1].copy()
-    put_pairs(message, data[everywhere], places, ends, numels, *_CODED)
-    return torch.from_numpy(message), torch.from_numpy(everywhere)
-
-
-def _places(message: Tensor, layout: BucketLayout) -> Tensor:
-    """Of all tensors' elements in the bucket: int64, ascending."""
-    found = zip(_indices(message, layout), layout.slices, strict=True)
-    return torch.cat([indices + piece.offset for indices, piece in found])
-
-
-def _indices(message: Tensor, layout: BucketLayout) -> list[Tensor]:
-    """Of each tensor's elements: int64 `[k]`."""
-    return [unpack_sparse(frame)[0] for _, frame in frames_of(message, layout, Codec.SPARSE)]
+def _places(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
+    """(places in the bucket, int64, ascending; values float32; how many of each tensor)."""
+    indices, values, k = read_message(message, layout)
+    return flat_places(indices, Segments.of(layout), k), values, k

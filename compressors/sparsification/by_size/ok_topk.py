@@ -1,4 +1,4 @@
-"""What if every worker adds up one region of everybody's large elements? Ok-Topk.
+"""Ok-Topk: every worker adds up one region of all workers' large elements.
 
 The bucket is one vector of n elements, a = e + g, k = max(1, round(n * ratio)); thresholds are
 reused for many steps, so that counts are about k:
@@ -29,7 +29,6 @@ authors' code (github.com/Shigangli/Ok-Topk).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -39,23 +38,15 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import (
-    HEADER_BYTES,
-    Codec,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-    together,
-)
-from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.indices.pairs import merged_pairs, put_pairs, sum_of_pairs
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.marks import at_least
-from gcsim.compressors.coding.selecting.selection import count_kept, largest
-from gcsim.compressors.coding.sparse import lost_by_selection, pack_sparse, unpack_sparse
+from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllReduce,
@@ -64,10 +55,10 @@ from gcsim.compressors.requests import (
     Request,
     gather_variable,
 )
+from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import is_shared, once
 from gcsim.errors import InputError
 
-_CODED = int(Codec.SPARSE), int(Coder.RAW)
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
 _GLOBAL_FACTOR, _GLOBAL_MOST = 1.008, 4 / 3
 _LEAST = 2 / 3
@@ -168,7 +159,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
     def _select(self, a: Tensor, k: int, schedule: _Schedule, *, exact: bool) -> Tensor:
         """Indices of |a| >= the local threshold, which is set or adjusted."""
         if exact:
-            chosen = largest(a, k)
+            chosen = largest_of(a, k)
             schedule.local = float(a[chosen].abs().min())
             return chosen
         chosen = at_least(a, max(schedule.local, _ANYTHING))
@@ -195,30 +186,14 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         self, chosen: Tensor, values: Tensor, schedule: _Schedule, layout: BucketLayout
     ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
         """Everybody's selected elements of this worker's region, added up."""
-        n = layout.numel
-        cuts = torch.searchsorted(chosen.cpu(), schedule.bounds).tolist()
-        starts = [0, *cuts[:-1]]
-        short = together(values)
-        if short:
-            parts = _parts(values, chosen, cuts, n)
-        else:
-            parts = [
-                pack_sparse(values[a:b], chosen[a:b], n, Coder.RAW)
-                for a, b in zip(starts, cuts, strict=True)
-            ]
+        cuts = torch.searchsorted(chosen.cpu(), schedule.bounds).numpy()
+        low, high = ([0, *schedule.bounds.tolist()][self.worker.rank + end] for end in (0, 1))
+        regions = _as_one(layout, self.worker.count)
+        parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
-        low = int(schedule.bounds[self.worker.rank - 1]) if self.worker.rank else 0
-        high = int(schedule.bounds[self.worker.rank])
         indices, sums = chosen[:0], values[:0]
-        if short:
-            sizes = np.array([payload.numel() for payload in received])
-            data = array(torch.cat(received))
-            intact, *found = sum_of_pairs(data, sizes, low, high, n, *_CODED)
-            if intact:
-                return torch.from_numpy(found[0]), torch.from_numpy(found[1])
         for payload in received:
-            (_, frame), *_ = frames_of(payload, layout, Codec.SPARSE)
-            theirs, added = unpack_sparse(frame)
+            theirs, added, _ = read_message(payload, layout)
             if theirs.numel() and (int(theirs[0]) < low or int(theirs[-1]) >= high):
                 raise InputError(f"damaged payload: elements outside the region {low}-{high}")
             indices, sums = merged_pairs(indices, sums, theirs, added)
@@ -234,10 +209,10 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=sums.numel())
             gathered = yield from gather_variable(message, part=True)
             everything = once(_all_sums, gathered, layout)
-            top = largest(everything, min(k, everything.numel()))
+            top = largest_of(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
         passed = at_least(sums, max(schedule.total, _ANYTHING))
-        survivors = pack_sparse(sums[passed], indices[passed], layout.numel, Coder.RAW)
+        (survivors,) = _message(indices[passed], sums[passed], np.array([len(passed)]), layout)
         payloads = yield from gather_variable(survivors, part=True)
         kept = once(_regions, payloads, layout, is_shared(payloads))
         count = sum(region.numel() for region, _ in kept)
@@ -248,13 +223,12 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         return kept
 
 
-def _parts(values: Tensor, indices: Tensor, ends: list[int], n: int) -> list[Tensor]:
-    """The frames of `pack_sparse` for each part that ends there, in one loop."""
-    sizes = [HEADER_BYTES + 8 * (b - a) for a, b in itertools.pairwise([0, *ends])]
-    message = np.empty(sum(sizes), dtype=np.uint8)
-    numels = np.full(len(ends), n)
-    put_pairs(message, array(values), array(indices), np.array(ends), numels, *_CODED)
-    return list(torch.split(torch.from_numpy(message), sizes))
+def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayout) -> list[Tensor]:
+    """The frames of so many elements each, in which the layout has a tensor for each."""
+    message, _ = sparse_message(
+        Segments.of(layout), sizes, indices, values, values_as="fp32", coding="raw"
+    )
+    return list(message.split((HEADER_BYTES + 8 * sizes).tolist()))
 
 
 def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
@@ -267,18 +241,18 @@ def _regions(
     payloads: Iterable[Tensor], layout: BucketLayout, joined: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """(indices, sums) of each region; `joined`: of all of them, as if they were one."""
-    kept = []
-    for payload in payloads:
-        (_, frame), *_ = frames_of(payload, layout, Codec.SPARSE)
-        kept.append(unpack_sparse(frame))
+    kept = [read_message(payload, layout)[:2] for payload in payloads]
     if not joined:
         return kept
     indices, sums = zip(*kept, strict=True)
     return [(torch.cat(indices), torch.cat(sums))]
 
 
-def _as_one(layout: BucketLayout) -> BucketLayout:
-    """The bucket as a single tensor."""
-    n = layout.numel
-    whole = TensorSlice(name=f"bucket {layout.index}", shape=(n,), offset=0, index=0)
-    return replace(layout, slices=(whole,))
+def _as_one(layout: BucketLayout, times: int = 1) -> BucketLayout:
+    """The bucket as a single tensor, so many times."""
+    if (_as_one, times) not in layout.facts:
+        n = layout.numel
+        whole = TensorSlice(name=f"bucket {layout.index}", shape=(n,), offset=0, index=0)
+        layout.facts[_as_one, times] = replace(layout, slices=(whole,) * times)
+    found: BucketLayout = layout.facts[_as_one, times]
+    return found

@@ -1,4 +1,4 @@
-"""What if blocks of zeros are left out of a sum, and nothing else is lost? OmniReduce.
+"""OmniReduce: blocks of zeros are left out of a sum, and nothing else is lost.
 
 A tensor is cut into blocks of 256 elements (the last one may be shorter). A worker sends its blocks
 that hold anything but zeros, each with a number of 32 bits; the aggregator adds up what arrives
@@ -30,22 +30,19 @@ as in the published configuration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
 from gcsim.compressors.coding.messages import frames_of, split_body
-from gcsim.compressors.coding.selecting.selection import count_kept, largest, share_kept
+from gcsim.compressors.coding.selecting.largest import largest_of
+from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, summing_loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.sharing import fill_once
@@ -117,10 +114,12 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
     def encode(self, bucket: Bucket) -> Tensor:
         """This worker's message; the residual is brought on."""
         frames = []
-        for piece, part in batched(bucket.layout.views(self.corrected(bucket))):
+        for piece, part in bucket.layout.views(self.corrected(bucket)):
             blocks = self._chosen(part)
-            values = take_blocks(part, blocks, self.parameters.block, clear=self.remembers)
-            frames.append(_frame(piece.numel, blocks, values))
+            places = places_of(blocks, self.parameters.block, piece.numel)
+            frames.append(_frame(piece.numel, blocks, part[places]))
+            if self.remembers:
+                part[places] = 0.0
         return torch.cat(frames)
 
     def aggregate(self, payloads: Iterable[Tensor], layout: BucketLayout, sums: Tensor) -> Tensor:
@@ -128,17 +127,17 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
         size = self.parameters.block
         sent = [
             torch.zeros(block_count(p.numel, size), dtype=torch.bool, device=sums.device)
-            for p in batched(layout.slices)
+            for p in layout.slices
         ]
         for payload in payloads:
             pieces = zip(sent, _decode(payload, layout, sums, size), strict=True)
             for seen, (part, blocks, values) in pieces:
-                add_blocks(part, blocks, values, size)
+                part[places_of(blocks, size, part.numel())] += values
                 seen[blocks] = True
         frames = []
         for seen, (piece, part) in zip(sent, layout.views(sums), strict=True):
             blocks = seen.nonzero().view(-1)
-            frames.append(_frame(piece.numel, blocks, take_blocks(part, blocks, size)))
+            frames.append(_frame(piece.numel, blocks, part[places_of(blocks, size, piece.numel)]))
         return torch.cat(frames)
 
     def _chosen(self, values: Tensor) -> Tensor:
@@ -148,14 +147,14 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
             return nonzero_blocks(values, given.block).nonzero().view(-1)
         norms = block_norms(values, given.block)
         if given.keep == "top":
-            blocks = largest(norms, count_kept(norms.numel(), given.ratio))
+            blocks = largest_of(norms, count_kept(norms.numel(), given.ratio))
             return blocks[norms[blocks] > 0]
         return ((norms >= given.threshold) & (norms > 0)).nonzero().view(-1)
 
 
 def _add_answer(answer: Tensor, out: Tensor, layout: BucketLayout, size: int) -> None:
     for part, blocks, values in _decode(answer, layout, out, size):
-        add_blocks(part, blocks, values, size)
+        part[places_of(blocks, size, part.numel())] += values
 
 
 def _decode(
@@ -196,90 +195,23 @@ def _read(frame: Frame, size: int) -> tuple[Tensor, Tensor]:
     return numbers, from_bytes(head, torch.float32, frame.nonzero)
 
 
-@kernel("reduction")
-@on_device("methods.nonzero_blocks")
+def _rows(values: Tensor, size: int) -> Tensor:
+    """The blocks of a float32 `[n]`, `[blocks, size]`; zeros behind the last element."""
+    blocks = block_count(values.numel(), size)
+    return torch.cat((values, values.new_zeros(blocks * size - values.numel()))).view(blocks, size)
+
+
 def nonzero_blocks(values: Tensor, size: int) -> Tensor:
     """Which blocks hold anything but zeros: bool `[blocks]`, of float32 `[n]`."""
-    n = values.numel()
-    flags = np.zeros(block_count(n, size), dtype=np.bool_)
-    in_parallel(_find_nonzero, n, array(values).view(np.int32), size, flags, grain=_grain(size))
-    return tensor(flags, values)
+    return (_rows(values, size) != 0).any(1)
 
 
-@kernel("reduction")
-@on_device("methods.nonzero_blocks")
 def block_norms(values: Tensor, size: int) -> Tensor:
     """Euclidean norm of each block: float32 `[blocks]`, of float32 `[n]`."""
-    n = values.numel()
-    norms = np.zeros(block_count(n, size), dtype=np.float32)
-    in_parallel(_measure, n, array(values), size, norms, grain=_grain(size))
-    return tensor(norms, values)
+    return _rows(values, size).double().square().sum(1).sqrt().float()
 
 
-@kernel("gather_scatter")
-@on_device("methods.nonzero_blocks")
-def take_blocks(values: Tensor, blocks: Tensor, size: int, *, clear: bool = False) -> Tensor:
-    """The elements of the blocks, one after the other, float32; set to zero with `clear`."""
-    numbers = array(blocks)
-    blocks_of_all = block_count(values.numel(), size)
-    missing = blocks_of_all * size - values.numel()  # of the last one
-    short = missing if numbers.size and numbers[-1] == blocks_of_all - 1 else 0
-    out = np.empty(numbers.size * size - short, dtype=np.float32)
-    with written_back(values) as source:
-        _gather(source, numbers, size, out, clear)
-    return tensor(out, values)
-
-
-@kernel("gather_scatter", updates=("out",))
-@on_device("methods.nonzero_blocks")
-def add_blocks(out: Tensor, blocks: Tensor, values: Tensor, size: int) -> None:
-    """out[block] += its values, in place, for each of the blocks, which are distinct."""
-    with written_back(out) as target:
-        _scatter_add(target, array(blocks), size, array(values))
-
-
-def _grain(size: int) -> int:
-    """Elements in whole blocks that are worth a thread of their own."""
-    return max(1, (1 << 16) // size) * size
-
-
-@loop
-def _find_nonzero(start: int, stop: int, bits: Any, size: int, flags: Any) -> None:
-    for first in range(start, stop, size):
-        block = bits[first : min(first + size, stop)]
-        seen = np.int32(0)
-        for i in range(block.size):
-            seen |= block[i] & np.int32(0x7FFFFFFF)  # but the sign: -0 is zero
-        flags[first // size] = seen != 0
-
-
-@summing_loop
-def _measure(start: int, stop: int, values: Any, size: int, norms: Any) -> None:
-    for first in range(start, stop, size):
-        block = values[first : min(first + size, stop)]
-        total = 0.0
-        for i in range(block.size):
-            total += np.float64(block[i]) * np.float64(block[i])
-        norms[first // size] = np.sqrt(total)
-
-
-@loop
-def _gather(values: Any, numbers: Any, size: int, out: Any, clear: bool) -> None:
-    at = 0
-    for number in numbers:
-        block = values[number * size : min((number + 1) * size, values.size)]
-        out[at : at + block.size] = block
-        at += block.size
-        if clear:
-            block[:] = np.float32(0)
-
-
-@loop
-def _scatter_add(out: Any, numbers: Any, size: int, values: Any) -> None:
-    at = 0
-    for number in numbers:
-        block = out[number * size : min((number + 1) * size, out.size)]
-        part = values[at : at + block.size]
-        for i in range(block.size):
-            block[i] += part[i]
-        at += block.size
+def places_of(blocks: Tensor, size: int, n: int) -> Tensor:
+    """The elements of ascending blocks of n elements: int64, ascending."""
+    places = blocks[:, None] * size + torch.arange(size, device=blocks.device)
+    return places[places < n]

@@ -1,4 +1,4 @@
-"""AdaComp: what if each small bin of a tensor decides by itself which elements are worth sending?
+"""AdaComp: each small bin of a tensor decides by itself which elements are worth sending.
 
 With residual r and gradient g: G = r + g, H = G + (c - 1) g with c = 2. A tensor is cut into bins
 of T consecutive elements (T = 50 for convolutions, 500 for other tensors). Element i is sent when
@@ -18,6 +18,8 @@ Readings: a bin of zeros sends nothing (the comparison, read literally, sends al
 neither does an element with G_i = 0. Tensors of one or two dimensions count as fully connected.
 How bins are told apart on the wire is left open by the paper; the mark is one of its two bits.
 
+Works in host memory, tensor by tensor.
+
 Source: C. Chen, J. Choi, D. Brand, A. Agrawal, W. Zhang, K. Gopalakrishnan, "AdaComp: adaptive
 residual gradient compression for data-parallel distributed training", AAAI 2018,
 arXiv:1712.02679.
@@ -25,31 +27,26 @@ arXiv:1712.02679.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import (
-    Codec,
-    Frame,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-    words_at,
-)
-from gcsim.compressors.coding.messages import decoder
-from gcsim.compressors.coding.selecting.marks import note_places
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
+from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.error_feedback import ErrorFeedback
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, tensor, written_back
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import starts
 from gcsim.errors import InputError
 
 MOST = (1 << 14) - 1
@@ -88,7 +85,7 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         """Add the gradient and take out what is sent: uint8, one frame a tensor."""
         residual = bucket_state(self.residual, bucket)
         frames = []
-        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
+        for piece, gradient in bucket.layout.views(bucket.gradient):
             size, n = self.bin_size(piece), piece.numel
             factor = self.parameters.scale_factor - 1
             level, sent, words = add_and_select(piece.of(residual), gradient, size, factor)
@@ -105,6 +102,15 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         return Properties(conserves=True)
 
 
+def _selecting(
+    found: tuple[Tensor, int, Tensor], memory: Tensor, *_: object
+) -> Iterable[KernelCost]:
+    n = memory.numel()
+    yield launch("streaming", "adacomp._add", n, 12 * n)
+    yield launch("streaming", "adacomp._take", n, 12 * n, found[2].nbytes)
+
+
+@counted_as(_selecting)
 def add_and_select(
     memory: Tensor, gradient: Tensor, size: int, factor: float
 ) -> tuple[Tensor, int, Tensor]:
@@ -112,206 +118,95 @@ def add_and_select(
 
     An element is sent when |memory + factor * gradient|, after the addition, reaches its bin's
     maximum. Returns (its magnitude, float32 `[1]`; the number of sent elements; the words, uint8
-    or int16 `[sent + empty bins]`). Raises `InputError` when not-a-number is among the sums.
+    or int16 `[sent + empty bins]`). Raises `InputError` when a sum is not finite.
     """
-    bins = _add(memory, gradient, size, factor)
-    if not np.isfinite(bins.level):
-        raise InputError("cannot select by magnitude: a value is not a finite number")
-    words = _take(memory, gradient, size, factor, bins)
-    return torch.tensor([bins.level], device=memory.device), int(bins.counts.sum()), words
+    with written_back(memory) as sums:
+        added = array(gradient)
+        np.add(sums, added, out=sums)
+        maxima = np.zeros(0, dtype=np.float32)
+        if sums.size:
+            maxima = np.maximum.reduceat(np.abs(sums), np.arange(0, sums.size, size))
+        level = np.float32(maxima.mean(dtype=np.float64) if maxima.size else 0)
+        if not np.isfinite(level):
+            raise InputError("cannot select by magnitude: a value is not a finite number")
+        reached = np.abs(sums + np.float32(factor) * added) >= maxima.repeat(size)[: sums.size]
+        chosen = np.flatnonzero(reached & (sums != 0))
+        taken = sums[chosen]
+        words = _words(chosen, taken < 0, size, maxima.size)
+        sums[chosen] = taken - np.where(taken < 0, -level, level)
+    signed = words if words.itemsize == 1 else words.view(np.int16)
+    return tensor(np.array([level]), memory), chosen.size, tensor(signed, memory)
 
 
-def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    """`add_decoded` of all tensors."""
-    return bool(_add_found(data, found, table, out, weight))
+def _words(
+    chosen: NDArray[np.int64], negative: NDArray[np.bool_], size: int, bins: int
+) -> NDArray[Any]:
+    """The words of the chosen elements, uint8 or uint16; a bin without any has one word."""
+    dtype, mark = (np.uint8, 0x40) if size < _BYTE else (np.uint16, 0x4000)
+    own = chosen // size
+    counts = np.bincount(own, minlength=bins)
+    first = starts(np.maximum(counts, 1))
+    words = np.full(np.maximum(counts, 1).sum(), 2 * mark - 1, dtype=dtype)
+    at = np.arange(chosen.size) + (first - starts(counts))[own]
+    words[at] = chosen % size + np.where(negative, 2 * mark, 0)
+    words[(first + counts - 1)[counts > 0]] |= mark
+    return words
 
 
-@decoder(Codec.ADACOMP, _add_short)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add the signs of a frame's words, times its level."""
-    level, words = _read(frame)
-    if not _add_words(part[: words.numel()], words, frame, np.float32(weight * level), part):
-        raise InputError(f"damaged payload: words do not fill the bins of {frame.numel} elements")
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * signs of the words * level, in place; `out` is float32 `[layout.numel]`.
+
+    Raises `InputError` for a damaged message, or one of another layout.
+    """
+    for piece, frame in frames_of(message, layout, Codec.ADACOMP):
+        level, words = _read(frame)
+        places, negative = positions(words, frame)
+        _add_words(piece.of(out), places, negative, np.float32(weight * level))
 
 
-def _read(frame: Frame) -> tuple[float, Tensor]:
+def _read(frame: Frame) -> tuple[float, NDArray[Any]]:
     width = 1 if frame.params < _BYTE else 2
     length = frame.body.numel() - 4
     bins = -(-frame.numel // frame.params) if frame.params else 0
     if not 1 <= frame.params <= MOST:
-        raise InputError(f"damaged payload: bins of {frame.params} elements")
+        raise damaged(f"bins of {frame.params} elements")
     if length % width or not 0 <= length // width - frame.nonzero <= bins:
-        raise InputError(f"damaged payload: {length} bytes of words for {frame.nonzero} elements")
+        raise damaged(f"{length} bytes of words for {frame.nonzero} elements")
+    words = array(from_bytes(frame.body[4:], torch.uint8, length))
     level = float(from_bytes(frame.body[:4], torch.float32, 1))
-    dtype = torch.uint8 if width == 1 else torch.int16
-    return level, from_bytes(frame.body[4:], dtype, length // width)
+    return level, words if width == 1 else np.frombuffer(words.tobytes(), dtype="<u2")
 
 
-# --- passes -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bins:
-    """What a pass found of the bins: arrays, or on a GPU tensors."""
-
-    maxima: Any
-    """float32: the largest magnitude of each."""
-    counts: Any
-    """int64: how many elements of each are sent."""
-    level: np.float32
-    """The mean of the maxima."""
-
-
-@kernel("streaming", updates=("memory",))
-@on_device("methods.bins")
-def _add(memory: Tensor, gradient: Tensor, size: int, factor: float) -> Bins:
-    """memory += gradient."""
-    bins = -(-memory.numel() // size)
-    maxima, counts = np.zeros(bins, dtype=np.float32), np.zeros(bins, dtype=np.int64)
-    with written_back(memory) as sums:
-        in_parallel(
-            _add_bins, sums.size, sums, array(gradient), size, np.float32(factor), maxima, counts,
-            grain=1024 * size,
-        )  # fmt: skip
-    level = np.float32(maxima.mean(dtype=np.float64) if maxima.size else 0)
-    return Bins(maxima, counts, level)
-
-
-@kernel("streaming", updates=("memory",))
-@on_device("methods.bins")
-def _take(memory: Tensor, gradient: Tensor, size: int, factor: float, bins: Bins) -> Tensor:
-    """The words of what is sent, which is taken out."""
-    ends = np.cumsum(np.maximum(bins.counts, 1))
-    starts = np.append(0, ends)
-    words = np.empty(starts[-1], dtype=np.uint8 if size < _BYTE else np.uint16)
-    with written_back(memory) as sums:
-        in_parallel(
-            _take_bins, sums.size, sums, array(gradient), size, np.float32(factor), bins.maxima,
-            bins.counts, starts, bins.level, words, grain=1024 * size,
-        )  # fmt: skip
-    return tensor(words.view(np.uint8 if size < _BYTE else np.int16), memory)
-
-
-@kernel("gather_scatter", updates=("touched",), resident=("out",))
-@on_device("methods.bins")
-def _add_words(
-    touched: Tensor,  # as many elements as are read and written, for the meter
-    words: Tensor,
-    frame: Frame,
-    level: np.float32,
-    out: Tensor,
-) -> bool:
-    """out += level times the words' signs; False when they do not fit the frame's bins."""
-    data = array(words).view(np.uint8 if words.dtype == torch.uint8 else np.uint16)
-    bits = 8 * data.itemsize
-    with written_back(out) as target:
-        found = _read_words(data, bits, frame.params, level, target)
-    return bool(found == frame.nonzero)
-
-
-@loop
-def _add_bins(
-    start: int, stop: int, memory: Any, gradient: Any, size: int, factor: Any,
-    maxima: Any, counts: Any,
-) -> None:  # fmt: skip
-    tops = maxima.view(np.int32)
-    for first in range(start, stop, size):
-        part = memory[first : min(first + size, stop)]
-        more = gradient[first : min(first + size, stop)]
-        bits = part.view(np.int32)
-        for i in range(part.size):
-            part[i] += more[i]
-        top = np.int32(0)  # as integers, magnitudes keep their order
-        for i in range(part.size):
-            top = max(top, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
-        tops[first // size] = top
-        largest = maxima[first // size]
-        count = np.int32(0)
-        for i in range(part.size):
-            reaches = abs(part[i] + factor * more[i]) >= largest
-            count += np.int32(reaches & (part[i] != np.float32(0)))
-        counts[first // size] = count if largest > np.float32(0) else np.int32(0)
-
-
-@loop
-def _take_bins(
-    start: int, stop: int, memory: Any, gradient: Any, size: int, factor: Any,
-    maxima: Any, counts: Any, starts: Any, level: Any, words: Any,
-) -> None:  # fmt: skip
+def positions(words: NDArray[Any], frame: Frame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(positions of the words' elements, whether they are negative); `InputError` if damaged."""
     mark = 0x40 if words.itemsize == 1 else 0x4000
-    mask = np.zeros(size + 15, dtype=np.uint8)[: (size + 15) // 8 * 8]
-    mask_words = mask.view(np.uint64)
-    places = np.zeros(size + 1, dtype=np.uint16)
-    for first in range(start, stop, size):
-        block = first // size
-        part = memory[first : min(first + size, stop)]
-        more = gradient[first : min(first + size, stop)]
-        out = words[starts[block] : starts[block + 1]]
-        hits = np.int32(counts[block])
-        if hits == 0:
-            out[0] = 2 * mark - 1
-            continue
-        largest = maxima[block]
-        for i in range(part.size):
-            reaches = abs(part[i] + factor * more[i]) >= largest
-            mask[i] = reaches & (part[i] != np.float32(0))
-        mask[part.size : part.size + 8] = 0
-        note_places(mask, mask_words, part.size, hits, places)
-        for at in range(hits):
-            place = places[at]
-            value = part[place]
-            negative = value < np.float32(0)
-            out[at] = place | (2 * mark if negative else 0)
-            part[place] = value - (-level if negative else level)
-        out[hits - 1] |= mark
+    n, size = frame.numel, frame.params
+    within, ends = (words & (mark - 1)).astype(np.int64), words & mark != 0
+    element = within < mark - 1
+    before = np.append(0, ends.cumsum())  # bins that have ended
+    alone = ends & (np.diff(before[:-1], prepend=-1) > 0)  # in its bin
+    places = (before[:-1] * size + within)[element]
+    if (
+        before[-1] != -(-n // size)
+        or not ends[-1:].all()
+        or not (alone | element).all()
+        or places.size != frame.nonzero
+        or (within[element] >= size).any()
+        or (np.diff(places) <= 0).any()
+        or (places[-1:] >= n).any()
+    ):
+        raise damaged(f"words do not fill the bins of {n} elements")
+    return places, (words & 2 * mark != 0)[element]
 
 
-@loop
-def _read_words(words: Any, bits: int, size: int, level: Any, out: Any) -> int:
-    """out += level * sign; the number of elements, or -1 when the words do not fit the bins."""
-    sign = 1 << (bits - 1)
-    mark = sign >> 1
-    empty = mark - 1
-    first, last, found = 0, -1, 0
-    for word in words:
-        place = word & empty
-        if place == empty:
-            if last >= 0 or not word & mark or first >= out.size:
-                return -1
-        else:
-            if place <= last or place >= size or first + place >= out.size:
-                return -1
-            out[first + place] += -level if word & sign else level
-            last = place
-            found += 1
-        if word & mark:
-            first += size
-            last = -1
-    return found if first >= out.size and last < 0 else -1
+def _adding(_: object, __: object, places: NDArray[np.int64], *___: object) -> list[KernelCost]:
+    k = places.size
+    return [launch("gather_scatter", f"adacomp._add_words:{spread(k)}", k, 10 * k)]
 
 
-@loop
-def _add_found(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    """The words of all frames; False where one is damaged, of which a part may be added."""
-    for t in range(found.shape[0]):
-        size, sent, start, n = found[t, 1], found[t, 2], found[t, 3], table[t, 1]
-        length = found[t, 4] - start - 4
-        width = 1 if size < _BYTE else 2
-        if size < 1 or size > MOST or length < 0 or length % width:
-            return False
-        empty = length // width - sent
-        if empty < 0 or empty > (n + size - 1) // size:
-            return False
-        level = np.float32(weight * np.float64(words_at(data, start, 1).view(np.float32)[0]))
-        part, body = out[table[t, 0] : table[t, 0] + n], data[start + 4 : found[t, 4]]
-        if width == 1:
-            read = _read_words(body, 8, size, level, part)
-        else:
-            wide = np.empty(length // 2, dtype=np.uint16)
-            copied = wide.view(np.uint8)
-            for i in range(length):
-                copied[i] = body[i]
-            read = _read_words(wide, 16, size, level, part)
-        if read != sent:
-            return False
-    return True
+@counted_as(_adding)
+def _add_words(
+    out: Tensor, places: NDArray[np.int64], negative: NDArray[np.bool_], level: np.float32
+) -> None:
+    with written_back(out) as target:
+        target[places] += np.where(negative, -level, level)

@@ -1,4 +1,4 @@
-"""Dryden et al.: what if a share of each sign travels, as one mean value for each sign?
+"""Dryden et al.: a share of each sign travels, as one mean value for each sign.
 
 a = r + g. Of the n+ positive elements of a tensor the k+ = max(1, round(pi n+)) largest are sent,
 and of the n- negative ones the k- = max(1, round(pi n-)) of largest magnitude, each as one word of
@@ -21,49 +21,35 @@ training of deep neural networks", MLHPC 2016 (adaptive quantization).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, put_words, together, write_frame
-from gcsim.compressors.coding.indices.words import add_signed
-from gcsim.compressors.coding.scans import greatest_magnitude
-from gcsim.compressors.coding.selecting.marks import (
-    BLOCK,
-    Marks,
-    mark,
-    mark_block,
-    new_marks,
-    take,
-)
+from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit.signs import fold_signs
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.marks import mark, mark_again, mark_and_count, take
 from gcsim.compressors.coding.selecting.selection import (
     SAMPLE_STRIDE,
     WORTH_A_SAMPLE,
     count_kept,
+    counts_kept,
+    flat_places,
     kth_magnitude,
-    kth_of_few,
-    limit_of_few,
     safe_rank,
-    strided_sample,
+    strided,
+    sum_of,
 )
-from gcsim.compressors.coding.sparse import (
-    LEVELS_INSIDE,
-    energy,
-    pack_signed,
-    sign_words,
-    signed_words,
-)
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import Column, Segments, starts
 
 ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
 """The smallest threshold: what is not zero."""
@@ -93,19 +79,11 @@ class Dryden(ErrorFeedback[DrydenParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
-        residual = bucket_state(self.residual, bucket)
-        if together(residual):
-            given = residual, bucket.gradient, bucket.layout, self.parameters.proportion
-            if (message := _encoded_together(*given)) is not None:
-                return message
-        frames = []
-        for piece, gradient in batched(bucket.layout.views(bucket.gradient)):
-            memory = piece.of(residual)
-            indices, values = add_and_select(memory, gradient, self.parameters.proportion)
-            positive, negative = _means(values)
-            words = signed_words(memory, indices, values, positive, negative)
-            frames.append(pack_signed(words, piece.numel, (positive, negative)))
-        return torch.cat(frames)
+        residual, segments = bucket_state(self.residual, bucket), Segments.of(bucket.layout)
+        given = bucket.gradient, segments, self.parameters.proportion
+        indices, values, k, levels = largest_of_each_sign(*given, memory=residual)
+        words = signed_words(residual, segments, indices, values, k, levels)
+        return signed_message(words, segments, k, levels)
 
     @classmethod
     def properties(cls, parameters: DrydenParameters) -> Properties:
@@ -119,228 +97,100 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         return Properties(error_bound=bound, conserves=True)
 
 
-def _encoded_together(
-    residual: Tensor, gradient: Tensor, layout: BucketLayout, proportion: float
-) -> Tensor | None:
-    """`Dryden.encode` in one loop; None, and nothing done, where it may not give the same bits."""
-    table = layout.table
-    most = len(table) * (HEADER_BYTES + 8) + 4 * int(layout.numel * proportion + 3 * len(table))
-    message = np.empty(most, dtype=np.uint8)
-    used = _encode_short(
-        array(residual), array(gradient), table, proportion, message, int(Codec.SIGNED_INDEX),
-        LEVELS_INSIDE,
-    )  # fmt: skip
-    return torch.from_numpy(message[:used]) if used else None
+def largest_of_each_sign(
+    values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
+) -> tuple[Tensor, Tensor, Column, Tensor]:
+    """memory += values, and the largest share of each sign of each tensor's sums.
 
-
-def add_and_select(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[Tensor, Tensor]:
-    """memory += gradient, and the largest share of each sign of the sum.
-
-    Both float32 `[n]`. Returns (indices int64 `[k]`, ascending; values float32 `[k]`). Raises
+    Returns (indices within the tensor, int64, ascending; values float32; how many of each tensor;
+    means of the positive and of the negative ones, float32 `[tensors, 2]`, 0 of none). Raises
     `InputError` when a selected value is not a number.
     """
-    up, down = _bounds(memory, gradient, proportion)
-    marks, sides = _add_and_count(memory, gradient, up, down)
-    wanted = [count_kept(side, proportion) if side else 0 for side in sides]
-    indices, values = take(memory, marks)
-    if not _enough(values, wanted):  # the sample misled
-        indices, values = take(memory, mark(memory, ANYTHING))
-    return _largest_of_each_sign(indices, values, wanted)
+    marks, sides = mark_and_count(
+        values, segments, *_bounds(memory, values, segments, proportion), memory
+    )
+    wanted = np.where(sides > 0, counts_kept(sides, proportion), 0).T.reshape(-1)  # + then -
+    for _ in range(2):
+        indices, taken = take(memory, segments, marks)
+        both = _by_sign(taken)
+        rows = Segments.behind(np.tile(marks.passed, 2))
+        k = np.minimum(wanted, rows.length)
+        places, sizes = _selected(both, rows, k)
+        if (k == wanted).all() and _enough(sizes):
+            break
+        marks.up[:], marks.down[:] = ANYTHING, -ANYTHING  # the sample misled
+        mark_again(memory, segments, marks, np.arange(len(marks.up)))
+    levels = _means(sizes, k)
+    return indices[places], taken[places], k.reshape(2, -1).sum(axis=0), levels
 
 
-@kernel("reduction")
-@on_device("methods.each_sign")
-def _enough(values: Tensor, wanted: list[int]) -> bool:
-    positive = int(np.count_nonzero(array(values) > 0))
-    return positive >= wanted[0] and values.numel() - positive >= wanted[1]
+@unpriced  # part of the kernels that look at one sign
+def _by_sign(values: Tensor) -> Tensor:
+    """Magnitudes of the positive values, then those of the negative ones; 0 for the others."""
+    return torch.cat((values, -values)).clamp_(min=0.0)
 
 
-@kernel("selection")
-@on_device("methods.each_sign")
-def _largest_of_each_sign(
-    indices: Tensor, values: Tensor, wanted: list[int]
-) -> tuple[Tensor, Tensor]:
-    """The k+ largest positive and the k- largest negative of values without zeros."""
-    data = array(values)
-    positive, negative = (np.empty(data.size + 1, dtype=np.float32) for _ in range(2))
-    above, below = _split(data, positive, negative)
-    up, up_ties = _limit(positive[:above], wanted[0])
-    down, down_ties = _limit(negative[:below], wanted[1])
-    found = np.empty(sum(wanted) + 1, dtype=np.int64)
-    kept = np.empty(sum(wanted) + 1, dtype=np.float32)
-    _keep(array(indices), data, up, down, up_ties, down_ties, found, kept)
-    return tensor(found[:-1], values), tensor(kept[:-1], values)
+@kernel("selection", name="dryden._largest_of_each_sign")
+def _selected(both: Tensor, rows: Segments, k: Column) -> tuple[Tensor, Tensor]:
+    """(places of the k largest of each sign, ascending; their magnitudes, a sign a row)."""
+    chosen, sizes = largest(both, rows, k)
+    half = both.numel() // 2
+    mask = torch.zeros(half, dtype=torch.bool, device=both.device)
+    mask[flat_places(chosen, rows, k) % max(1, half)] = True
+    return mask.nonzero().view(-1), sizes
 
 
-def _limit(magnitudes: NDArray[np.float32], k: int) -> tuple[np.float32, int]:
-    """The k-th largest, and how many of those that equal it are among the first k."""
-    if k == 0:
-        return np.float32(0), 0
-    bits, ties = kth_of_few(magnitudes.view(np.uint32), k)
-    return np.uint32(bits).view(np.float32), ties
+@kernel("reduction", name="dryden._enough")
+def _enough(sizes: Tensor) -> bool:
+    """Whether there were as many of each sign as were asked for."""
+    return bool((sizes > 0).all())
 
 
-@kernel("reduction")
-@on_device("methods.each_sign")
-def _means(values: Tensor) -> tuple[float, float]:
-    """Mean of the positive and of the negative values, as float32; 0 of none."""
-    data = array(values)
-    levels = []
-    for side in (data > 0, data < 0):
-        total = data.sum(dtype=np.float64, where=side)
-        levels.append(float(np.float32(total / max(1, int(side.sum())))))
-    return levels[0], levels[1]
+@kernel("reduction", name="dryden._means")
+def _means(sizes: Tensor, k: Column) -> Tensor:
+    """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none."""
+    cells = Segments.behind(k).cells(None)
+    scratch = packed_bytes(k, 1)
+    bits = sizes.new_empty(int(scratch.sum()), dtype=torch.uint8)
+    means = sizes.new_zeros(len(k))
+    means[torch.from_numpy(cells.owner).to(sizes.device)] = fold_signs(
+        sizes, cells, bits, starts(scratch)
+    )
+    positive, negative = means.view(2, -1)
+    return torch.stack((positive, 0.0 - negative), dim=1)
 
 
-@on_device("methods.each_sign")
-def _bounds(memory: Tensor, gradient: Tensor, proportion: float) -> tuple[float, float]:
+def _bounds(
+    memory: Tensor, values: Tensor, segments: Segments, proportion: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(up, down) between which, most likely, lies none of the largest share of each sign.
 
-    From a sample of memory + gradient.
+    From samples of memory + values; float32 `[tensors]`.
     """
-    stride = stride_of(memory.numel(), proportion)
-    if not stride:
-        return ANYTHING, -ANYTHING
-    sample = array(strided_sample(0, stride, memory, gradient))
-    found = []
-    for side in (sample[sample > 0], sample[sample < 0]):
-        expected = side.size * proportion
-        rank = safe_rank(expected)
-        enough = rank <= side.size
-        found.append(kth_magnitude(torch.from_numpy(side), rank) if enough else ANYTHING)
-    return found[0], -found[1]
+    limits = np.full((2, len(segments.table)), ANYTHING, dtype=np.float32)
+    strides = np.array([stride_of(n, proportion) for n in segments.length.tolist()])
+    long = np.flatnonzero(strides)
+    if long.size:
+        rows, stride = segments.rows(long), strides[long]
+        count = -(-rows.length // stride)
+        sample = sum_of(strided((memory, values), rows, rows.column(0), stride, count))
+        both, sides = _by_sign(sample), Segments.behind(np.tile(count, 2))
+        available = _positive(both, sides)
+        rank = np.array([safe_rank(each * proportion) for each in available])
+        some = np.flatnonzero(rank <= available)
+        found = np.full(len(rank), ANYTHING, dtype=np.float32)
+        found[some] = kth_magnitude(both, sides.rows(some), rank[some])
+        limits[:, long] = found.reshape(2, -1)
+    return limits[0], -limits[1]
+
+
+@unpriced  # part of the selection that follows
+def _positive(values: Tensor, segments: Segments) -> Column:
+    """Elements above zero of each tensor of which none is negative."""
+    return mark(values, segments, ANYTHING).passed
 
 
 def stride_of(n: int, proportion: float) -> int:
     """Of the sample; 0 where everything is looked at."""
     stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
     return 0 if n < WORTH_A_SAMPLE or stride < 3 else stride
-
-
-@kernel("streaming", updates=("memory",))
-@on_device("methods.each_sign")
-def _add_and_count(
-    memory: Tensor, gradient: Tensor, up: float, down: float
-) -> tuple[Marks, tuple[int, int]]:
-    """memory += gradient; what is not inside (down, up), and the elements above and below zero."""
-    marks = new_marks(memory.numel(), up, down)
-    sides = np.zeros((marks.counts.size, 2), dtype=np.int64)
-    with written_back(memory) as sums:
-        in_parallel(
-            _add, sums.size, sums, array(gradient),
-            marks.up, marks.down, marks.counts, marks.places, sides,
-        )  # fmt: skip
-    positive, negative = sides.sum(axis=0).tolist()
-    return marks, (positive, negative)
-
-
-@loop
-def _add(
-    start: int, stop: int, sums: Any, added: Any, up: Any, down: Any, counts: Any, places: Any,
-    sides: Any,
-) -> None:  # fmt: skip
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    for first in range(start, stop, BLOCK):
-        block = first // BLOCK
-        part = sums[first : min(first + BLOCK, stop)]
-        more = added[first : min(first + BLOCK, stop)]
-        positive, negative = np.int32(0), np.int32(0)
-        for i in range(part.size):
-            value = part[i] + more[i]
-            part[i] = value
-            positive += np.int32(value > np.float32(0))
-            negative += np.int32(value < np.float32(0))
-        sides[block, 0] = positive
-        sides[block, 1] = negative
-        counts[block] = mark_block(part, up, down, mask, words, places[block])
-
-
-@loop
-def _encode_short(
-    memory: Any, gradient: Any, table: Any, proportion: float, message: Any, codec: int, flags: int
-) -> Any:  # fmt: skip
-    """The bytes of all frames; 0, and nothing done, for sums that are not finite or not exact.
-
-    Means are of sums in float64, in whatever order: they must need no rounding.
-    """
-    sums = np.empty(memory.size, dtype=np.float32)
-    for i in range(sums.size):
-        sums[i] = memory[i] + gradient[i]
-    if greatest_magnitude(sums) >= np.uint32(0x7F800000):
-        return 0
-    limits = np.zeros((table.shape[0], 2), dtype=np.uint32)
-    counts = np.zeros((2, table.shape[0], 2), dtype=np.int64)  # to be sent, of them at the limit
-    sides = np.empty((2, sums.size + 1), dtype=np.float32)
-    for t in range(table.shape[0]):
-        part = sums[table[t, 0] : table[t, 0] + table[t, 1]]
-        numbers = _split(part, sides[0], sides[1])
-        for s in range(2):
-            number = numbers[s]
-            if number:
-                k = min(number, max(1, np.int64(np.rint(number * proportion))))
-                bits = sides[s, :number].view(np.uint32)
-                limit, ties = limit_of_few(bits, k)
-                highest = np.int64(greatest_magnitude(sides[s, :number]) >> np.uint32(23))
-                spread = highest - max(np.int64(1), np.int64(limit) >> 23)
-                if spread > 29 or k << spread > 1 << 29:  # of 53 bits, 24 are an element's own
-                    return 0
-                limits[t, s], counts[0, t, s], counts[1, t, s] = limit, k, ties
-    everybody = np.empty(sums.size, dtype=np.int64)
-    for i in range(sums.size):
-        memory[i], everybody[i] = sums[i], i
-    levels = np.empty(2, dtype=np.float32)
-    at = 0
-    for t in range(table.shape[0]):
-        first, n = table[t]
-        k = counts[0, t, 0] + counts[0, t, 1]
-        found, kept = np.empty(k + 1, dtype=np.int64), np.empty(k + 1, dtype=np.float32)
-        limit = limits[t].view(np.float32)
-        part, ties = memory[first : first + n], counts[1, t]
-        _keep(everybody[:n], part, limit[0], limit[1], ties[0], ties[1], found, kept)
-        above, below = 0.0, 0.0
-        for i in range(k):
-            above += max(np.float64(kept[i]), 0.0)
-            below += min(np.float64(kept[i]), 0.0)
-        levels[0] = np.float32(above / max(1, counts[0, t, 0]))
-        levels[1] = np.float32(below / max(1, counts[0, t, 1]))
-        words = np.empty(k, dtype=np.uint32)
-        sign_words(0, k, found, kept, levels[0], levels[1], part, words)
-        frame = message[at : at + HEADER_BYTES + 8 + 4 * k]
-        put_words(frame, put_words(frame, HEADER_BYTES, levels), words)
-        write_frame(frame, codec, flags, 0, n, k)
-        at += frame.size
-    return at
-
-
-@loop
-def _split(values: Any, positive: Any, negative: Any) -> Any:
-    """Magnitudes by sign, each in room for one more than all; how many there are."""
-    above, below = 0, 0
-    for i in range(values.size):
-        positive[above] = values[i]
-        negative[below] = -values[i]
-        above += values[i] > np.float32(0)
-        below += values[i] < np.float32(0)
-    return above, below
-
-
-@loop
-def _keep(
-    indices: Any, values: Any, up: Any, down: Any, up_ties: int, down_ties: int,
-    found: Any, kept: Any,
-) -> None:  # fmt: skip
-    """What is above `up` or below -`down`, and the first of those that are equal."""
-    at = 0
-    for i in range(values.size):
-        x = values[i]
-        found[at] = indices[i]
-        kept[at] = x
-        chosen = (x > up) | (x < -down)
-        if x == up:
-            chosen = up_ties > 0
-            up_ties -= 1
-        elif x == -down:
-            chosen = down_ties > 0
-            down_ties -= 1
-        at += chosen

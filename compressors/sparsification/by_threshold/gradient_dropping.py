@@ -1,4 +1,4 @@
-"""Gradient dropping: what if a share of the smallest elements is dropped, by a sampled threshold?
+"""Gradient dropping: a share of the smallest elements is dropped, by a sampled threshold.
 
 a = r + g; t is the R-quantile of |a| in a strided sample of at most 100,000 elements; what is
 strictly above t travels, and r = a without it. With a momentum m, in Nesterov's form and on the
@@ -24,26 +24,25 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.marks import Marks, add_and_mark, mark, take
-from gcsim.compressors.coding.selecting.selection import kth_magnitude, strided_sample
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    energy,
-    pack_sparse,
-    sent_of,
+from gcsim.compressors.coding.selecting.marks import passing
+from gcsim.compressors.coding.selecting.selection import (
+    flat_places,
+    kth_magnitude,
+    strided,
+    sum_of,
 )
+from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.sparsification.by_threshold.threshold import just_above
+from gcsim.compressors.segments import Segments
 
 
 class GradientDroppingParameters(CompressorParameters):
@@ -77,67 +76,37 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         return parameters.momentum, parameters.momentum > 0
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        payloads = yield from gather_variable(self.encode(bucket))
+        chosen, segments = self.parameters, Segments.of(bucket.layout)
+        residual, added = bucket_state(self.residual, bucket), bucket.gradient  # [numel]
+        if chosen.momentum:
+            velocity = self.kept("momentum", bucket).add_(bucket.gradient).mul_(chosen.momentum)
+            added = bucket.gradient + velocity
+        shared = Segments.alone(bucket.layout.numel) if chosen.scope == "bucket" else segments
+        limits = np.nextafter(self._quantiles(residual, added, shared), np.float32(np.inf))
+        indices, values, k = passing(added, segments, limits, memory=residual)
+        if chosen.momentum and chosen.factor_masking:
+            velocity.index_fill_(0, flat_places(indices, segments, k), 0.0)
+        message, _ = sparse_message(
+            segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
+            memory=residual,
+        )  # fmt: skip
+        payloads = yield from gather_variable(message)
         return self.mean_of(payloads, bucket, add_message)
 
-    def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        m = self.parameters.momentum
-        residual = bucket_state(self.residual, bucket)
-        added, velocity = bucket.gradient, None
-        if m:
-            velocity = self.kept("momentum", bucket).add_(bucket.gradient).mul_(m)
-            added = bucket.gradient + velocity
-        if self.parameters.scope == "bucket":
-            return torch.cat(self._send_bucket(bucket, residual, added, velocity))
-        frames = []
-        for piece, memory in batched(bucket.layout.views(residual)):
-            part = slice(piece.offset, piece.offset + piece.numel)
-            indices, sent = self._send(
-                memory, added[part], None if velocity is None else velocity[part]
-            )
-            frames.append(pack_sparse(sent, indices, piece.numel, self.parameters.indices))
-        return torch.cat(frames)
+    def _quantiles(self, memory: Tensor, added: Tensor, segments: Segments) -> NDArray[np.float32]:
+        """The magnitude that s - floor(R s) of s samples of memory + added exceed (without ties).
 
-    def _send_bucket(
-        self, bucket: Bucket, residual: Tensor, added: Tensor, velocity: Tensor | None
-    ) -> list[Tensor]:
-        """One selection from the whole bucket, as one frame a tensor."""
-        indices, sent = self._send(residual, added, velocity)
-        pieces = bucket.layout.slices
-        edges = torch.tensor([[p.offset, p.offset + p.numel] for p in pieces])
-        cuts = torch.searchsorted(indices, edges.to(indices.device)).tolist()
-        frames = []
-        for piece, (first, last) in zip(pieces, cuts, strict=True):
-            own, values = indices[first:last] - piece.offset, sent[first:last]
-            frames.append(pack_sparse(values, own, piece.numel, self.parameters.indices))
-        return frames
-
-    def _send(
-        self, memory: Tensor, added: Tensor, velocity: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """memory += added, without what is large: (its indices, its values as they travel)."""
-        marks = self._add(memory, added)
-        indices, values = take(memory, marks, clear=True)
-        sent = sent_of(memory, indices, values, self.parameters.values)
-        if velocity is not None and self.parameters.factor_masking:
-            velocity.index_fill_(0, indices, 0.0)
-        return indices, sent
-
-    def _add(self, memory: Tensor, added: Tensor) -> Marks:
-        n, samples = memory.numel(), self.parameters.samples
-        if n == 0:
-            return mark(memory, np.float32(np.inf))
-        if samples is None or samples >= n:
-            memory.add_(added)
-            return mark(memory, just_above(self._quantile(memory)))
-        sample = strided_sample(0, n // samples, memory, added)[:samples]
-        return add_and_mark(memory, added, just_above(self._quantile(sample)))
-
-    def _quantile(self, values: Tensor) -> float:
-        """The magnitude that s - floor(R s) of the s values exceed (if there are no ties)."""
-        sent = values.numel() - int(values.numel() * self.parameters.drop_rate)
-        return 0.0 if sent == values.numel() else kth_magnitude(values, sent + 1)
+        Of each row of the table: float32 `[rows]`.
+        """
+        n, most = segments.length, self.parameters.samples
+        count = n if most is None else np.minimum(n, most)
+        stride = n // np.maximum(1, count)
+        sample = sum_of(strided((memory, added), segments, segments.column(0), stride, count))
+        sent = count - (count * self.parameters.drop_rate).astype(np.int64)
+        found = np.zeros(len(n), dtype=np.float32)
+        some = np.flatnonzero(sent < count)
+        found[some] = kth_magnitude(sample, Segments.behind(count).rows(some), sent[some] + 1)
+        return found
 
     @classmethod
     def properties(cls, parameters: GradientDroppingParameters) -> Properties:

@@ -1,4 +1,4 @@
-"""Which distribution do magnitudes follow, and what does a given share of them exceed?
+"""Distributions fitted to magnitudes, and the quantile that a given share of them exceeds.
 
 Distributions are fitted by moments of |a|, or of what exceeds a threshold, which are sums over all
 elements; nothing is sorted. See `sidco.py` for the formulas and their source.
@@ -8,30 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    loop,
-    partial_sums,
-    summing_loop,
-    total_of,
-    written_back,
-)
-from gcsim.compressors.meter import kernel, unpriced
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import unpriced
 
 Distribution = Literal["exponential", "generalised_pareto", "gamma"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Of non-negative numbers."""
+    """Moments of non-negative numbers."""
 
     count: int
     mean: float
@@ -78,21 +67,29 @@ def _gamma_quantile(mean: float, spread: float, ratio: float) -> float:
     return mean / shape * high
 
 
-def moments_of(memory: Tensor, added: Tensor | None, *, logarithms: bool) -> Moments:
-    """Of |memory| after memory += added, in place; float32 `[n]`."""
-    n = memory.numel()
-    sums = _sums(memory, 0.0) if added is None else _add_and_sum(memory, added)
+def moments_of(values: Tensor, *, logarithms: bool) -> Moments:
+    """Moments of |values|, float32 `[n]`."""
+    n, (total, squares) = values.numel(), _sums(values.abs())
     mean_log = 0.0
-    if logarithms and sums[2]:
-        zeros, total = _sum_of_logarithms(memory)
-        floor = math.sqrt(sums[2]) * 2.0**-52
-        mean_log = (total + zeros * math.log(floor)) / n
-    return of_sums(n, *sums[1:], mean_log=mean_log)
+    if logarithms and squares:
+        sizes = values.double().abs()
+        zeros = sizes == 0
+        floor = math.sqrt(squares) * 2.0**-52
+        mean_log = float(torch.where(zeros, floor, sizes).log().sum()) / n
+    return of_sums(n, total, squares, mean_log=mean_log)
 
 
 def excess_of(values: Tensor, threshold: float) -> Moments:
-    """Of |values| - threshold where that is positive."""
-    return of_sums(*_sums(values, threshold))
+    """Moments of |values| - threshold where that is positive."""
+    excess = values.abs() - float(np.float32(threshold))
+    excess = excess[excess > 0]
+    return of_sums(excess.numel(), *_sums(excess))
+
+
+def _sums(values: Tensor) -> tuple[float, float]:
+    """(sum, sum of squares), added up in float64."""
+    wide = values.double()
+    return float(wide.sum()), float(wide.square().sum())
 
 
 def of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -> Moments:
@@ -101,89 +98,3 @@ def of_sums(count: float, total: float, squares: float, mean_log: float = 0.0) -
     mean = total / n if n else 0.0
     variance = max(0.0, (squares - total * mean) / (n - 1)) if n > 1 else 0.0
     return Moments(count=n, mean=mean, variance=variance, mean_log=mean_log)
-
-
-# --- passes -----------------------------------------------------------------------------------
-
-
-@kernel("streaming", updates=("memory",))
-@on_device("reductions")
-def _add_and_sum(memory: Tensor, added: Tensor) -> tuple[float, float, float]:
-    """memory += added, in place; (n, sum of |memory|, sum of squares)."""
-    totals, squares = partial_sums(memory.numel()), partial_sums(memory.numel())
-    with written_back(memory) as sums:
-        in_parallel(_add, sums.size, sums, array(added), totals, squares)
-    return float(memory.numel()), float(total_of(totals)), float(total_of(squares))
-
-
-@kernel("reduction")
-@on_device("reductions")
-def _sums(values: Tensor, threshold: float) -> tuple[float, float, float]:
-    """Of the excess of |values| over the threshold, where positive: (count, sum, squares)."""
-    counts, totals, squares = (partial_sums(values.numel()) for _ in range(3))
-    in_parallel(
-        _sum_excess, values.numel(), array(values), np.float32(threshold), counts, totals, squares
-    )
-    return float(total_of(counts)), float(total_of(totals)), float(total_of(squares))
-
-
-@kernel("reduction")
-@on_device("reductions")
-def _sum_of_logarithms(values: Tensor) -> tuple[float, float]:
-    """(number of zeros, sum of ln |value| over the others)."""
-    zeros, totals = partial_sums(values.numel()), partial_sums(values.numel())
-    in_parallel(_sum_logarithms, values.numel(), array(values), zeros, totals)
-    return float(total_of(zeros)), float(total_of(totals))
-
-
-@summing_loop
-def _add(start: int, stop: int, memory: Any, added: Any, totals: Any, squares: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = memory[first : min(first + SUM_BLOCK, stop)]
-        more = added[first : min(first + SUM_BLOCK, stop)]
-        for i in range(part.size):
-            part[i] += more[i]
-        total, square = 0.0, 0.0
-        for i in range(part.size):
-            x = np.float64(part[i])
-            total += abs(x)
-            square += x * x
-        totals[first // SUM_BLOCK] = total
-        squares[first // SUM_BLOCK] = square
-
-
-@summing_loop
-def _sum_excess(
-    start: int, stop: int, values: Any, threshold: Any, counts: Any, totals: Any, squares: Any
-) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = values[first : min(first + SUM_BLOCK, stop)]
-        count, total, square = np.int32(0), 0.0, 0.0
-        for i in range(part.size):
-            above = abs(part[i]) > threshold
-            x = np.float64(abs(part[i]) - threshold if above else np.float32(0))
-            count += np.int32(above)
-            total += x
-            square += x * x
-        counts[first // SUM_BLOCK] = count
-        totals[first // SUM_BLOCK] = total
-        squares[first // SUM_BLOCK] = square
-
-
-@loop
-def _sum_logarithms(start: int, stop: int, values: Any, zeros: Any, totals: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        part = values[first : min(first + SUM_BLOCK, stop)]
-        none, total, product, factors = 0, 0.0, 1.0, 0
-        for i in range(part.size):
-            x = np.float64(abs(part[i]))
-            if x == 0.0:
-                none += 1
-                continue
-            product *= x
-            factors += 1
-            if factors == 6:  # six float32 leave float64 neither above nor below
-                total += np.log(product)
-                product, factors = 1.0, 0
-        zeros[first // SUM_BLOCK] = none
-        totals[first // SUM_BLOCK] = total + np.log(product)

@@ -1,4 +1,4 @@
-"""SIDCo: what if the threshold of top-k is read off a distribution fitted to the magnitudes?
+"""SIDCo: the threshold of top-k is read off a distribution fitted to the magnitudes.
 
 a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. For a target
 ratio d the threshold of a single stage is the quantile 1 - d of the fitted distribution:
@@ -34,30 +34,23 @@ code github.com/sands-lab/SIDCo (the classes with error correction).
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import of_bucket
+from gcsim.compressors.bucket import Bucket, TensorSlice
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.marks import mark, take
-from gcsim.compressors.coding.selecting.selection import take_largest
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    energy,
-    pack_sparse,
-    sent_of,
-)
+from gcsim.compressors.coding.selecting.largest import largest_of
+from gcsim.compressors.coding.selecting.marks import at_least
+from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.magnitude_fits import (
     Distribution,
     Moments,
@@ -91,7 +84,7 @@ class SidcoParameters(CompressorParameters):
 
 @dataclass(slots=True)
 class _Stages:
-    """How many stages a tensor has, and what they have sent since that was decided."""
+    """Stages of a tensor, and what they have sent since their number was decided."""
 
     count: int = 1
     sent: float = 0.0
@@ -126,44 +119,33 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        feedback = self.parameters.error_feedback
-        residual = bucket_state(self.residual, bucket) if feedback else None
-        return encoded(bucket.gradient, residual, bucket.layout, self)
+        chosen, sums = self.parameters, self.corrected(bucket)
+        memory = sums if chosen.error_feedback else None
+        pairs = [self._select(*pair) for pair in bucket.layout.views(sums)]
+        indices, values = (torch.cat(each) for each in zip(*pairs, strict=True))
+        k = np.array([len(each) for each, _ in pairs])
+        return sparse_message(
+            Segments.of(bucket.layout), k, indices, values, values_as=chosen.values,
+            coding=chosen.indices, memory=memory,
+        )[0]  # fmt: skip
 
-    def select(
-        self, piece: TensorSlice, memory: Tensor, added: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """memory += added, and what is selected (and, with `added`, cleared) of it."""
-        moments = moments_of(memory, added, logarithms=self.parameters.distribution == "gamma")
-        threshold = self._threshold(memory, moments, self.stages_of(piece))
-        marks = mark(memory, just_above(min(threshold, 3e38)))
-        found = take(memory, marks, clear=added is not None)
-        if not found[0].numel() and moments.mean > 0:
-            found = take_largest(memory, 1, clear=added is not None)
-        self.adapt(piece, found[0].numel())
-        return found
-
-    def stages_of(self, piece: TensorSlice) -> int:
-        """How many stages a tensor's search has."""
-        return self.parameters.stages or self._stages.setdefault(piece.index, _Stages()).count
-
-    def adapt(self, piece: TensorSlice, sent: int) -> None:
-        """So many elements of a tensor are sent: what stages does it have from now on?"""
+    def _select(self, piece: TensorSlice, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """(indices, values) of what is above a tensor's threshold, cleared where it remains."""
+        state = self._stages.setdefault(piece.index, _Stages())
+        moments = moments_of(sums, logarithms=self.parameters.distribution == "gamma")
+        threshold = self._threshold(sums, moments, self.parameters.stages or state.count)
+        indices = at_least(sums, float(just_above(min(threshold, 3e38))))
+        if not len(indices) and moments.mean > 0:
+            indices = largest_of(sums, 1)
         if piece.numel:
-            self._adapt(self._stages.setdefault(piece.index, _Stages()), sent / piece.numel)
+            self._adapt(state, len(indices) / piece.numel)
+        values = sums[indices]
+        if self.parameters.error_feedback:
+            sums[indices] = 0.0
+        return indices, values
 
     def _threshold(self, values: Tensor, moments: Moments, stages: int) -> float:
         """t of `values`, whose moments over zero are known."""
-        search = self.search(moments, stages)
-        answer: Any = None
-        while True:
-            try:
-                answer = excess_of(values, search.send(answer))
-            except StopIteration as done:
-                return float(done.value)
-
-    def search(self, moments: Moments, stages: int) -> Generator[float, Moments, float]:
-        """Thresholds whose excess's moments it asks for; the last one, by values' moments."""
         target, first = self.parameters.ratio, self.parameters.first_ratio
         distribution = self.parameters.distribution
         if target >= first:
@@ -173,7 +155,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
             "exponential" if distribution == "exponential" else "generalised_pareto"
         )
         for _ in range(stages - 1):
-            excess = yield threshold
+            excess = excess_of(values, threshold)
             if not excess.count:
                 break
             threshold += quantile(excess, (target / first) ** (1 / (stages - 1)), tail)
@@ -196,20 +178,3 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     @classmethod
     def properties(cls, parameters: SidcoParameters) -> Properties:
         return Properties(error_bound=energy, conserves=parameters.error_feedback)
-
-
-@of_bucket(file="messages.fitted")
-def encoded(
-    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, method: Sidco
-) -> Tensor:
-    """The message of a gradient, which is added to the residual, if there is one."""
-    chosen, frames = method.parameters, []
-    for piece, part in batched(layout.views(gradient)):
-        memory = None if residual is None else piece.of(residual)
-        if memory is None:
-            indices, values = method.select(piece, part, None)
-        else:
-            indices, values = method.select(piece, memory, part)
-        sent = sent_of(memory, indices, values, chosen.values)
-        frames.append(pack_sparse(sent, indices, piece.numel, chosen.indices))
-    return torch.cat(frames)

@@ -29,11 +29,10 @@ from gcsim.compressors.coding.frames import frames, read, seal
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.integers.two_bits import add_two_bits, two_bits
-from gcsim.compressors.coding.selecting.marks import add_and_mark, take
+from gcsim.compressors.coding.selecting.marks import passing
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.segments import Segments
@@ -86,12 +85,7 @@ class Strom(ErrorFeedback[StromParameters]):
             message, at = frames(residual, Codec.TABLE, segments, sizes)
             two_bits(residual, bucket.gradient, segments, tau, message, at)
             return seal(message, at, sizes)
-        chosen = [
-            take(piece.of(residual), add_and_mark(piece.of(residual), part, just_above(tau)))
-            for piece, part in batched(bucket.layout.views(bucket.gradient))
-        ]
-        indices, values = (torch.cat(each) for each in zip(*chosen, strict=True))
-        k = np.array([len(each) for each, _ in chosen])
+        indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)
         levels = np.array([(tau, -tau)])
         words = signed_words(residual, segments, indices, values, k, levels)
         return signed_message(words, segments, k)

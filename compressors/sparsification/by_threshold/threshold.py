@@ -1,4 +1,4 @@
-"""Threshold-v: what if every element above a fixed magnitude travels, and no other?
+"""Threshold-v: every element above a fixed magnitude travels, and no other.
 
 a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
 threshold"). Without error feedback e stays zero. How many travel depends on the gradients: workers
@@ -24,23 +24,21 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import of_bucket
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, encode_indices
-from gcsim.compressors.coding.selecting.marks import add_and_mark, mark, take
+from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.selecting.marks import passing
 from gcsim.compressors.coding.sparse import (
     ValueFormat,
     add_message,
     energy,
     lost_in_transit,
-    pack_coded,
-    sent_of,
+    sparse_message,
 )
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import batched
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import Segments
 
 
 class ThresholdParameters(CompressorParameters):
@@ -65,15 +63,16 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        payloads = yield from gather_variable(self.encode(bucket))
+        chosen, segments = self.parameters, Segments.of(bucket.layout)
+        memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
+        limit = just_above(chosen.threshold)
+        indices, values, k = passing(bucket.gradient, segments, limit, memory=memory)
+        message, _ = sparse_message(
+            segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
+            memory=memory,
+        )  # fmt: skip
+        payloads = yield from gather_variable(message)
         return self.mean_of(payloads, bucket, add_message)
-
-    def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient to the residual and take out what is large: uint8, a frame a tensor."""
-        residual = None
-        if self.parameters.error_feedback:
-            residual = bucket_state(self.residual, bucket)
-        return encoded(bucket.gradient, residual, bucket.layout, self.parameters)
 
     @classmethod
     def properties(cls, parameters: ThresholdParameters) -> Properties:
@@ -82,32 +81,6 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
             return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
-
-
-@of_bucket("above")
-def encoded(
-    gradient: Tensor, residual: Tensor | None, layout: BucketLayout, chosen: ThresholdParameters
-) -> Tensor:
-    """The message of `Threshold.encode`; gradient and residual are float32 `[layout.numel]`."""
-    frames = []
-    for piece, part in batched(layout.views(gradient)):
-        memory = None if residual is None else piece.of(residual)
-        frames.append(_frame(part, memory, chosen))
-    return torch.cat(frames)
-
-
-def _frame(gradient: Tensor, memory: Tensor | None, chosen: ThresholdParameters) -> Tensor:
-    n = gradient.numel()
-    up = just_above(chosen.threshold)
-    if memory is None:
-        indices, values = take(gradient, mark(gradient, up))
-    else:
-        indices, values = take(memory, add_and_mark(memory, gradient, up), clear=True)
-    sent = sent_of(memory, indices, values, chosen.values)
-    coder = choose_coder(chosen.indices, n, indices.numel())
-    coded = encode_indices(indices, n, coder)
-    del indices  # with a low threshold the largest thing in memory
-    return pack_coded(sent, coded, n, coder)
 
 
 @cache

@@ -1,7 +1,4 @@
-"""Positions of many tensors, coded together: the bodies of each alone, and damage that is seen.
-
-And positions in Bloom filters.
-"""
+"""Positions of many tensors, coded together: the bodies of each alone, and damage that is seen."""
 
 from __future__ import annotations
 
@@ -11,13 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.indices import bloom, curve
 from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
 from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
-from gcsim.compressors.sparsification.by_size import deepreduce
 from gcsim.errors import InputError
-from tests.compressors.gpu.conftest import demand_same, kernels
-from tests.compressors.gpu.examples import KEYS, SEEDS, few, vector
+from tests.compressors.gpu.conftest import kernels
+from tests.compressors.gpu.examples import SEEDS, few
 
 
 @pytest.mark.parametrize("coder", Coder)
@@ -73,40 +68,3 @@ def test_damage_is_seen(coder: Coder, seed: int, more: int) -> None:
         else:
             with pytest.raises(InputError):
                 decode_indices(body, n, k, coder)
-
-
-@few
-@given(
-    n=st.sampled_from((1, 9, 4097)), share=st.sampled_from((0.0, 0.01, 0.4)), key=KEYS,
-    rate=st.sampled_from((0.5, 0.2, 1e-4)), seed=SEEDS,
-)  # fmt: skip
-def test_bloom_filters(n: int, share: float, key: np.uint64, rate: float, seed: int) -> None:
-    places = torch.from_numpy(np.flatnonzero(np.random.default_rng(seed).random(n) < share))
-    size = bloom.bloom_size(len(places), rate)
-    filled = demand_same(bloom.bloom_filter, places, size, key)
-    positives = demand_same(bloom.bloom_positives, filled, n, size, key)
-    demand_same(deepreduce._without, positives, torch.arange(0, len(positives), 3))
-    assert demand_same(bloom.bloom_positives, filled[1:], n, size, key)[0] is InputError
-
-
-@few
-@given(
-    n=st.sampled_from((0, 1, 40, 2000)), kind=st.sampled_from(("normal", "ties")), seed=SEEDS,
-    degree=st.sampled_from((0, 5)), share=st.sampled_from((0.0, 0.4, 1.0)),
-)  # fmt: skip
-def test_curves(n: int, kind: str, seed: int, degree: int, share: float) -> None:
-    """Fitted alike, but for the last digits; read alike, whoever fitted them."""
-    values = vector(n, kind, seed)
-    values = torch.where(torch.arange(n) < share * n, values, -values.abs())
-    coded, decoded = curve.fit_curve(values, degree)
-    with kernels():
-        found = curve.fit_curve(values, degree)
-    pieces = curve.piece_lengths(n, int((values > 0).sum()))
-    cut = 4 + 8 * sum(min(degree + 1, length) for length in pieces)
-    assert torch.equal(found[0][:4], coded[:4])
-    assert torch.equal(found[0][cut:], coded[cut:])
-    assert torch.allclose(found[1], decoded, rtol=1e-6, atol=1e-6)
-    demand_same(curve.read_curve, coded, n, degree)
-    demand_same(curve.read_curve, found[0], n, degree)
-    for wrong in (coded[:-1], coded.roll(1), torch.cat((coded[:cut], coded[cut:].flip(0)))):
-        demand_same(curve.read_curve, wrong, n, degree)

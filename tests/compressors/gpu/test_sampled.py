@@ -12,7 +12,6 @@ from gcsim.compressors.coding.selecting import sampling, scales, subsets
 from gcsim.compressors.coding.selecting.groups import deal, turn
 from gcsim.compressors.random import stream
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_chance import variance_bounded
 from tests.compressors.gpu.conftest import ON_HOST, demand_same, equal, host_copies, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, SEEDS, few, vector
 
@@ -86,11 +85,6 @@ def test_draws_of_other_weights_do_not_hang_on_the_order_of_sums() -> None:
     expected = drawn(*given)
     with kernels():
         assert equal(drawn(*given)[3], expected[3])
-
-
-def test_certain_elements_are_split_off() -> None:
-    values = vector(300, "normal", 4)
-    demand_same(variance_bounded.split_certain, values, torch.arange(0, 300, 3), 0.8)
 
 
 @few

@@ -20,7 +20,7 @@ from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     VarianceBounded,
     VarianceBoundedParameters,
     add_decoded,
-    multiplier,
+    multipliers,
 )
 from gcsim.errors import InputError
 from tests.compressors.shared import BucketOf, Draw
@@ -38,7 +38,7 @@ def decoded(message: Tensor, bucket: Bucket) -> Tensor:
 
 def chances(gradient: Tensor, **parameters: Any) -> Tensor:
     weights = Weights.of(gradient, Segments.alone(gradient.numel()))
-    scale, _ = multiplier(weights, VarianceBoundedParameters(**parameters))
+    scale, _ = multipliers(weights, VarianceBoundedParameters(**parameters))
     return (gradient.double().abs() * scale).clamp(max=1.0)
 
 
