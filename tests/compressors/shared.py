@@ -119,7 +119,9 @@ def fold_nesterov(
     values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
 ) -> tuple[Tensor, Tensor]:
     """`fold` of Nesterov's direction."""
-    memory = {"coded": coded, "scales": scales, "mixed": momentum, "keep": True}
+    memory: dict[str, Any] = {
+        "coded": coded, "scales": scales, "mixed": momentum, "keep": True,
+    }  # fmt: skip
     return fold(values, length, factors=nesterov(decay), **memory)
 
 
@@ -128,7 +130,12 @@ def fold_average(
 ) -> tuple[Tensor, Tensor]:
     """`fold` of decay average + (1 - decay) values in one block, root mean square."""
     factors = decay, 1.0 - decay, 0.0, 1.0
-    memory = {"coded": coded, "scales": scales, "mixed": average, "factors": factors}
+    memory: dict[str, Any] = {
+        "coded": coded,
+        "scales": scales,
+        "mixed": average,
+        "factors": factors,
+    }
     return fold(values, max(1, values.numel()), "rms", **memory)
 
 

@@ -21,12 +21,12 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import (
+    demand_no_stray,
     fold_bits,
-    has_stray,
     packed_bytes,
     unfold_bits,
 )
-from gcsim.compressors.coding.one_bit.signs import demand_signs, written_to
+from gcsim.compressors.coding.one_bit.signs import written_to
 from gcsim.compressors.coding.rounding.bucket_levels import clip_cells, magnifier
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -233,7 +233,7 @@ def add_chosen(
     `InputError` when bits are set behind a tensor's last; `out` is then worthless.
     """
     segments, data = cells.segments, array(bits)
-    demand_signs(stray=has_stray(data, at, segments.length, 1))
+    demand_no_stray(data, at, segments.length, 1)
     with written_back(out) as sums:
         in_tiles(
             _add_chosen, segments.tiles, data, at, segments.table, cells.first, cells.size,

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.integers.packing import (
+    demand_no_stray,
     fold_bits,
-    has_stray,
     packed_bytes,
     unfold_bits,
 )
-from gcsim.compressors.coding.one_bit.signs import demand_signs, written_to
+from gcsim.compressors.coding.one_bit.signs import written_to
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
@@ -237,7 +237,7 @@ def add_columns(
     are set behind a stripe's last; `out` is then worthless.
     """
     data = array(bits)
-    demand_signs(stray=has_stray(data, at, stripes.elements.length, 1))
+    demand_no_stray(data, at, stripes.elements.length, 1)
     with written_back(out) as sums:
         in_tiles(
             _add_tiles, stripes.elements.tiles, sums, stripes.table, data, at, array(lows),

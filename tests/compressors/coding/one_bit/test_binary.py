@@ -155,8 +155,8 @@ def test_stripes_of_columns_are_numpys(
         expected[:, : mine.shape[1]] = mine >= levels[0, own][: mine.shape[1]]
         coded = bits[part * size : (part + 1) * size]
         assert torch.equal(unpacked(coded, rows * width), expected.view(-1))
-        own_lines = (line[own].contiguous() for line in levels[1:])
-        add_columns(out, matrices.stripes_of(part), coded, ZERO, *own_lines, 1.0)
+        lows, highs = (line[own].contiguous() for line in levels[1:])
+        add_columns(out, matrices.stripes_of(part), coded, ZERO, lows, highs, 1.0)
     t, low, high = levels[:, :columns]
     decoded = torch.where(matrix >= t, high, low).view(-1)
     assert torch.equal(out, decoded)
