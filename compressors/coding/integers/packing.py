@@ -298,17 +298,6 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
 
 
 @loop
-def put_fixed(codes: Any, bits: int, out: Any) -> Any:
-    """Write what `pack_fixed` makes of codes that fit, to the beginning of `out`; its bytes."""
-    seen = np.zeros(codes.size // _GRAIN + 1, dtype=np.int64)
-    if bits <= 8:
-        _pack_narrow(0, codes.size, codes, out, bits, seen)
-    else:
-        _pack_wide(0, codes.size, codes, out, bits, seen)
-    return (codes.size * bits + 7) // 8
-
-
-@loop
 def unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
     """Codes of more than 8 bits."""
     data, out = data[start // 8 * bits : (stop + 7) // 8 * bits], out[start:stop]
