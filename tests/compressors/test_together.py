@@ -35,8 +35,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("dryden", {"proportion": 1.0}),
     ("ce_sgd", {"unsent_limit": 2}),
     ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
-    ("onebit_sgd", {}),
-    ("onebit_sgd", {"threshold": "mean"}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(

@@ -1,4 +1,4 @@
-"""How do small integers become bytes on the wire, and back?
+"""Small integers as bytes on the wire.
 
 Fixed-width codes of 1 to 16 bits and sign bits; digits of other bases are in `digits.py`. Every
 packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have
