@@ -268,18 +268,6 @@ def _least_first_bits(bits: Any, k: int) -> Any:
 
 
 @loop
-def limit_of_few(bits: Any, k: int) -> Any:
-    """`kth_of_few` of magnitudes, by their first bits and then among those few."""
-    least, reached = _least_first_bits(bits, k)
-    sizes = np.empty(reached + 1, dtype=np.uint32)
-    at = 0
-    for i in range(bits.size):
-        sizes[at] = bits[i]
-        at += (bits[i] >> np.uint32(20)) >= np.uint32(least)
-    return kth_of_few(sizes[:reached], k)
-
-
-@loop
 def take_few(bits: Any, k: int, places: Any) -> bool:
     """The places of the k largest magnitudes, the first of equals; False for not-a-number.
 
@@ -303,23 +291,6 @@ def take_few(bits: Any, k: int, places: Any) -> bool:
             ties -= sizes[j] == limit
             places[at] = found[j]
             at += 1
-    return numbers
-
-
-@loop
-def takeeach_of(values: Any, table: Any, counts: Any, places: Any) -> bool:
-    """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
-
-    `places` are within the tensors, one tensor's behind the other's.
-    """
-    numbers = True
-    bits = values.view(np.uint32)
-    at = 0
-    for t in range(counts.size):
-        first, n, k = table[t, 0], table[t, 1], counts[t]
-        if k:
-            numbers &= take_few(bits[first : first + n], k, places[at : at + k])
-        at += k
     return numbers
 
 
