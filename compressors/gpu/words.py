@@ -56,11 +56,6 @@ def float64_bits(value: float) -> int:
     return int(np.float64(value).view(np.uint64))
 
 
-def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
-    """table[places], where the places are; a short table."""
-    return there(table, places.device)[places.long()]
-
-
 def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
     """Numbers of the host (what numpy makes an array of) on a device, to be read only: the last
     ones are kept there.

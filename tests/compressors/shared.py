@@ -26,7 +26,7 @@ from gcsim.compressors.coding.rounding.level_codes import (
     coded_levels,
     decoded_levels,
 )
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import ZERO, Cells, Segments
 
 MASK = (1 << 64) - 1
 Draw = Callable[..., Tensor]
@@ -143,3 +143,15 @@ def add_signs(
 def error_of(coded: Tensor, scales: Tensor) -> Tensor:
     """`lost_by` of a tensor alone that is one block."""
     return lost_by(coded, scales, Segments.alone(coded.numel()).cells(None))
+
+
+def cells_of(values: Tensor, size: int) -> Cells:
+    """Cells of `size` elements of a tensor alone."""
+    return Segments.alone(values.numel()).cells(size)
+
+
+def packed_by(put_bits: Callable[..., None], values: Tensor, size: int, *given: Any) -> Tensor:
+    """Bits that a primitive of `binary.py` writes of a tensor alone, in cells of `size`."""
+    bits = torch.zeros(-(-values.numel() // 8), dtype=torch.uint8)
+    put_bits(values, cells_of(values, size), *given, bits, ZERO)
+    return bits

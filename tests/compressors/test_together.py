@@ -33,8 +33,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("gtopk", {"ratio": 0.1}),
     ("dryden", {"proportion": 0.2}),
     ("dryden", {"proportion": 1.0}),
-    ("onebit_sgd", {}),
-    ("onebit_sgd", {"threshold": "mean"}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(
