@@ -38,7 +38,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("linear", {"levels": 9}),
     ("nuqsgd", {}),
     ("alq", {}),
-    ("sidco", {}),
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
     ("variance", {"alpha": 0.1}),
