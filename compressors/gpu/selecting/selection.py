@@ -85,7 +85,8 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.f
     loops.check_rank(segments, k)
     columns = segments.length.tolist(), segments.begin.tolist(), k.tolist()
     found = kth_bits(values.contiguous(), *columns).view(torch.float32)
-    return np.array(found.cpu())
+    limits: NDArray[np.float32] = found.numpy(force=True)
+    return limits
 
 
 def kth_bits(

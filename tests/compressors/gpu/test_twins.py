@@ -39,7 +39,7 @@ from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.segments import ZERO, Segments, starts
+from gcsim.compressors.segments import ZERO, Column, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
@@ -230,6 +230,11 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
+def kth_magnitudes(values: Tensor, segments: Segments, k: Column) -> Tensor:
+    """`kth_magnitude` as a tensor."""
+    return torch.from_numpy(selection.kth_magnitude(values, segments, k))
+
+
 def parts_of(n: int) -> Segments:
     """A table of three tensors, the second without elements."""
     return Segments.behind([n // 3, 0, n - n // 3])
@@ -243,7 +248,7 @@ def test_the_largest(values: Tensor, share: float, added: bool) -> None:
     memory = values.flip(0) / 2 if added else None
     demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
     some = np.flatnonzero(k)
-    demand_same(selection.kth_magnitude, values, segments.rows(some), k[some])
+    demand_same(kth_magnitudes, values, segments.rows(some), k[some])
 
 
 @few
@@ -278,7 +283,7 @@ def test_not_a_number_is_selected_by_nobody() -> None:
     values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
     alone = Segments.alone(100)
     assert demand_same(largest, values, alone, 3 * one)[0] is InputError
-    assert np.isnan(demand_same(selection.kth_magnitude, values, alone, one)[0])
+    assert demand_same(kth_magnitudes, values, alone, one).isnan().all()
     with kernels(), pytest.raises(InputError, match="not a number"):
         marks.passing(values, alone, 1.0)
 
