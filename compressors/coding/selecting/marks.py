@@ -163,7 +163,7 @@ def _take_launches(
     clear: bool = False,
 ) -> Iterator[KernelCost]:  # fmt: skip
     k, reach = found[0].numel(), spread(int(segments.length.max(initial=0)))
-    name = f"marks.take{':clear' * clear}:{reach}"
+    name = "marks.take" + ":clear" * clear + f":{reach}"
     cost = launch("gather_scatter", name, segments.length, 4 * segments.length, 12 * k)
     yield replace(cost, work=max(1, 12 * k))
 

@@ -83,9 +83,12 @@ def _before(counts: Tensor, parts: Parts) -> Tensor:
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.float32]:
     """The host waits for it."""
     loops.check_rank(segments, k)
+    if not k.size:
+        return np.zeros(0, dtype=np.float32)
     columns = segments.length.tolist(), segments.begin.tolist(), k.tolist()
     found = kth_bits(values.contiguous(), *columns).view(torch.float32)
-    return np.array(found.cpu())
+    limits: NDArray[np.float32] = found.numpy(force=True)
+    return limits
 
 
 def kth_bits(

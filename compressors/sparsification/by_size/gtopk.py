@@ -87,8 +87,9 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         pairs, segments = [], Segments.of(layout)
         for message in (own, received):
             places, values, sent = _places(message, layout)
-            if (sent != k).any():
-                raise InputError(f"damaged payload: {sent.tolist()} elements, not {k.tolist()}")
+            if (wrong := np.flatnonzero(sent != k)).size:
+                many, asked = sent[wrong[0]], k[wrong[0]]
+                raise InputError(f"damaged payload: {many} elements, not {asked}")
             pairs += [places, values]
         places, sums = merged_pairs(*pairs)
         ends = torch.from_numpy(segments.begin + segments.length).to(places.device)

@@ -11,53 +11,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gcsim.compressors.coding import momentum
 from gcsim.compressors.coding.indices import pairs, words
 from gcsim.compressors.coding.integers import two_bits
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks, selection
-from gcsim.compressors.local_updates import cser, qsparse_local_sgd, qsparse_messages
 from gcsim.compressors.segments import Segments, starts
 from gcsim.compressors.sparsification.by_size import dgc
-from gcsim.compressors.sparsification.by_threshold import dryden, magnitude_fits
+from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
-from tests.compressors.gpu.examples import EXACT, SEEDS, VECTORS, few, spoilt, vector
+from tests.compressors.gpu.examples import SEEDS, VECTORS, few, spoilt, vector
 
 
 @few
 @given(values=VECTORS, seed=SEEDS, nesterov=st.booleans(), threshold=st.sampled_from((0.5, np.inf)))
 def test_momentum(values: Tensor, seed: int, nesterov: bool, threshold: float) -> None:
-    n = values.numel()
+    """What a sample says of the next velocity is what it becomes."""
+    segments = parts_of(values.numel())
+    stride = segments.column(3)
+    sampled = segments, segments.column(0), stride, -(-segments.length // stride)
 
     def run() -> list[Any]:
-        u, v = vector(n, "normal", seed), vector(n, "ties", seed)
-        parts = [whole[1::3] for whole in (u, v, values)]
-        sample = dgc._next_velocity(parts, 0.9, nesterov)
-        found = dgc.add_momentum(u, v, values, 0.9, nesterov, threshold)
-        return [sample, u, v, found.total, marks.take(v, found)]
+        u, v = vector(values.numel(), "normal", seed), vector(values.numel(), "ties", seed)
+        sample = dgc.next_velocity(selection.strided((u, v, values), *sampled), 0.9, nesterov)
+        found = momentum.add_momentum(u, v, values, segments, 0.9, nesterov, threshold)
+        return [sample, u, v, found.passed, marks.take(v, segments, found)]
 
     expected = run()
-    assert equal(expected[0], expected[2][1::3])
+    assert equal(expected[0], selection.strided(expected[2:3], *sampled)[0])
     with kernels():
         assert equal(run(), expected)
-
-
-def test_strided_samples() -> None:
-    terms = [vector(500, kind, 1) for kind in ("normal", "ties", "any")]
-    demand_same(selection.strided_sample, 3, 7, *terms)
-
-
-@few
-@given(values=EXACT, threshold=st.sampled_from((0.0, 1.0)))
-def test_sums_of_magnitudes(values: Tensor, threshold: float) -> None:
-    """Of whole numbers; logarithms are added in float64."""
-    demand_same(magnitude_fits._add_and_sum, values, values.flip(0))
-    demand_same(magnitude_fits._sums, values, threshold)
-    zeros, total = magnitude_fits._sum_of_logarithms(values)
-    with kernels():
-        found = magnitude_fits._sum_of_logarithms(values)
-    assert found[0] == zeros
-    assert found[1] == pytest.approx(total, rel=1e-13)
 
 
 @few
@@ -132,9 +116,9 @@ def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
 @given(values=VECTORS, seed=SEEDS)
 def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
     u, sums, error = (vector(values.numel(), "normal", seed + i) for i in range(3))
-    demand_same(cser.local_step, values, u, error, 0.9)
-    demand_same(qsparse_local_sgd.local_step, values, u, sums, 0.9)
-    demand_same(qsparse_local_sgd.last_step, values, u, sums, error, 0.9)
+    demand_same(momentum.error_step, values, u, error, 0.9)
+    demand_same(momentum.local_step, values, u, sums, 0.9)
+    demand_same(momentum.last_step, values, u, sums, error, 0.9)
 
 
 @few
@@ -145,12 +129,14 @@ def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
 def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: int) -> None:
     """The longest is sampled for bounds; a sign that is missing, too."""
     values, gradient = vector(n, kind, seed), vector(n, "ties", seed + 1)
-    for memory in (values, values.abs()):
-        added = gradient if memory is values else gradient.abs()
-        _, taken = demand_same(dryden.add_and_select, memory, added, proportion)
-        whole = taken if kind == "ties" else taken.round()  # whose sums are exact
-        demand_same(dryden._means, whole)
-        demand_same(dryden._enough, whole, [len(whole) // 2, 1])
+    segments = Segments.behind([n // 9, 0, n - n // 9])
+
+    def chosen(kept: Tensor, more: Tensor) -> tuple[Any, ...]:
+        *found, means = dryden.largest_of_each_sign(more, segments, proportion, memory=kept)
+        return *found, means if kind == "ties" else means.shape  # whose sums are exact
+
+    demand_same(chosen, values, gradient)
+    demand_same(chosen, values.abs(), gradient.abs())
 
 
 @few
@@ -165,16 +151,11 @@ def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
         demand_same(two_bits.add_two_bits, values, segments, sent, at, tau / 3)
 
 
-def test_bytes_of_a_sign_and_a_magnitude() -> None:
-    every = torch.arange(256, dtype=torch.uint8)
-    demand_same(qsparse_messages.to_sign_magnitude, every)
-    demand_same(qsparse_messages.from_sign_magnitude, every)
-
-
 def test_not_a_number_is_marked_and_refused() -> None:
     values = spoilt(vector(100, "normal", 0), by=np.nan)
     with kernels():
-        found = dgc.add_momentum(torch.zeros(100), own := values.clone(), values, 0.9, False, 9.0)
-        assert found.total == 1
+        u, own, alone = torch.zeros(100), values.clone(), Segments.alone(100)
+        found = momentum.add_momentum(u, own, values, alone, 0.9, False, 9.0)
+        assert found.passed.tolist() == [1]
         with pytest.raises(InputError, match="not a number"):
-            marks.take(own, found)
+            marks.take(own, alone, found)

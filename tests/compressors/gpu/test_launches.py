@@ -39,7 +39,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("linear", {"levels": 9}),
     ("nuqsgd", {}),
     ("alq", {}),
-    ("sidco", {}),
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
     ("strom", {"variant": "mxnet"}),

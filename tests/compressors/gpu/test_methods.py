@@ -47,8 +47,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("tk_ccd", {"ratio": 0.5, "groups": 3, "values": "fp32"}),
     ("variance_bounded", {"bound": 0.5}),
     ("dgc", {"nesterov": True, "ratio": 0.05, "too_many": "rescale", "sample_ratio": 0.1}),
-    ("sidco", {"distribution": "gamma", "stages": 2}),
-    ("sidco", {"stages": 3, "ratio": 0.05, "first_ratio": 0.4}),
     ("bingrad_b", {"lloyd_iterations": 3, "clip": 1.7, "bucket": 100}),
     ("bingrad_b", {"levels": "coherent"}),
     ("orq", {"refine": True, "clip": 2.5, "levels": 9, "bucket": 500}),
@@ -58,7 +56,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
     ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
-    ("omnireduce", {"keep": "top", "ratio": 0.5}),
     ("strom", {"variant": "mxnet"}),
 ]
 """Defaults are in `test_every_method.py`."""

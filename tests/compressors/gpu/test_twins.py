@@ -33,12 +33,13 @@ from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.rounding import levels
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.segments import ZERO, Segments, starts
+from gcsim.compressors.segments import ZERO, Column, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
@@ -229,14 +230,25 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
+def kth_magnitudes(values: Tensor, segments: Segments, k: Column) -> Tensor:
+    """`kth_magnitude` as a tensor."""
+    return torch.from_numpy(selection.kth_magnitude(values, segments, k))
+
+
+def parts_of(n: int) -> Segments:
+    """A table of three tensors, the second without elements."""
+    return Segments.behind([n // 3, 0, n - n // 3])
+
+
 @few
-@given(values=VECTORS, share=st.sampled_from((0.0, 0.01, 0.5, 1.0)), clear=st.booleans())
-def test_the_largest(values: Tensor, share: float, clear: bool) -> None:
-    k = round(share * values.numel())
-    demand_same(selection.take_largest, values, k, clear=clear)
-    if k:
-        demand_same(selection.kth_magnitude, values, k)
-        demand_same(selection.add_and_take_largest, values, values.flip(0) / 2, k)
+@given(values=VECTORS, share=st.sampled_from((0.0, 0.01, 0.5, 1.0)), added=st.booleans())
+def test_the_largest(values: Tensor, share: float, added: bool) -> None:
+    segments = parts_of(values.numel())
+    k = np.rint(share * segments.length).astype(np.int64)
+    memory = values.flip(0) / 2 if added else None
+    demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
+    some = np.flatnonzero(k)
+    demand_same(kth_magnitudes, values, segments.rows(some), k[some])
 
 
 @few
@@ -247,12 +259,20 @@ def test_the_largest(values: Tensor, share: float, clear: bool) -> None:
 def test_what_passes_a_threshold(
     values: Tensor, up: float, down: float | None, clear: bool, added: bool
 ) -> None:
+    """Also where limits change of some tensors, and where some are taken."""
+    segments = parts_of(values.numel())
+
     def run() -> list[object]:
-        own = values.clone()
-        found = (
-            marks.add_and_mark(own, own.flip(0), up, down) if added else marks.mark(own, up, down)
-        )
-        return [found.total, marks.take(own, found, clear=clear), own]
+        own, more = values.clone(), values.flip(0) / 2
+        if added:
+            found = marks.mark(more, segments, up, down, memory=own)
+        else:
+            found = marks.mark(own, segments, up, down)
+        first = found.passed.copy()
+        last = marks.take(own, segments.rows([2]), found.rows([2]))
+        found.up[2] = up + 0.25
+        marks.mark_again(own, segments, found, np.array([2]))
+        return [first, last, found.passed, marks.take(own, segments, found, clear=clear), own]
 
     expected = run()
     with kernels():
@@ -260,19 +280,12 @@ def test_what_passes_a_threshold(
 
 
 def test_not_a_number_is_selected_by_nobody() -> None:
-    values = spoilt(vector(100, "normal", 0), by=np.nan)
-    assert demand_same(selection.take_largest, values, 3)[0] is InputError
-    assert np.isnan(demand_same(selection.kth_magnitude, values, 1))
+    values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
+    alone = Segments.alone(100)
+    assert demand_same(largest, values, alone, 3 * one)[0] is InputError
+    assert demand_same(kth_magnitudes, values, alone, one).isnan().all()
     with kernels(), pytest.raises(InputError, match="not a number"):
-        marks.take(values, marks.mark(values, 1.0))
-
-
-def test_marks_that_a_loop_made_are_taken_by_kernels() -> None:
-    values = vector(5000, "normal", 1)
-    found = marks.mark(values, 1.0)
-    expected = marks.take(values, found)
-    with kernels():
-        assert equal(marks.take(values, found), expected)
+        marks.passing(values, alone, 1.0)
 
 
 # --- indices --------------------------------------------------------------------------------------
@@ -450,8 +463,8 @@ def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
         with segment() as recorder:
             norms = levels.bucket_norms(values, 512, "max")
             levels.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
-            selection.take_largest(values, 30, clear=False)
-            selection.add_and_take_largest(values.clone(), values, 30)
+            largest(values, Segments.alone(3000), np.array([30]))
+            marks.passing(values, Segments.alone(3000), 1.0, memory=values.clone())
             signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))
             packing.pack_signs(values)
         return list(recorder.costs())

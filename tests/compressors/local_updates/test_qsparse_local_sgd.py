@@ -14,7 +14,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
-from gcsim.compressors.coding.selecting.selection import largest
+from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.local_updates.qsparse_local_sgd import (
     QsparseLocalSgd,
     QsparseLocalSgdParameters,
@@ -120,7 +120,7 @@ def test_a_message_is_a_contraction_that_quantises_the_largest(
     # beta = d / s^2 = 512 / 127^2 = .032 (Alistarh et al., Lemma 3.1; the maximum norm is below).
     values, ratio = normal(20_000), 0.08
     layout, (worker,) = layout_of(20_000), workers(ratio=ratio, norm=norm)
-    kept = largest(values, 1600)
+    kept = largest_of(values, 1600)
     energy, top = float(values.square().sum()), float(values[kept].square().sum())
     for step in range(5):
         decoded = decode(worker.encode(values, layout, step), layout)
@@ -149,7 +149,7 @@ def test_the_message_has_the_length_of_the_formula(
     n, values = 10_000, normal(10_000)
     layout, (worker,) = layout_of(n), workers(indices=coder.name.lower(), ratio=0.08)
     message = worker.encode(values, layout, 0)
-    positions = encode_indices(largest(values, 800), n, coder).numel()
+    positions = encode_indices(largest_of(values, 800), n, coder).numel()
     # k (8 + index) + 32 for each 512 kept values
     assert message.numel() == HEADER_BYTES + 4 * 2 + 800 + positions
     exact = {Coder.RAW: 3200, Coder.PACKED: 800 * 14 / 8, Coder.BITMAP: n / 8}
@@ -254,9 +254,9 @@ def test_sign_top_k_sends_one_magnitude_and_is_exactly_that_far_off(
     layout, (worker,) = layout_of(n), workers(quantiser="sign", indices="packed")
     message = worker.encode(values, layout, 0)
     assert message.numel() == HEADER_BYTES + 4 + k // 8 + k * 13 // 8  # 32 + k (1 + log2 n) bits
-    decoded, top = decode(message, layout), values[largest(values, k)].double()
+    decoded, top = decode(message, layout), values[largest_of(values, k)].double()
     expected = torch.zeros(n).double()
-    expected[largest(values, k)] = top.sign() * top.abs().mean()
+    expected[largest_of(values, k)] = top.sign() * top.abs().mean()
     torch.testing.assert_close(decoded.double(), expected, rtol=1e-6, atol=0)
     # |v|^2 - |top k|_1^2 / k, by completing the square
     error = float((values - decoded).double().square().sum())

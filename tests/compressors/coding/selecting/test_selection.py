@@ -11,18 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding.selecting.marks import BLOCK, add_and_mark, at_least, mark, take
-from gcsim.compressors.coding.selecting.selection import (
-    _largest_on_device,
-    add_and_take_largest,
-    count_kept,
-    kth_magnitude,
-    largest,
-    scatter_add,
-    take_largest,
-)
+from gcsim.compressors.coding.selecting.largest import largest, largest_of
+from gcsim.compressors.coding.selecting.marks import BLOCK, at_least, mark, passing, take
+from gcsim.compressors.coding.selecting.selection import count_kept, kth_magnitude, scatter_add
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import Draw
+
+
+def alone(values: Tensor) -> Segments:
+    """The table of one tensor."""
+    return Segments.alone(values.numel())
+
+
+def add_and_take(memory: Tensor, gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """memory += gradient, of which the k largest are taken out."""
+    return largest(gradient, alone(memory), np.array([k]), memory=memory)
+
+
+def kth(values: Tensor, k: int) -> float:
+    """The k-th largest magnitude of one tensor."""
+    return float(kth_magnitude(values, alone(values), np.array([k]))[0])
 
 
 def by_sorting(values: list[float], k: int) -> list[int]:
@@ -35,9 +44,7 @@ def by_sorting(values: list[float], k: int) -> list[int]:
 def test_ties_go_to_the_lowest_index(values: list[float], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values)))
     single = torch.tensor(values, dtype=torch.float32)
-    assert largest(single, k).tolist() == by_sorting(single.tolist(), k)
-    if k:  # what runs on an accelerator
-        assert _largest_on_device(single, k).tolist() == by_sorting(single.tolist(), k)
+    assert largest_of(single, k).tolist() == by_sorting(single.tolist(), k)
 
 
 def test_the_sampled_shortcut_selects_what_a_full_sort_selects(
@@ -46,7 +53,7 @@ def test_the_sampled_shortcut_selects_what_a_full_sort_selects(
     values = normal((1 << 20) + 3, 1)
     k = 12_345
     order = np.argsort(-np.abs(values.numpy()), kind="stable")[:k]
-    assert np.array_equal(largest(values, k).numpy(), np.sort(order))
+    assert np.array_equal(largest_of(values, k).numpy(), np.sort(order))
 
 
 def test_a_sample_that_misleads_costs_time_but_not_exactness() -> None:
@@ -55,22 +62,22 @@ def test_a_sample_that_misleads_costs_time_but_not_exactness() -> None:
     values[::255] = 100.0
     k = 50_000
     order = np.argsort(-values.numpy(), kind="stable")[:k]
-    assert np.array_equal(largest(values, k).numpy(), np.sort(order))
+    assert np.array_equal(largest_of(values, k).numpy(), np.sort(order))
 
 
 def test_equal_magnitudes_everywhere_select_the_first_k() -> None:
     values = torch.ones((1 << 20) + 7)
-    assert largest(values, 10_000).tolist() == list(range(10_000))
+    assert largest_of(values, 10_000).tolist() == list(range(10_000))
 
 
 def test_not_a_number_is_named_instead_of_selected() -> None:
     with pytest.raises(InputError, match="not a number"):
-        largest(torch.tensor([1.0, float("nan"), 2.0]), 1)
+        largest_of(torch.tensor([1.0, float("nan"), 2.0]), 1)
 
 
 def test_an_impossible_k_is_our_bug() -> None:
-    with pytest.raises(InternalError, match="4 of 3"):
-        largest(torch.ones(3), 4)
+    with pytest.raises(InternalError, match="cannot select"):
+        largest_of(torch.ones(3), 4)
 
 
 @given(st.lists(st.floats(-4, 4, width=32)), st.floats(0, 4, width=32))
@@ -102,9 +109,9 @@ def test_what_is_marked_is_what_lies_outside(normal: Draw, n: int, up: float) ->
     values = normal(n, n)
     down = -up / 2
     outside: Tensor = ((values >= up) | (values <= float(np.float32(down)))).nonzero().view(-1)
-    marks = mark(values, up, down)
-    assert marks.total == outside.numel()
-    indices, found = take(values, marks)
+    marks = mark(values, alone(values), up, down)
+    assert marks.passed.tolist() == [outside.numel()]
+    indices, found = take(values, alone(values), marks)
     assert torch.equal(indices, outside)
     assert torch.equal(found, values[outside])
 
@@ -113,9 +120,7 @@ def test_what_is_marked_is_what_lies_outside(normal: Draw, n: int, up: float) ->
 def test_marking_while_adding_is_adding_then_marking(normal: Draw, n: int) -> None:
     memory, gradient = normal(n, 1), normal(n, 2)
     expected = memory + gradient
-    marks = add_and_mark(memory, gradient, 1.5)
-    assert torch.equal(memory, expected)
-    indices, values = take(memory, marks, clear=True)
+    indices, values, _ = passing(gradient, alone(memory), 1.5, memory=memory)
     assert torch.equal(indices, (expected.abs() >= 1.5).nonzero().view(-1))
     assert torch.equal(values, expected[indices])
     expected[indices] = 0
@@ -126,7 +131,7 @@ def test_a_full_block_between_empty_ones_is_found() -> None:
     values = torch.zeros(5 * BLOCK + 3)
     values[2 * BLOCK : 3 * BLOCK] = -1.0
     values[-1] = 1.0
-    indices, _ = take(values, mark(values, 0.5))
+    indices, _, _ = passing(values, alone(values), 0.5)
     assert indices.tolist() == [*range(2 * BLOCK, 3 * BLOCK), 5 * BLOCK + 2]
 
 
@@ -135,7 +140,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 ) -> None:
     def run() -> tuple[Tensor, ...]:
         memory = normal(700_001, 3)
-        return (*add_and_take_largest(memory, normal(700_001, 4), 9_000), memory)
+        return (*add_and_take(memory, normal(700_001, 4), 9_000), memory)
 
     same_on_any_threads(run)
 
@@ -163,22 +168,24 @@ def test_the_k_largest_for_any_share_and_any_ties(normal: Draw, kind: str, k: in
         "sorted": torch.arange(n) * 1e-3,
     }[kind]
     expected = ranked(values, k)
-    assert torch.equal(largest(values, k), expected)
+    assert torch.equal(largest_of(values, k), expected)
     half, rest = values * 0.5, values * 0.5
-    indices, taken = add_and_take_largest(half, rest, k)
+    indices, taken = add_and_take(half, rest, k)
     assert torch.equal(indices, expected)
     assert torch.equal(taken, values[expected])
     left = values.clone()
     left[expected] = 0
     assert torch.equal(half, left)
-    assert kth_magnitude(values, k) == float(values[expected].abs().min())
+    assert kth(values, k) == float(values[expected].abs().min())
 
 
 def test_marks_that_hold_too_few_are_not_believed(normal: Draw) -> None:
     values = normal(50_000, 6)
     expected = ranked(values, 500)
     for up in (10.0, 3.0, 0.0):  # none, too few, far too many
-        indices, taken = take_largest(values, 500, mark(values, up), clear=False)
+        indices, taken = largest(
+            values, alone(values), np.array([500]), marks=mark(values, alone(values), up)
+        )
         assert torch.equal(indices, expected)
         assert torch.equal(taken, values[expected])
 
@@ -188,9 +195,9 @@ def test_not_a_number_is_refused_wherever_it_is_taken(n: int) -> None:
     values = torch.linspace(1, 2, n)
     values[n // 2] = float("nan")
     for select in (
-        lambda: take(values, mark(values, 5.0)),
-        lambda: take_largest(values, n // 3, clear=False),
-        lambda: add_and_take_largest(values.clone(), torch.zeros(n), n),
+        lambda: passing(values, alone(values), 5.0),
+        lambda: largest_of(values, n // 3),
+        lambda: add_and_take(values.clone(), torch.zeros(n), n),
         lambda: at_least(values, 1.5),
     ):
         with pytest.raises(InputError, match="not a number"):
@@ -199,7 +206,7 @@ def test_not_a_number_is_refused_wherever_it_is_taken(n: int) -> None:
 
 def test_infinity_is_the_largest() -> None:
     values = torch.tensor([1.0, -float("inf"), 3.0, float("inf")])
-    assert largest(values, 2).tolist() == [1, 3]
-    assert kth_magnitude(values, 3) == 3.0
-    with pytest.raises(InternalError, match="number 5 of 4"):
-        kth_magnitude(values, 5)
+    assert largest_of(values, 2).tolist() == [1, 3]
+    assert kth(values, 3) == 3.0
+    with pytest.raises(InternalError, match="number"):
+        kth(values, 5)

@@ -10,7 +10,8 @@ import torch
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
-from gcsim.compressors.sparsification.by_threshold.dryden import add_and_select
+from gcsim.compressors.segments import Segments
+from gcsim.compressors.sparsification.by_threshold.dryden import largest_of_each_sign
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 
@@ -92,7 +93,9 @@ def test_the_sample_does_not_change_what_is_selected(
         "two": torch.where(z > 0, 1.0, -1.0),
     }[kind]
     memory = values.clone()
-    indices, found = add_and_select(memory, torch.zeros(n), proportion)
+    indices, found, _, _ = largest_of_each_sign(
+        torch.zeros(n), Segments.alone(n), proportion, memory=memory
+    )
     assert torch.equal(memory, values)
     assert indices.tolist() == naive_selection(values.tolist(), proportion)
     assert torch.equal(found, values[indices])
