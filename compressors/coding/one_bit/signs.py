@@ -243,7 +243,7 @@ def _sum_of_magnitudes(values: Any) -> float:
 
 def _unfold_launches(
     _: object, out: object, cells: Cells, bits: object, at: object, scales: object,
-    weight: object, *, overwrite: bool = False,
+    weight: object, *, overwrite: bool = False, room: object = None,
 ) -> list[KernelCost]:  # fmt: skip
     name = "signs.write_signs" if overwrite else "signs.add_signs"
     n = cells.segments.length
@@ -254,7 +254,7 @@ def _unfold_launches(
 @primitive
 def add_scaled_signs(
     out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
-    overwrite: bool = False,
+    overwrite: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
     """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
 
@@ -262,7 +262,7 @@ def add_scaled_signs(
     ----------
     out : flat float32 of the cells' table
     cells : elements that share a scale
-    bits, at : uint8; first byte of each tensor's ceil(n / 8)
+    bits, at : uint8; first byte of each tensor's ceil(n / 8), or `room` of which the others are 0
     scales : float32 `[cells]`
     weight : a number
 
@@ -272,9 +272,13 @@ def add_scaled_signs(
         When bits are set behind a tensor's last, or a scale is not a finite number >= 0; what
         kernels make of `out` is then worthless.
     """
-    data, factors = array(bits), array(scales)
+    data, factors, length = array(bits), array(scales), cells.segments.length
+    stray = has_stray(data, at, length, 1)
+    if room is not None:
+        ends = np.stack((at + packed_bytes(length, 1), at + room), axis=1)
+        stray |= any(data[first:last].any() for first, last in ends)
     demand_signs(
-        stray=has_stray(data, at, cells.segments.length, 1),
+        stray=stray,
         right=bool(((factors >= 0) & (factors <= FLOAT32_MAX)).all()),  # nor not-a-number
     )
     factors = factors * np.float32(weight)

@@ -10,6 +10,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
@@ -79,15 +80,14 @@ def _fold_parts(
 @kernel_of(loops.add_scaled_signs)
 def add_scaled_signs(
     out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
-    overwrite: bool = False,
+    overwrite: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
     """The host waits once."""
     segments = cells.segments
-    elements, begins = segments.length.tolist(), segments.begin.tolist()
-    parts = parts_of(
-        out, elements, [tiles(n) for n in elements], begins, at.tolist(), cells.first.tolist(),
-        cells.size.tolist(),
-    )  # fmt: skip
+    room = packed_bytes(segments.length, 1) if room is None else room
+    rows = segments.length, segments.begin, at, cells.first, cells.size, room
+    elements, *columns = (row.tolist() for row in rows)
+    parts = parts_of(out, elements, [tiles(8 * n) for n in columns[-1]], *columns)
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _write, parts, out, bits.contiguous(), scales, stray, float(np.float32(weight)),
@@ -136,7 +136,8 @@ def _write(
     column, number, n = own_part(table, parts, LANES)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
-    negative = load_codes(packed + tl.load(column + 3 * parts), group, (n + 7) // 8, 1)
+    room = tl.load(column + 6 * parts)
+    negative = load_codes(packed + tl.load(column + 3 * parts), group, room, 1)
     behind = tl.where(here, 0, negative)
     tl.store(stray + tl.program_id(0), tl.max(tl.max(behind, axis=1), axis=0))
     block = at // tl.load(column + 5 * parts).to(INDEX)

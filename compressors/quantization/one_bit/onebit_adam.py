@@ -245,13 +245,11 @@ def add_chunks(
     head, size = whole.column(4), whole.length // 8
     found.demand_sizes(head + size)
     length = np.clip(out.numel() - whole.begin, 0, whole.length)
-    used = -(-length // 8)
-    rest = taken(message, found.at + head + used, size - used, torch.uint8)
-    if rest.numel() and bool(rest.any()):
-        raise damaged("padding after the last sign is not zero")
     cells = Segments(np.stack((whole.begin, length), axis=1)).cells(None)
     scales = taken(message, found.at, head, torch.float32)[: cells.total]
-    add_scaled_signs(out, cells, message, found.at + head, scales, weight, overwrite=overwrite)
+    add_scaled_signs(
+        out, cells, message, found.at + head, scales, weight, overwrite=overwrite, room=size
+    )
 
 
 def sign_error(vector: Tensor, norm: Norm) -> float:

@@ -73,7 +73,7 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
     def step(tensors: int) -> tuple[list[str], int]:
         launched.clear()
-        workers = team(name, ((5,), (9,), (2, 9)) * (tensors // 3), workers=2, **parameters)
+        workers = team(name, ((5,), (9,), (3, 4)) * (tensors // 3), workers=2, **parameters)
         with whole_methods(), host_copies() as seen:
             for at in range(2):  # of some methods the first one is a synchronisation
                 gradients = torch.randn(2, workers.layout.numel, generator=generator)
