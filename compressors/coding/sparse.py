@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import (
     Codec,
-    Frame,
     as_bytes,
-    from_bytes,
     pack_frame,
 )
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
@@ -32,7 +30,6 @@ from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
     choose_coder,
-    decode_indices,
     demand,
     encode_indices,
     positions_in,
@@ -81,16 +78,6 @@ def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
     return energy(travelling(values, values_as).double() - values)
 
 
-def sent_of(
-    memory: Tensor | None, indices: Tensor, values: Tensor, values_as: ValueFormat
-) -> Tensor:
-    """The selected values as they travel; what that rounds off goes back to `memory`, if given."""
-    sent = travelling(values, values_as)
-    if memory is not None and sent.dtype != values.dtype:
-        memory.index_copy_(0, indices, values - sent.float())
-    return sent
-
-
 def pack_sparse(values: Tensor, indices: Tensor, numel: int, coding: Coder | IndexCoding) -> Tensor:
     """One frame: `values` `[k]` float32 or float16 at ascending `indices` int64 `[k]`."""
     coder = choose_coder(coding, numel, indices.numel()) if isinstance(coding, str) else coding
@@ -102,12 +89,6 @@ def pack_coded(values: Tensor, coded: Tensor, numel: int, coder: Coder) -> Tenso
     flags = int(coder) | (HALF if values.dtype == torch.float16 else 0)
     body = torch.cat((as_bytes(values), coded))
     return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=values.numel(), flags=flags)
-
-
-def unpack_sparse(frame: Frame) -> tuple[Tensor, Tensor]:
-    """(indices int64 `[k]`, values float32 `[k]`) of a frame; `InputError` when damaged."""
-    values, coded = _values(frame)
-    return decode_indices(coded, frame.numel, frame.nonzero, frame.flags & 0xF), values
 
 
 def sparse_message(
@@ -268,14 +249,6 @@ def _add_coded(
     else:
         places = positions_in(body, n, k, coder)
         in_parallel(_add_places, k, places, values, weight, part, bad)
-
-
-def _values(frame: Frame) -> tuple[Tensor, Tensor]:
-    """(values float32 `[k]`, perhaps in the message's memory; the coded indices)."""
-    k = frame.nonzero
-    dtype = torch.float16 if frame.flags & HALF else torch.float32
-    cut = k * dtype.itemsize
-    return from_bytes(frame.body[:cut], dtype, k).float(), frame.body[cut:]
 
 
 # --- indices with signs -----------------------------------------------------------------------

@@ -268,18 +268,6 @@ def _least_first_bits(bits: Any, k: int) -> Any:
 
 
 @loop
-def limit_of_few(bits: Any, k: int) -> Any:
-    """`kth_of_few` of magnitudes, by their first bits and then among those few."""
-    least, reached = _least_first_bits(bits, k)
-    sizes = np.empty(reached + 1, dtype=np.uint32)
-    at = 0
-    for i in range(bits.size):
-        sizes[at] = bits[i]
-        at += (bits[i] >> np.uint32(20)) >= np.uint32(least)
-    return kth_of_few(sizes[:reached], k)
-
-
-@loop
 def take_few(bits: Any, k: int, places: Any) -> bool:
     """The places of the k largest magnitudes, the first of equals; False for not-a-number.
 
