@@ -1,4 +1,4 @@
-"""What does a run leave behind? Its results, and figures of them.
+"""Files of a run: its results, and figures of them.
 
 Results are all whole or as they were: they are produced under temporary names first and renamed
 when the last of them is whole. They are on disk before the first figure is drawn; a figure that

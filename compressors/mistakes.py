@@ -9,13 +9,14 @@ import dis
 import sys
 import sysconfig
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import CodeType
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.requests import Exchange, Request
 from gcsim.errors import InputError, InternalError, Problem
 
 
@@ -28,6 +29,23 @@ class RefusedRequestError(InternalError):
     def __init__(self, message: str, *, hint: str = "", ranks: tuple[int, ...] = (0,)) -> None:
         self.message, self.hint, self.ranks = message, hint, ranks
         super().__init__(f"{message}; {hint}" if hint else message)
+
+
+def passed_on(
+    exchange: Exchange, ask: Callable[[Request], Generator[Request, Any, Any]]
+) -> Exchange:
+    """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
+    returns the reply; a refusal is thrown into the exchange."""
+    reply: Any = None
+    while True:
+        try:
+            request = exchange.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+        try:
+            reply = yield from ask(request)
+        except RefusedRequestError as error:
+            exchange.throw(error)
 
 
 def blame(exchanges: Iterable[Generator[Any, Any, Any]], error: RefusedRequestError) -> None:

@@ -27,6 +27,7 @@ from gcsim.compressors.mistakes import (
     location_of_request,
     location_of_return,
     own_mistakes,
+    passed_on,
 )
 from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
@@ -175,16 +176,10 @@ def named(title: str) -> Iterator[None]:
         raise type(error)(problems) from error
 
 
-def _guarded(
-    exchange: Exchange, cls: type[Compressor], title: str, finite: bool
-) -> Generator[Request, Any, Tensor]:
+def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool) -> Exchange:
     """The exchange, whose callables on the server's side name the compressor too."""
-    reply: Any = None
-    while True:
-        try:
-            request = exchange.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+
+    def ask(request: Request) -> Generator[Request, Any, Any]:
         if fault := _fault_of_request(request, finite):
             raise _told(fault, exchange, cls)
         if isinstance(request, PushPull):
@@ -197,10 +192,12 @@ def _guarded(
             if not is_users(cls):
                 raise
             raise _told((error.message, error.hint), exchange, cls) from error
-        if not finite or not isinstance(request, AllReduce):
-            continue
-        if fault := _out_of_range(reply, "the sum over the workers"):
+        summed = finite and isinstance(request, AllReduce)
+        if summed and (fault := _out_of_range(reply, "the sum over the workers")):
             raise _told(fault, exchange, cls)
+        return reply
+
+    return passed_on(exchange, ask)
 
 
 def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:

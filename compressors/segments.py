@@ -151,6 +151,12 @@ class Cells:
         return np.minimum(size, self.segments.length[self.owner] - self.number * size)
 
     @cached_property
+    def spans(self) -> NDArray[np.int64]:
+        """`[cells, 3]`: cell, its first element in the flat bucket, element behind its last."""
+        begin = self.segments.begin[self.owner] + self.number * self.size[self.owner]
+        return np.stack((np.arange(self.total), begin, begin + self.length), axis=1)
+
+    @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
         grain = self.size * np.maximum(1, TILE // self.size)

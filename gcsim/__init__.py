@@ -1,4 +1,4 @@
-"""gcsim: would gradient compression make my training faster, by how much, at what cost?
+"""gcsim: does gradient compression make my training faster, by how much, at what cost.
 
 The rooms (`analysis`, `scenarios`, `simulator`, `traces`, `compressors`) are top-level
 folders of the checkout and sub-packages of `gcsim` when installed. In a checkout the folder

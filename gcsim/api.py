@@ -1,4 +1,4 @@
-"""What do `run`, `train`, ... of `gcsim` give to a person? Results that show themselves.
+"""Results of `gcsim.run`, `gcsim.train`, ... that show themselves.
 
 The values are those of `gcsim.scenarios`, which knows of no report; the methods here show them.
 """

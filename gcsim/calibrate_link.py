@@ -1,4 +1,4 @@
-"""What do collectives cost on this cluster? Measured with torch.distributed, and fitted to a link.
+"""Costs of collectives on a cluster, measured with torch.distributed and fitted to a link.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... -m gcsim.calibrate_link -o measured.csv
 

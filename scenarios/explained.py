@@ -1,4 +1,4 @@
-"""What does one method do in a mean iteration? Its kernels with their prices, its collectives.
+"""One method in a mean iteration: its kernels with their prices, its collectives.
 
 The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel. With the
 framework's code around an exchange, and without what servers compute, they add up to a run's
@@ -220,6 +220,7 @@ def _one_pass(costs: Costs, elements: int) -> Costs:
     nbytes = sum(cost.nbytes for cost in merged)
     one = KernelCost(
         kind=FUSED,
+        name="fused" if any(cost.name for cost in merged) else "",
         launches=1,
         elements=min(touched, elements),
         nbytes=nbytes * elements // touched if touched > elements else nbytes,
@@ -234,14 +235,16 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
     for weight, _, compute, servers in _stretches(profile, cluster):
         payloads = cluster.workers
         parts = payloads if compute.striped else servers
+        stretch = prices.priced_by(compute, payloads, servers)
+        queueing = stretch.host > stretch.device
         for cost, alone, launched, moved in _costs(compute, payloads):
             found = sums[compute.stage, cost.name.partition(":")[0] or cost.kind, cost.kind]
-            priced = prices.priced_by(alone, payloads, servers).total
+            priced = prices.priced_by(alone, payloads, servers)
             for place, number in enumerate(
                 (
                     Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
-                    priced / PS_PER_SECOND,
+                    (priced.host if queueing else priced.device) / PS_PER_SECOND,
                 )
             ):
                 found[place] += weight * number

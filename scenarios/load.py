@@ -31,12 +31,11 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.cluster import build_cluster
-from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile, build_training
+from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile, build_plan, build_training
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
-from gcsim.scenarios.sections.train import build_plan
 from gcsim.scenarios.sections.workload import (
     compute_of,
     gradients_of,

@@ -27,9 +27,8 @@ from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.running.provenance import provenance
-from gcsim.scenarios.running.rows import make_rows
+from gcsim.scenarios.running.rows import make_rows, make_timelines
 from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
-from gcsim.scenarios.running.timelines import make_timelines
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList

@@ -46,7 +46,7 @@ collective: float32 in vector instructions, half precision element by element in
 build has nothing better, at a hundredth of the rate. NCCL adds on the GPU; the bandwidths of its
 tuner include it.
 
-Assumptions: no core is shared with anything (`host.py`), and the rate does not depend on the size.
+Assumptions: no core is shared with anything, and the rate does not depend on the size.
 """
 
 from __future__ import annotations

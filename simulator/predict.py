@@ -1,4 +1,4 @@
-"""How long does training with a compressor take on a cluster? From traffic profile to seconds.
+"""Training with a compressor on a cluster: from traffic profile to seconds.
 
 What is simulated is the period, again and again, with everything that an iteration leaves behind
 for the next: skew that local steps gather is paid at the synchronisation. Place i of a period is of

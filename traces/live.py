@@ -1,4 +1,4 @@
-"""Which gradients does this model really have? Training with virtual workers in one process.
+"""Real gradients of a model: training with virtual workers in one process.
 
 Data-parallel SGD with momentum (torch.optim.SGD's form: v = momentum v + g, w = w - rate v): all
 workers share the weights, each takes its own mini-batches, and the weights advance with the

@@ -319,7 +319,7 @@ _LIMIT = 64 * 1024 * 1024
 
 def _has_closed_form(layer: nn.Module) -> bool:
     """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
-    process), or a layer of `moments.py`, on its own weight and bias."""
+    process), or a layer with a closed form, on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False

@@ -1,4 +1,4 @@
-"""How are ranks started, watched and ended? A process each, of a round's tasks; bounded in time."""
+"""Start, watch and end of ranks: a process each, of a round's tasks; bounded in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What will be measured? Said, and on the disk, before it is.
+"""Predictions of the live suite, on the disk before anything is measured.
 
 Every task of a plan becomes a name, a series and two times: with this machine as it was
 calibrated, and with the catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no

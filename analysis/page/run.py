@@ -1,4 +1,4 @@
-"""What does the report of a run say? Answer, all rows, charts, what the ranges are of, sources."""
+"""Report of a run: answer, all rows, charts, sources of the ranges, sources."""
 
 from __future__ import annotations
 

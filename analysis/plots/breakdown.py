@@ -1,4 +1,4 @@
-"""Where does an iteration go? Stacked bars at the largest size, fastest first.
+"""Parts of an iteration: stacked bars at the largest size, fastest first.
 
 The left panel shows whole iterations on one linear scale from zero. Where slow methods dwarf the
 others, the right panel repeats the same bars cut off at a stated time, with the cut marked, so

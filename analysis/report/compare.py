@@ -1,8 +1,8 @@
-"""How do runs differ? Their methods side by side, what was asked for, and each one's answer."""
+"""Runs side by side, and a row of a run beside what the deployed hook measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -13,6 +13,8 @@ from rich.text import Text
 from gcsim.analysis.report.answer import brief_answer
 from gcsim.analysis.report.numbers import fixed, plural, significant
 from gcsim.analysis.report.selection import at_largest
+from gcsim.compressors.ddp.measured import Measured
+from gcsim.errors import InputError
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 
@@ -104,3 +106,119 @@ def bare_table(headings: Sequence[str]) -> Table:
             justify="right" if right else "left", overflow="fold",
         )  # fmt: skip
     return table
+
+
+def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
+    """The run's prediction of what was measured: the same method, on as many workers.
+
+    Raises `InputError`, which names `name` and `place`, the run's and the measurement's, with what
+    the run has instead.
+    """
+    labels = [
+        entry["label"]
+        for entry in result.scenario["compressors"]
+        if entry["kind"] == measured.compressor and _same(entry, measured.parameters)
+    ]
+    rows = [row for row in result.rows if row.label in labels]
+    if not rows:
+        had = ", ".join(dict.fromkeys(row.label for row in result.rows))
+        raise InputError(
+            f"was made with {measured.compressor} {_said(measured.parameters)}; {name} has {had}",
+            place=place,
+            hint="run the scenario with that method and its parameters",
+        )
+    found = next((row for row in rows if row.workers == measured.workers), None)
+    if found is None:
+        sizes = ", ".join(dict.fromkeys(str(row.workers) for row in rows))
+        raise InputError(
+            f"was made by {plural(measured.workers, 'worker')}; {name} has {sizes}",
+            place=place,
+            hint="run the scenario with as many: --set cluster.nodes=N",
+        )
+    return found
+
+
+def _same(entry: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    return all(key in entry and entry[key] == value for key, value in parameters.items())
+
+
+def _said(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in parameters.items())
+
+
+def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
+    """Seconds of a step in collectives, without the wait for other ranks; None unless `others`
+    hold every rank of the same steps. The last rank to enter a bucket's exchange waits for none,
+    so that the shortest time of all ranks is that of the exchange."""
+    same = [other for other in others if _run(other) == _run(measured)]
+    if len({other.rank for other in same}) < measured.workers:
+        return None
+    times = [[bucket.exchanged_s for bucket in other.buckets] for other in same]
+    return float(sum(min(each) for each in zip(*times, strict=True)))
+
+
+def _run(measured: Measured) -> tuple[object, ...]:
+    """All that the ranks of one run have in common."""
+    elements = [bucket.elements for bucket in measured.buckets]
+    return (
+        measured.compressor, measured.parameters, measured.other_buckets, measured.workers,
+        measured.steps, elements,
+    )  # fmt: skip
+
+
+def measured_parts(
+    name: str, row: Row, measured: Measured, place: str, collectives_s: float | None = None
+) -> Iterator[RenderableType]:
+    """A table, and what it is about; `collectives_s` is `alone`."""
+    steps = plural(measured.steps, "step")
+    about = f"{row.label} on {plural(row.workers, 'worker')}: predicted by {name}; measured in "
+    yield Text(f"{about}{place} over {steps} on rank {measured.rank}")
+    for method, numbers in measured.other_buckets.items():
+        said = ", ".join(map(str, numbers))
+        yield Text(f"buckets {said} went by {method}: the prediction is of {row.label} for all")
+    yield ""
+    table = bare_table(["", ">predicted", ">80 % range", ">measured", ">prediction is"])
+    for cells in _lines(row, measured, collectives_s):
+        table.add_row(*map(Text, cells))
+    yield table
+    if collectives_s is None and measured.workers > 1:
+        yield ""
+        yield Text(
+            "One rank's time in collectives holds its wait for slower ranks; name the measurements "
+            "of all ranks to tell the two apart"
+        )
+
+
+def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterator[list[str]]:
+    span = "-"
+    if row.iteration_low_s is not None and row.iteration_high_s is not None:
+        ends = (row.iteration_low_s, row.iteration_high_s)
+        span = "-".join(significant(end * 1e3) for end in ends)
+    milliseconds = 1e3
+    for words, predicted, found, within in (
+        ("iteration [ms]", row.iteration_s, measured.iteration_s, span),
+        ("encoding, decoding [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
+        ("collectives alone [ms]", row.communication_s, collectives_s, "-"),
+    ):
+        shown, error = "-", "-"
+        if found is not None:
+            shown, error = significant(found * milliseconds), _error(predicted, found)
+        yield [words, significant(predicted * milliseconds), within, shown, error]
+    if collectives_s is not None:
+        wait = significant((measured.exchanged_s - collectives_s) * milliseconds)
+        yield ["wait for other ranks [ms]", "-", "-", wait, "-"]
+    whole = significant(measured.exchanged_s * milliseconds)
+    yield ["collectives and wait [ms]", "-", "-", whole, "-"]
+    predicted, found = row.wire_bytes_per_worker, measured.sent_bytes
+    yield [
+        "sent a worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),
+        _error(predicted, found),
+    ]  # fmt: skip
+
+
+def _error(predicted: float, found: float) -> str:
+    if found == 0:
+        return "-"
+    beside = predicted / found - 1
+    side = "high" if beside > 0 else "low"
+    return f"{abs(beside):.1%} too {side}".replace("%", " %") if beside else "equal"

@@ -1,4 +1,4 @@
-"""Where do the numbers of a result come from? A line for each kind, with what is an estimate."""
+"""Sources of a result's numbers: a line for each kind, with what is an estimate."""
 
 from __future__ import annotations
 

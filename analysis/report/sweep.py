@@ -1,4 +1,4 @@
-"""How does a finished sweep look on a terminal? One line a point, and a sentence.
+"""A finished sweep on a terminal: one line a point, and a sentence.
 
 A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
 rows are in `results.csv`.

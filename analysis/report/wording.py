@@ -1,4 +1,4 @@
-"""How are rows named, listed and put into proportion in a sentence?"""
+"""Names of rows, lists and proportions in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method trains the model fastest? A table that fits 80 cells, and the answer in words."""
+"""Table of `gcsim train` that fits 80 cells, and the answer in words."""
 
 from __future__ import annotations
 

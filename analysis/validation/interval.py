@@ -27,7 +27,6 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
-from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Training
@@ -178,14 +177,12 @@ class Drawing:
         return interval(values, self.cluster, self.inputs, self.worlds)
 
 
-def passes_of(
-    compute: ComputeTimes, facts: ModelFacts, device: Device, precision: Precision = "fp32"
-) -> dict[str, ComputeTimes]:
+def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[str, ComputeTimes]:
     """The passes as the catalogue states them, and at the ends of the device's ranges."""
-    stated = float(step_time(facts, device, precision).seconds)
+    stated = float(step_time(facts, device, "fp32").seconds)
     found = {"stated": compute}
     for end in ("fastest", "slowest"):
         other = device.at(kernels="fastest", training=end)
-        share = float(step_time(facts, other, precision).seconds) / stated
+        share = float(step_time(facts, other, "fp32").seconds) / stated
         found[end] = compute.times(Fraction(share).limit_denominator(10**6))
     return found

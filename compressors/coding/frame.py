@@ -12,7 +12,7 @@ The checksum is not priced: networks have their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -24,7 +24,7 @@ from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SHORT, array, loop, written_back
 from gcsim.compressors.meter import counting, unpriced
-from gcsim.compressors.on_device import handled, on_device, twin
+from gcsim.compressors.on_device import handled, twin
 from gcsim.errors import InputError, InternalError
 
 P = ParamSpec("P")
@@ -204,16 +204,6 @@ def together(values: Tensor) -> bool:
     Where calls take longer than elements, and nobody counts the kernels of each frame.
     """
     return values.numel() < SHORT and values.is_cpu and not (counting() or handled(values))
-
-
-def of_bucket(
-    name: str | None = None, file: str = "messages.buckets"
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`on_device(file, name)` of what is done with all tensors of a bucket.
-
-    While somebody counts kernels, those of the loop over tensors are: the twin steps aside.
-    """
-    return on_device(file, name, aside=counting)
 
 
 # --- loops: a call for each frame, most of which are short ---------------------------------------

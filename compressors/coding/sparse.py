@@ -1,13 +1,9 @@
-"""What does a message of selected elements look like? Values and indices, or indices with signs.
+"""Messages of selected elements: values and coded indices.
 
 `Codec.SPARSE`: for each tensor values, then indices. The frame's body holds the values (float32
 or float16) and then the coded indices; its flags say how: the low four bits are the index coder,
 bit 4 is set for float16 values. Values that float16 cannot hold saturate at 65504; senders with
 error feedback keep the rest.
-
-`Codec.SIGNED_INDEX`: for each tensor words of 32 bits, the index in the low 31 and in bit 31
-whether the element is negative. All positive elements of a tensor have one level, all negative
-ones another: receivers know both, or the body begins with them as two float32 (flags = 1).
 """
 
 from __future__ import annotations
@@ -21,8 +17,6 @@ from numpy.typing import NDArray
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import (
     Codec,
-    as_bytes,
-    pack_frame,
 )
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
@@ -31,29 +25,23 @@ from gcsim.compressors.coding.indices.index_coding import (
     IndexCoding,
     choose_coder,
     demand,
-    encode_indices,
     positions_in,
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
-from gcsim.compressors.meter import counted_as, kernel, launch
-from gcsim.compressors.on_device import on_device, primitive
+from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, written_back
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
 HALF = 1 << 4
 _HALF_MAX = 65504.0
-LEVELS_INSIDE = 1
-INDEX_LIMIT = 1 << 31
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 256)], dtype=np.int64)
 """Of a byte: the place of the lowest bit that is set."""
-
-
-# --- values and indices -----------------------------------------------------------------------
 
 
 def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
@@ -76,19 +64,6 @@ def lost_by_selection(values: Tensor, ratio: float) -> float:
 def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
     """Sum of (travelling value - value)^2 over float32 `[n]`."""
     return energy(travelling(values, values_as).double() - values)
-
-
-def pack_sparse(values: Tensor, indices: Tensor, numel: int, coding: Coder | IndexCoding) -> Tensor:
-    """One frame: `values` `[k]` float32 or float16 at ascending `indices` int64 `[k]`."""
-    coder = choose_coder(coding, numel, indices.numel()) if isinstance(coding, str) else coding
-    return pack_coded(values, encode_indices(indices, numel, coder), numel, coder)
-
-
-def pack_coded(values: Tensor, coded: Tensor, numel: int, coder: Coder) -> Tensor:
-    """`pack_sparse` of indices that are coded already: callers can free them first."""
-    flags = int(coder) | (HALF if values.dtype == torch.float16 else 0)
-    body = torch.cat((as_bytes(values), coded))
-    return pack_frame(Codec.SPARSE, body, numel=numel, nonzero=values.numel(), flags=flags)
 
 
 def sparse_message(
@@ -251,53 +226,6 @@ def _add_coded(
         in_parallel(_add_places, k, places, values, weight, part, bad)
 
 
-# --- indices with signs -----------------------------------------------------------------------
-
-
-@kernel("gather_scatter", by_results=True)
-@on_device("sparse")
-def signed_words(
-    memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
-) -> Tensor:
-    """Words of selected elements, whose level is then taken out of `memory`.
-
-    Parameters
-    ----------
-    memory : float32 `[n]`, n <= 2^31; memory[indices] = values - level
-    indices : int64 `[k]`, ascending
-    values : float32 `[k]`
-    positive, negative : the levels of values >= 0 and of values < 0
-
-    Returns
-    -------
-    int32 `[k]`: index | (value < 0) << 31
-
-    Raises
-    ------
-    InputError
-        When the tensor has more elements than 31 bits tell apart.
-    """
-    if memory.numel() > INDEX_LIMIT:
-        raise InputError(f"a tensor of {memory.numel()} elements: 31-bit indices reach 2^31")
-    words = np.empty(indices.numel(), dtype=np.uint32)
-    with written_back(memory) as rest:
-        in_parallel(
-            sign_words, words.size, array(indices), array(values),
-            np.float32(positive), np.float32(negative), rest, words,
-        )  # fmt: skip
-    return tensor(words.view(np.int32), memory)
-
-
-def pack_signed(words: Tensor, numel: int, levels: tuple[float, float] | None = None) -> Tensor:
-    """One frame of `signed_words`' words; with (positive, negative) levels or without."""
-    body = as_bytes(words)
-    if levels is not None:
-        head = torch.tensor(levels, dtype=torch.float32, device=words.device)
-        body = torch.cat((as_bytes(head), body))
-    flags = 0 if levels is None else LEVELS_INSIDE
-    return pack_frame(Codec.SIGNED_INDEX, body, numel=numel, nonzero=words.numel(), flags=flags)
-
-
 def _demand_ascending(ascending: bool) -> None:
     if not ascending:
         raise InputError("damaged indices: positions do not ascend below the tensor's length")
@@ -349,16 +277,3 @@ def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
             found += 1
             rest &= rest - 1  # without its lowest bit
     return found
-
-
-@loop
-def sign_words(
-    start: int, stop: int, indices: Any, values: Any, positive: Any, negative: Any,
-    memory: Any, words: Any,
-) -> None:  # fmt: skip
-    """The loop of `signed_words`."""
-    index, value, word = indices[start:stop], values[start:stop], words[start:stop]
-    for i in range(index.size):
-        minus = value[i] < np.float32(0)
-        memory[index[i]] = value[i] - (negative if minus else positive)
-        word[i] = np.uint32(index[i]) | (np.uint32(0x80000000) if minus else np.uint32(0))

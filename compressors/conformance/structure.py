@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from gcsim.compressors.base import About
 from gcsim.compressors.conformance.subject import (
@@ -17,8 +18,8 @@ from gcsim.compressors.conformance.subject import (
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.compressors.meter import segment
-from gcsim.compressors.mistakes import RefusedRequestError
-from gcsim.compressors.requests import Exchange
+from gcsim.compressors.mistakes import passed_on
+from gcsim.compressors.requests import Exchange, Request
 from gcsim.compressors.sharing import same
 from gcsim.errors import InputError
 
@@ -192,20 +193,11 @@ def sharing_changes_nothing(subject: Subject) -> None:
 def _heard(exchanges: Sequence[Exchange], sent: list[torch.Tensor]) -> list[Exchange]:
     """The exchanges as they are; what they send is noted."""
 
-    def heard(exchange: Exchange) -> Exchange:
-        reply = None
-        while True:
-            try:
-                request = exchange.send(reply)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-            sent.extend(tensor.clone() for tensor in tensors_sent(request))
-            try:
-                reply = yield request
-            except RefusedRequestError as error:
-                exchange.throw(error)
+    def noting(request: Request) -> Generator[Request, Any, Any]:
+        sent.extend(tensor.clone() for tensor in tensors_sent(request))
+        return (yield request)
 
-    return [heard(exchange) for exchange in exchanges]
+    return [passed_on(exchange, noting) for exchange in exchanges]
 
 
 def a_gradient_that_is_not_finite_is_refused(subject: Subject) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.mistakes import new_member, passed_on
 from gcsim.compressors.options.method import checked
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
@@ -139,23 +139,19 @@ class Heard:
 
 def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
     """Pass an exchange on and note its requests and replies."""
-    reply: Any = None
-    while True:
-        try:
-            request = exchange.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+
+    def noting(request: Request) -> Generator[Request, Any, Any]:
         sent = [tensor.clone() for tensor in tensors_sent(request)]
-        try:
-            reply = yield request
-        except RefusedRequestError as error:
-            exchange.throw(error)
+        reply = yield request
         if isinstance(request, AllGather | AllToAll):
             reply = list(reply)
             copies: Any = [payload.clone() for payload in reply]
         else:
             copies = reply.clone()
         log.append(Heard(kind=type(request), sent=sent, reply=copies))
+        return reply
+
+    return passed_on(exchange, noting)
 
 
 def tensors_sent(request: Request) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,14 @@ from gcsim.compressors.conformance.subject import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.mistakes import RefusedRequestError
+from gcsim.compressors.mistakes import passed_on
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
     AllToAll,
     Exchange,
     PushPull,
+    Request,
     TreeMerge,
 )
 from gcsim.errors import InputError
@@ -161,18 +162,10 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
 
 
 def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchange:
-    reply: Any = None
-    while True:
-        try:
-            request = exchange.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+    def ask(request: Request) -> Generator[Request, Any, Any]:
         if isinstance(request, PushPull):
             request = replace(request, server=_tampered_server(request.server, tamper))
-        try:
-            reply = yield request
-        except RefusedRequestError as error:
-            exchange.throw(error)
+        reply = yield request
         if isinstance(request, AllGather | AllToAll):
             reply = list(reply)
             reply[1] = tamper(reply[1])
@@ -182,6 +175,9 @@ def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchan
             touched.append(True)
         elif isinstance(request, PushPull):
             touched.append(True)
+        return reply
+
+    return passed_on(exchange, ask)
 
 
 def _tampered_server(

@@ -18,7 +18,6 @@ from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, P, Worker
 from gcsim.compressors.bucket import Bucket, TensorSlice
-from gcsim.compressors.coding.frame import together
 from gcsim.compressors.controllers.fusing import fused
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
@@ -110,12 +109,7 @@ class PerTensor(Compressor[P]):
         updates = yield from fused(
             [self.member(piece).exchange(alone(bucket, piece), step) for piece in pieces]
         )
-        if together(bucket.gradient):
-            return torch.cat(updates)
-        update = torch.empty_like(bucket.gradient)
-        for piece, part in zip(pieces, updates, strict=True):
-            update[piece.offset : piece.offset + piece.numel] = part
-        return update
+        return torch.cat(updates)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         total = torch.zeros_like(bucket.gradient)

@@ -20,13 +20,12 @@ import triton.language as tl
 
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes, read_header, write_header
+from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes, read_header
 from gcsim.compressors.gpu.parts import put, starts
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column
-from gcsim.errors import InternalError
 
 
 def seal(message: Tensor, lengths: list[int]) -> None:
@@ -57,24 +56,6 @@ def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> 
         many = lengths.tolist()
         put(found.view(torch.uint8), message, many, starts(many), at.tolist())
     return found
-
-
-def begun(
-    like: Tensor, codec: int, elements: list[int], lengths: list[int], *,
-    flags: int | list[int] = 0, params: int = 0, nonzero: list[int] | None = None,
-) -> tuple[Tensor, list[int]]:  # fmt: skip
-    """(a message with its headers, to be filled and sealed; where the bodies begin)."""
-    heads = np.zeros((len(lengths), HEADER_BYTES), dtype=np.uint8)
-    of_each = [flags] * len(lengths) if isinstance(flags, int) else flags
-    fields = zip(heads, of_each, elements, nonzero or elements, lengths, strict=True)
-    for head, own, n, sent, length in fields:
-        if not write_header(head, int(codec), own, params, n, sent, length):
-            raise InternalError(f"no frame header holds {sent} of {n} elements, {length} bytes")
-    sizes = [HEADER_BYTES + length for length in lengths]
-    message = like.new_empty(sum(sizes), dtype=torch.uint8)
-    places = starts(sizes)
-    put(message, there(heads, like.device), [HEADER_BYTES] * len(sizes), places)
-    return message, [place + HEADER_BYTES for place in places]
 
 
 def frames_at(message: Tensor, start: int, most: int) -> list[tuple[Any, ...]]:

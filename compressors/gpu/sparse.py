@@ -14,7 +14,6 @@ import triton.language as tl
 from gcsim.compressors.coding import sparse as loops
 from gcsim.compressors.coding.indices.index_coding import decode_indices
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.sparse import INDEX_LIMIT
 from gcsim.compressors.gpu.indices.coded import positions_of
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks
@@ -60,18 +59,6 @@ def add_at_parts(
         BLOCK=BLOCK,
     )  # fmt: skip
     return not bool(wrong.any())
-
-
-def signed_words(
-    memory: Tensor, indices: Tensor, values: Tensor, positive: float, negative: float
-) -> Tensor:
-    """See `sparse.signed_words`."""
-    if memory.numel() > INDEX_LIMIT:
-        return NotImplemented  # type: ignore[no-any-return]  # the loop says what is wrong
-    minus = values < 0
-    levels = float(np.float32(negative)), float(np.float32(positive))
-    memory[indices] = values - torch.where(minus, levels[0], levels[1])
-    return (indices | (minus.long() << 31)).int()  # the low 32 bits
 
 
 @triton.jit

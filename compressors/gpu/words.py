@@ -56,24 +56,6 @@ def float64_bits(value: float) -> int:
     return int(np.float64(value).view(np.uint64))
 
 
-def bits64_of(key: np.uint64, index: Tensor) -> Tensor:
-    """`random.bits64` of each index (int64) by torch's operators: int64, of the same bits."""
-    z = (index + 1) * _signed(0x9E3779B97F4A7C15) + _signed(int(key))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ shifted(z, shift)) * _signed(factor)
-    return z ^ shifted(z, 31)
-
-
-def shifted(words: Tensor, bits: int) -> Tensor:
-    """int64 as words without a sign, shifted to the right."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def looked_up(table: NDArray[Any], places: Tensor) -> Tensor:
-    """table[places], where the places are; a short table."""
-    return there(table, places.device)[places.long()]
-
-
 def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
     """Numbers of the host (what numpy makes an array of) on a device, to be read only: the last
     ones are kept there.
@@ -99,11 +81,6 @@ def _copied(data: NDArray[Any], device: torch.device) -> Tensor:
     if device.type != "cuda":
         return made.to(device)
     return made.pin_memory().to(device, non_blocking=True)
-
-
-def _signed(word: int) -> int:
-    """The int64 of the same bits."""
-    return word - (word >> 63 << 64)
 
 
 @triton.jit

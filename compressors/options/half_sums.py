@@ -11,13 +11,14 @@ float16 ends at 65504: a sum beyond it is refused as everywhere (`participation.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeGuard
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.mistakes import RefusedRequestError
+from gcsim.compressors.mistakes import passed_on
 from gcsim.compressors.options.dense_parts import Member
 from gcsim.compressors.options.method import HalfFormat
 from gcsim.compressors.participation import participate
@@ -37,27 +38,19 @@ class HalfSums:
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         narrow = torch.float16 if self._payload == "fp16" else torch.bfloat16
-        exchange = self._inner.exchange(bucket, step)
-        reply: Any = None
-        while True:
-            try:
-                request = exchange.send(reply)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-            halved = is_float_sum(request)
-            try:
-                if halved:
-                    reply = (yield AllReduce(tensor=request.tensor.to(narrow))).float()  # type: ignore[union-attr]
-                else:
-                    reply = yield request
-            except RefusedRequestError as error:
-                exchange.throw(error)
+
+        def ask(request: Request) -> Generator[Request, Any, Any]:
+            if not is_float_sum(request):
+                return (yield request)
+            return (yield AllReduce(tensor=request.tensor.to(narrow))).float()
+
+        return passed_on(self._inner.exchange(bucket, step), ask)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         return self._inner.residual_of(bucket)
 
 
-def is_float_sum(request: Request) -> bool:
+def is_float_sum(request: Request) -> TypeGuard[AllReduce]:
     """Whether a request adds up float32 numbers."""
     return (
         isinstance(request, AllReduce)
@@ -75,7 +68,13 @@ def adds_up_floats(method: type[Compressor], parameters: Any) -> bool:
         offset += slices[-1].numel
     layout = BucketLayout(index=0, slices=tuple(slices))
     team = [method(Worker(rank=rank, count=2, seed=0), parameters) for rank in range(2)]
-    first, heard = method.warmup_steps(parameters), [False]
+    first, heard = method.warmup_steps(parameters), False
+
+    def listening(request: Request) -> Generator[Request, Any, Any]:
+        nonlocal heard
+        heard = heard or is_float_sum(request)
+        return (yield request)
+
     for step in range(first, first + min(method.period(parameters), _MOST_TRIED)):
         exchanges = []
         for member in team:
@@ -83,23 +82,9 @@ def adds_up_floats(method: type[Compressor], parameters: Any) -> bool:
             gradient = torch.randn(layout.numel, generator=draw)
             moment = gradient.square() if method.requires else None
             bucket = Bucket(layout=layout, gradient=gradient, second_moment=moment, loss=1.0)
-            exchanges.append(_listening(participate(member, bucket, step), heard))
+            exchanges.append(passed_on(participate(member, bucket, step), listening))
         with torch.no_grad():
             lockstep(exchanges)
-        if heard[0]:
+        if heard:
             return True
     return False
-
-
-def _listening(exchange: Exchange, heard: list[bool]) -> Exchange:
-    reply: Any = None
-    while True:
-        try:
-            request = exchange.send(reply)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-        heard[0] = heard[0] or is_float_sum(request)
-        try:
-            reply = yield request
-        except RefusedRequestError as error:
-            exchange.throw(error)

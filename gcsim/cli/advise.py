@@ -1,7 +1,4 @@
-"""`gcsim advise`: what to use and what to change first, in a dozen lines, without a file.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim advise`: what to use and what to change first, in a dozen lines, without a file."""
 
 from __future__ import annotations
 

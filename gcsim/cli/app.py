@@ -431,6 +431,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gcsim"
         message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
-        say(f"error: {message.rstrip('.')}; see {path} --help")
+        see = " See" if message.endswith("?") else "; see"
+        say(f"error: {message.rstrip('.')}{see} {path} --help")
         return WRONG_INPUT
     return code if isinstance(code, int) else 0

@@ -1,7 +1,4 @@
-"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim compare RUN RUN ...`: results of runs side by side, or beside what a hook measured."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def compare(
     not the same, then each run's answer. Beside what the deployed hook of gcsim.ddp_hook measured:
     what was predicted of that method on as many workers, and by how much it is too high or low.
     """
-    from gcsim.analysis.report import compare, measured
+    from gcsim.analysis.report import compare
     from gcsim.cli.terminal import emit
     from gcsim.compressors.ddp.measured import measured_in
     from gcsim.scenarios.stored import read_results
@@ -47,11 +44,11 @@ def compare(
     if len(set(names)) < len(names):
         names = list(map(str, folders))
     found = [
-        (name, measured.row_of(result, of_hook, name, str(path)), of_hook, str(path))
+        (name, compare.row_of(result, of_hook, name, str(path)), of_hook, str(path))
         for path, of_hook in hooks.items()
         for name, result in zip(names, results, strict=True)
     ]
     if len(results) > 1:
         emit(*compare.parts(names, results))
     for one in found:
-        emit(*measured.parts(*one, measured.alone(one[2], hooks.values())))
+        emit(*compare.measured_parts(*one, compare.alone(one[2], hooks.values())))

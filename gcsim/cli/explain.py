@@ -1,7 +1,4 @@
-"""`gcsim explain METHOD`: its kernels, what each costs on this device, and its collectives.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim explain METHOD`: its kernels, what each costs on this device, and its collectives."""
 
 from __future__ import annotations
 

@@ -227,7 +227,10 @@ def _device(name: str, full: bool) -> Entry:
                 "estimate": rate.estimate,
                 "source": rate.source,
             }
-            for kind, rate in found.kernels.items()
+            for kind, rate in (
+                *found.kernels.items(),
+                *((f"queued {what}", rate) for what, rate in found.host.items()),
+            )
         ]
         entry["training"] = [
             {
@@ -344,7 +347,7 @@ def _paper(name: str, full: bool) -> Entry:
     found = preset(name)
     entry: Entry = {"name": name, "title": found.title, "source": found.source}
     if full:
-        entry["about"] = inspect.cleandoc(sys.modules[found.obtain.__module__].__doc__ or "")
+        entry["about"] = inspect.cleandoc(found.obtain.__doc__ or "")
         entry["printed"] = [
             {"row": row, "column": column, "value": value}
             for (row, column), value in printed(name).items()

@@ -1,7 +1,4 @@
-"""`gcsim plot FOLDER`: the pictures of a run again, in another format, or those of a sweep.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim plot FOLDER`: the pictures of a run again, in another format, or those of a sweep."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`gcsim reproduce`: an experiment of a paper in miniature, printed and obtained side by side.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim reproduce`: an experiment of a paper in miniature, printed and obtained side by side."""
 
 from __future__ import annotations
 

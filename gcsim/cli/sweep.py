@@ -1,7 +1,4 @@
-"""`gcsim sweep`: bars while the points run, the table when they are done, then what failed.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim sweep`: bars while the points run, the table when they are done, then what failed."""
 
 from __future__ import annotations
 

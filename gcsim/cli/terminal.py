@@ -1,4 +1,4 @@
-"""How do results and lists look on a terminal? Text on stdout, notes on stderr, cut nowhere.
+"""Results and lists on a terminal: text on stdout, notes on stderr, cut nowhere.
 
 The width is the terminal's, or `COLUMNS`, or 120 where stdout is no terminal.
 """

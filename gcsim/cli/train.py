@@ -1,7 +1,4 @@
-"""`gcsim train`: real training with every method, then the table, the answer and the curves.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim train`: real training with every method, then the table, the answer and the curves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound."""
 
 from __future__ import annotations
 

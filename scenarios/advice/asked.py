@@ -7,30 +7,39 @@ CPUs, the bus of the board, a batch of 32.
 Without a file the methods are those that are deployed, or that frameworks and well-known papers
 offer, one setting each: the method's own default, or what its paper and `docs/compressors.md` use
 most.
+
+Traffic profiles are shipped with gcsim, or measured as for a run. A shipped profile was measured on
+gradients drawn from the fit that comes with gcsim, with this many workers, iterations and samples
+(`setting`). It stands for the same model with any batch size and any seed: what a method sends and
+computes hangs on the shapes of the tensors, and of the few that go by values on their distribution.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from gcsim import units
+from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.profiles import setting
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
-from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
-from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
 from gcsim.traces.storage.store import shipped_traces
+from gcsim.traces.synthetic.fit_file import DEFAULT
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
@@ -246,3 +255,64 @@ METHODS: tuple[Mapping[str, object], ...] = (
 
 LOCAL: Mapping[str, object] = {"kind": "torch_post_local_sgd", "label": "post-local SGD, 4 steps"}
 """Fewer exchanges in the place of smaller ones: no compressor, a change of the training."""
+
+
+_WORKERS, _ITERATIONS, _SEED = 2, 2, 0
+LARGE_BUCKET = 100 << 20
+"""Of uncompressed training and half precision there are profiles with buckets of that, too."""
+_SAMPLES, _TOKENS = 32, 4096
+
+
+def _usual_batch(model: ModelEntry) -> int:
+    """Samples a worker that shipped profiles are of, and that advice is for where nobody says: 32,
+    of sequences at most as many as hold 4,096 tokens."""
+    tokens = model.input_shape[0] if model.input == "tokens" and model.input_shape else 0
+    return min(_SAMPLES, max(1, _TOKENS // tokens)) if tokens else _SAMPLES
+
+
+def setting(model: ModelEntry) -> dict[str, object]:
+    """What a scenario says so that its own run measures what is shipped."""
+    return {
+        "batch_size": _usual_batch(model),
+        "gradients": {"source": "synthetic", "workers": _WORKERS, "iterations": _ITERATIONS},
+        "seed": _SEED,
+    }
+
+
+def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) -> str:
+    """What a shipped profile of a method is called."""
+    facts: Mapping[str, object] = {
+        "compressor": choice.kind,
+        "parameters": choice.parameters,
+        "model": model.name,
+        "buckets": asdict(buckets),
+        "setting": setting(model),
+        "fit": _fit(),
+    }
+    return shipped.name_of(facts)
+
+
+def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
+    """The file of a model's profiles."""
+    return (folder or shipped.FOLDER) / f"{model.name}.json.xz"
+
+
+def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
+    """What comes with gcsim for a method of a scenario, and is of this code; else None."""
+    model = scenario.model
+    known = MODELS.get(model.name)
+    if known is None or (known.build, known.layers) != (model.build, model.layers):
+        return None
+    found = shipped.read(path_of(model)).get(name_of(model, choice, scenario.buckets))
+    if found is None or found.code != shipped.code_of(model, REGISTRY.get(choice.kind)):
+        return None
+    profile = found.profile()
+    if profile is None:
+        return None
+    facts = replace(profile.model, samples_per_worker=scenario.batch_size)
+    return replace(profile, model=facts)
+
+
+@cache
+def _fit() -> str:
+    return hashlib.sha256(DEFAULT.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What could be changed in the place of the gradients, and what would each change save?
+"""Changes in the place of gradient compression, and the time that each saves.
 
 Each change is some settings of the scenario, and what it saves is what the engine says with them,
 for as many samples, by the median of the drawn worlds. Of uncompressed training, and of the methods
@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcsim.scenarios.advice.asked import LOCAL
+from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL
 from gcsim.scenarios.advice.break_even import rate_key
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.profiles import LARGE_BUCKET
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.profiles import name_of, shipped_profile
+from gcsim.scenarios.advice.asked import Asked, name_of, shipped_profile
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles

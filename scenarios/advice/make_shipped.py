@@ -1,4 +1,4 @@
-"""How were the shipped traffic profiles made? `python -m gcsim.scenarios.advice.make_shipped`.
+"""The maker of the shipped traffic profiles: `python -m gcsim.scenarios.advice.make_shipped`.
 
 An hour on one core. First the methods that advice compares, on one model after the other, then all
 others with their defaults; a profile that is there and whose code is the same is not measured
@@ -18,8 +18,15 @@ from pathlib import Path
 
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.errors import InputError
-from gcsim.scenarios.advice.asked import LOCAL, METHODS, scenario_from
-from gcsim.scenarios.advice.profiles import LARGE_BUCKET, name_of, path_of, setting
+from gcsim.scenarios.advice.asked import (
+    LARGE_BUCKET,
+    LOCAL,
+    METHODS,
+    name_of,
+    path_of,
+    scenario_from,
+    setting,
+)
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured

@@ -1,7 +1,8 @@
 """Measured costs of this machine as a device profile: `gcsim calibrate device`.
 
 Five things are measured: kernels of each class (torch's own, so that any compressor can be
-priced), the kernels that the shipped compressors really run there, whole training steps, the rates
+priced), the kernels that the shipped compressors really run there (on a GPU, what they take its
+host to queue, `host.py`), whole training steps, the rates
 at which this machine's Gloo adds what it has received, which belong to a cluster, and what DDP
 costs around an exchange, which belongs to a training loop. On a GPU also its additions, by type,
 and copies between it and the host. One clock times all that runs on the device: the host's, or
@@ -14,6 +15,17 @@ costs, less a copy of it. Processor time, the lowest of several; the group's thr
 collective of many processes.
 
 A GPU's own additions are timed by its clock.
+
+Copies to a GPU and from it, for `cluster.intra_node`. A library that exchanges host memory copies
+gradients there and back, each time T = latency + bytes / bandwidth
+(`simulator/collectives/staging.py`); the host's side is pinned memory, as there. A copy within the
+GPU is the yardstick of what compressors take.
+
+Costs of PyTorch's DDP around an exchange, and of a hook, for `training.framework`. Steps that
+compute next to nothing are timed by themselves, with DistributedDataParallel, and with
+`gcsim.ddp_hook("none")`, in a group of one rank, so that nothing travels. What they take longer is
+fitted to so many tensors, buckets and bytes. Processor time of all threads together (torch has one
+of them), with gradients in host memory whatever the device is.
 """
 
 from __future__ import annotations
@@ -24,22 +36,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
-from gcsim.compressors.kernels import KernelClass
+import numpy as np
+
+from gcsim.compressors.ddp.hook import ddp_hook
+from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.compressors.registry import REGISTRY
+from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
-from gcsim.scenarios.calibration.copies import Way, time_copies
-from gcsim.scenarios.calibration.framework import SHAPES, Code, CodeCost, as_setting, time_framework
+from gcsim.scenarios.calibration.host import METHODS, time_host
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
 from gcsim.scenarios.calibration.kernels import time_compressors
+from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.progress import Progress
-from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
-from gcsim.simulator.devices.kernel_fits import Coefficients, curves
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued, TrainingRate
+from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients, curves
 from gcsim.simulator.host import DTYPES
 from gcsim.traces.live import pick_device
 from gcsim.traces.models.registry import shipped_model
@@ -49,7 +65,7 @@ from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = {"cpu": 45.0, "cuda": 600.0}
+SECONDS = 45.0
 """For the compressors' kernels."""
 QUICK_SECONDS = 8.0
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
@@ -70,7 +86,7 @@ class Calibration:
     """Kernels inside of compressors."""
     sums: Mapping[str, float]
     """By type: bytes that Gloo adds a second, on the host whatever the device is."""
-    framework: Mapping[Code, CodeCost]
+    framework: Mapping[_Code, CodeCost]
     """PyTorch's own exchange and a hook's, on the host whatever the device is."""
     copies: Mapping[Way, Coefficients] = field(default_factory=dict)
     """Of a GPU."""
@@ -119,9 +135,9 @@ def calibrate_device(
     """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (torch's own number).
 
     `models` are names of shipped models and batch sizes, whose training steps are timed;
-    `compressors` those whose kernels are, for `seconds` of the clock. Freed memory is kept for the
-    rest of the process. Raises `InputError` for a device or model that is not there, and for a
-    batch that does not fit.
+    `compressors` those whose kernels are on a CPU, for `seconds` of the clock. Freed memory is kept
+    for the rest of the process. Raises `InputError` for a device or model that is not there, and
+    for a batch that does not fit.
     """
     kind = pick_device(device)
     entries = [(shipped_model(model), batch) for model, batch in models]
@@ -139,15 +155,25 @@ def calibrate_device(
             )
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
-        sites = time_compressors(
-            progress,
-            seconds=seconds or (QUICK_SECONDS if quick else SECONDS[kind]),
-            compressors=compressors,
-            sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
-            clock=timer.now,
-            device=kind,
-            rounds=repeats if kind == "cuda" else None,
-        )
+        sites: list[Site] = []
+        host: dict[Queued, KernelRate] = {}
+        if kind == "cuda":  # where a single launch would take as long as its host does
+            methods = METHODS[:5] if quick else METHODS
+            with progress.task("the host's launches", len(methods)) as task:
+                host = time_host(
+                    kind,
+                    conditions,
+                    methods=methods,
+                    advance=lambda note: task.advance(note=note),
+                )
+        else:
+            sites = time_compressors(
+                progress,
+                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+                compressors=compressors,
+                sizes=KERNEL_SIZES[:-2] if quick else KERNEL_SIZES,
+                clock=timer.now,
+            )
         usual = QUICK_REFERENCE if quick else REFERENCE[kind]
         wanted = entries or [(shipped_model(model), batch) for model, batch in usual]
         steps = []
@@ -181,7 +207,8 @@ def calibrate_device(
                 shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
             )
             task.advance(note="")
-    measured = replace(measured, primitives=_rounded(primitive_curves(samples, sites)))
+    curves_here = {} if host else _rounded(primitive_curves(samples, sites))
+    measured = replace(measured, primitives=curves_here, host=host)
     return Calibration(
         device=measured,
         samples=samples,
@@ -340,3 +367,221 @@ def _lowest(
             run()
             best[place] = min(best[place], clock() - begin)
     return best
+
+
+Way = Literal["to the host", "from the host", "within the device"]
+_SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)
+"""Bytes."""
+
+
+def time_copies(
+    clock: DeviceClock, *, sizes: Sequence[int] = _SIZES, repeats: int = 30
+) -> dict[Way, Coefficients]:
+    """Latency and bandwidth of each way, over whole copies of `sizes` bytes."""
+    device = torch.device(clock.device)
+    timed: dict[Way, list[TimedKernel]] = {}
+    for nbytes in sizes:
+        host, here = landing((nbytes // 4,), device), torch.zeros(nbytes // 4, device=device)
+        ends: dict[Way, tuple[torch.Tensor, torch.Tensor]] = {
+            "to the host": (host, here),
+            "from the host": (here, host),
+            "within the device": (torch.zeros_like(here), here),
+        }
+        for way, (to, source) in ends.items():
+            seconds = clock.time(lambda a=to, b=source: a.copy_(b, non_blocking=True), repeats)  # type: ignore[misc]
+            cost = KernelCost(
+                kind="streaming", launches=1, elements=nbytes // 4, nbytes=here.nbytes
+            )
+            timed.setdefault(way, []).append(TimedKernel(cost, seconds.lowest))
+    return {way: coefficients(copies) for way, copies in timed.items()}
+
+
+def as_bus(copies: Mapping[Way, Coefficients]) -> str:
+    """The slower way between host and device as a scenario takes it; "" where none was timed."""
+    both = [copies[way] for way in ("to the host", "from the host") if way in copies]
+    rates = [one.bandwidth for one in both if one.bandwidth]
+    if not rates:
+        return ""
+    latency = max(one.launch for one in both) * 1e6
+    bandwidth = min(rates) / 1e9
+    return f"cluster.intra_node: {{bandwidth: {bandwidth:.4g} GB/s, latency: {latency:.3g} us}}"
+
+
+def in_words(copies: Mapping[Way, Coefficients]) -> str:
+    """Each way, for people."""
+    return ", ".join(
+        f"{way} {one.launch * 1e6:.3g} us + {one.bandwidth / 1e9:.4g} GB/s"
+        for way, one in copies.items()
+        if one.bandwidth
+    )
+
+
+_Code = Literal["reducer", "hook"]
+CODES: tuple[_Code, ...] = ("reducer", "hook")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a model's gradients: float32, in buckets of equal tensors."""
+
+    buckets: int
+    tensors: int
+    """In a bucket."""
+    elements: int
+    """In a tensor."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of a bucket."""
+        return 4 * self.tensors * self.elements
+
+
+SHAPES = (
+    Shape(1, 1, 256), Shape(8, 1, 256), Shape(32, 1, 256), Shape(8, 8, 256), Shape(32, 4, 256),
+    Shape(1, 64, 256), Shape(1, 1, 1_000_000), Shape(2, 1, 1_000_000), Shape(1, 1, 4_000_000),
+    Shape(2, 1, 4_000_000),
+)  # fmt: skip
+"""Tensors and buckets apart from each other, and long vectors of a few."""
+_FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
+"""Of `torch.distributed`: DDP's first bucket has a limit of its own, 1 MB."""
+_WARM_UP = 6
+"""Steps: DDP forms its buckets anew after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCost:
+    """Of the code around an exchange, in processor time."""
+
+    per_tensor: float
+    """Seconds a tensor."""
+    per_bucket: float
+    """Seconds a bucket."""
+    per_byte: float
+    """Seconds a byte of the float32 gradient."""
+
+
+def time_framework(
+    *,
+    shapes: Sequence[Shape] = SHAPES,
+    steps: int = 40,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[_Code, CodeCost]:
+    """What DDP's own exchange costs, and a hook's; a few seconds.
+
+    Empty where torch was built without Gloo, and in a process that has a process group already.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        return {}
+    if distributed.is_initialized():
+        return {}
+    with _one_rank():
+        found = [_step_seconds(shape, steps, clock) for shape in shapes]
+    return {
+        code: fitted(
+            shapes, [one[code] - one["alone"] for one in found], [one[code] for one in found]
+        )
+        for code in CODES
+    }
+
+
+def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[float]) -> CodeCost:
+    """By how much steps of these seconds are longer: by least squares, no cost below zero.
+
+    A step's noise is a share of the whole step, of which the code may be a small part.
+    """
+    from scipy.optimize import nnls
+
+    design = np.array(
+        [[one.buckets * one.tensors, one.buckets, one.buckets * one.nbytes] for one in shapes],
+        dtype=float,
+    )
+    weights = 1 / np.array(steps)
+    scale = design.max(axis=0)  # tensors and bytes differ by seven digits
+    found, _ = nnls(design / scale * weights[:, None], np.array(longer) * weights)
+    return CodeCost(*(float(value) for value in found / scale))
+
+
+def _step_seconds(
+    shape: Shape, steps: int, clock: Callable[[], float]
+) -> dict[_Code | Literal["alone"], float]:
+    """The lower quartile of a step's time by itself, with DDP, and with a hook.
+
+    By turns, so that a slow minute of the machine meets all three.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    setattr(torch.distributed, _FIRST_BUCKET, shape.nbytes)
+    reducer, hooked = (
+        DistributedDataParallel(_net(shape), bucket_cap_mb=shape.nbytes / 2**20) for _ in CODES
+    )
+    hook = ddp_hook("none")
+    hook.register(hooked)
+    models: dict[_Code | Literal["alone"], Any] = {
+        "alone": _net(shape),
+        "reducer": reducer,
+        "hook": hooked,
+    }
+    inputs = torch.randn(shape.elements) / 10
+    found: dict[_Code | Literal["alone"], list[float]] = {how: [] for how in models}
+    for _ in range(_WARM_UP + steps):
+        for how, model in models.items():
+            begun = clock()
+            model(inputs).backward()
+            for parameter in model.parameters():
+                parameter.grad = None
+            found[how].append(clock() - begun)
+    if len(hook.layouts) != shape.buckets:
+        raise RuntimeError(f"DDP made {len(hook.layouts)} buckets of {shape}")
+    return {how: sorted(seconds[_WARM_UP:])[steps // 4] for how, seconds in found.items()}
+
+
+def as_setting(costs: Mapping[_Code, CodeCost], streaming: float | None) -> str:
+    """`training.framework` as a scenario takes it; empty where nothing was measured.
+
+    `passes` by the rate in B/s of the `streaming` kernels of the device that was measured; those
+    of the catalogue where the gradients of a scenario lie elsewhere (None).
+    """
+    known = dict(zip(CODES, loops.framework("pytorch"), strict=True))
+    parts = []
+    for code, cost in costs.items():
+        passes = known[code].passes if streaming is None else cost.per_byte * streaming
+        parts.append(
+            f"{code}: {{per_tensor: {cost.per_tensor * 1e6:.3g} us, "
+            f"per_bucket: {cost.per_bucket * 1e6:.3g} us, passes: {float(passes):.2g}}}"
+        )
+    return f"training.framework: {{{', '.join(parts)}}}" if parts else ""
+
+
+def _net(shape: Shape) -> Any:
+    class Net(torch.nn.Module):
+        """Every parameter gets a gradient of its own length by next to no computation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            count = shape.buckets * shape.tensors
+            self.all = torch.nn.ParameterList(
+                torch.nn.Parameter(torch.randn(shape.elements)) for _ in range(count)
+            )
+
+        def forward(self, x: Any) -> Any:
+            for parameter in self.all:
+                x = x + parameter * x
+            return x.sum()
+
+    return Net()
+
+
+@contextmanager
+def _one_rank() -> Iterator[None]:
+    distributed = torch.distributed
+    bytes_before, threads = getattr(distributed, _FIRST_BUCKET), torch.get_num_threads()
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # not in its list
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        setattr(distributed, _FIRST_BUCKET, bytes_before)
+        distributed.destroy_process_group()

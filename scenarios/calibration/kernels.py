@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.compressors.streams import Clock
 from gcsim.scenarios.progress import Progress
@@ -24,9 +23,8 @@ from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
 """Elements of a bucket: from what fits into a core's own cache to what fits into none. Squares, of
 sides that are no powers of two: those would map a matrix's rows to the same lines of a cache."""
-_SHARE = {"cpu": 0.08, "cuda": 0.005}
-"""Of all the time, for one method at one size: on a GPU most methods take less, and what works in
-host memory takes more than it tells."""
+_SHARE = 0.08
+"""Of all the time, for one method at one size."""
 _TOGETHER = 3_000_000
 """Buckets up to here are exchanged by two workers, too, for what one alone never does."""
 _AT_ANY_PRICE = 1_000_000
@@ -42,29 +40,23 @@ def time_compressors(
     compressors: Sequence[str] = tuple(REGISTRY),
     sizes: Sequence[int] = SIZES,
     clock: Clock,
-    device: str = "cpu",
-    rounds: int | None = None,
 ) -> list[Site]:
-    """Time the kernels of the named compressors for about `seconds` of `clock`, on its device.
+    """Time the kernels of the named compressors on a CPU, for about `seconds` of `clock`.
 
-    The first size is for compiling loops too; it counts when it is timed a second time. Each is
-    timed `rounds` times; None: a few, by the size.
+    The first size is for compiling loops too; it counts when it is timed a second time.
     """
-    at = partial(_at, progress, clock=clock, device=device)
+    at = partial(_at, progress, clock=clock)
     at("compile loops", compressors, elements=sizes[0], rounds=1)
     begun = clock()
     sites: list[Site] = []
     before, spent = 0, dict.fromkeys(compressors, 0.0)
     for wanted in sizes:
         left = seconds - (clock() - begun)
-        elements, chosen = _possible(
-            wanted, before, spent, left=left, seconds=seconds, device=device, rounds=rounds
-        )
+        elements, chosen = _possible(wanted, before, spent, left=left, seconds=seconds)
         if not chosen:
             break
         title = f"kernels, {elements:,} elements"
-        turns = rounds or _rounds(elements)
-        found, took = at(title, chosen, elements=elements, rounds=turns)
+        found, took = at(title, chosen, elements=elements, rounds=_rounds(elements))
         sites += found
         before, spent = elements, took
         if elements < wanted:
@@ -79,8 +71,6 @@ def _possible(
     *,
     left: float,
     seconds: float,
-    device: str,
-    rounds: int | None,
 ) -> tuple[int, list[str]]:
     """The size that fits into time and memory, at most `wanted`, and the methods that do.
 
@@ -88,11 +78,11 @@ def _possible(
     """
     elements = wanted
     while elements >= _AT_ANY_PRICE:
-        factor = (rounds or _rounds(elements)) * elements / before if before else 0.0
-        most = _SHARE[device] * seconds
+        factor = _rounds(elements) * elements / before if before else 0.0
+        most = _SHARE * seconds
         chosen = [name for name, once in spent.items() if once * factor <= most]
         needed = factor * sum(spent[name] for name in chosen)
-        if needed <= left and elements * _BYTES_AN_ELEMENT <= _memory(device):
+        if needed <= left and elements * _BYTES_AN_ELEMENT <= _memory():
             return elements, chosen if elements > 1.5 * before else []
         elements //= 2
     return elements, list(spent) if elements > 1.5 * before else []
@@ -106,11 +96,10 @@ def _at(
     elements: int,
     rounds: int,
     clock: Clock,
-    device: str,
 ) -> tuple[list[Site], dict[str, float]]:
     """The kernels of each method, and what one of its rounds took."""
     give_back_freed_memory()  # blocks of the sizes that the last one needed
-    gradients = [gradient(elements, seed).to(device) for seed in (1, 2)]
+    gradients = [gradient(elements, seed) for seed in (1, 2)]
     sites: list[Site] = []
     took: dict[str, float] = {}
     with progress.task(title, len(compressors)) as task:
@@ -134,10 +123,8 @@ def _rounds(elements: int) -> int:
     return 3 if elements <= 10_000_000 else 2
 
 
-def _memory(device: str) -> int:
+def _memory() -> int:
     """Free bytes, as far as the system says."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

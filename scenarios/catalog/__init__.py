@@ -80,7 +80,7 @@ def devices() -> Mapping[str, Device]:
 def links(transport: TransportName | None = None) -> Mapping[str, Link]:
     """The shipped links by name, in the order of the file.
 
-    With a transport: as it finds them, where the catalogue knows that (`catalog/__init__.py`).
+    With a transport: as it finds them, where the catalogue knows that.
     """
     return MappingProxyType(_as_found(_shipped_links(), transport))
 
@@ -131,7 +131,8 @@ def fingerprint(value: Device | Link) -> str:
     """Of every number and source of an entry: it changes when the entry does."""
     kernels: dict[str, Any] = {}
     if isinstance(value, Device):
-        kernels = {kind: value.kernels[kind] for kind in KERNEL_CLASSES}
+        kernels.update((kind, value.kernels[kind]) for kind in KERNEL_CLASSES)
+        kernels.update((what, rate) for what, rate in value.host.items())
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Which settings, each right in itself, cannot be together?
+"""Settings, each right in itself, that cannot be together.
 
 Nodes and workers that the cluster does not have, a shared medium that is wired, a transport without
 algorithms, copies over a link that changes, faults that leave nobody. Each is told with its place;

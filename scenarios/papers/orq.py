@@ -27,8 +27,8 @@ from gcsim.scenarios.papers.trained import (
     logarithms,
     panel,
     percent,
+    updates,
 )
-from gcsim.scenarios.papers.updates import updates
 from gcsim.scenarios.result import Curve
 
 USED, AWAY, RANGE, ERROR = "levels [bits]", "away [%]", "range [sd]", "error [%]"

@@ -20,8 +20,7 @@ from gcsim.scenarios.papers.preset import (
     cells,
     column,
 )
-from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, line, panel, percent
-from gcsim.scenarios.papers.updates import updates
+from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, line, panel, percent, updates
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.result import TrainedRow
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import Problem, did_you_mean
-from gcsim.rules import EXPECTED, context, rule, shown
+from gcsim.json_file import EXPECTED, context, rule, shown
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 

@@ -157,15 +157,15 @@ def read_shipped(path: Path, name: str | None = None) -> Document:
     return read(read_text(path, name), name, loader=_OF_SHIPPED)
 
 
-def read_text(path: Path, name: str, largest: int = LARGEST) -> str:
-    """The text of a user's file, of at most so many bytes of UTF-8; raises `InputError`."""
+def read_text(path: Path, name: str) -> str:
+    """The text of a user's file, of at most `LARGEST` bytes of UTF-8; raises `InputError`."""
     try:
         with open_file(path) as file:
-            content = file.read(largest + 1)
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise InputError(error.strerror or str(error), place=name) from error
-    if len(content) > largest:
-        raise InputError(f"is larger than {largest >> 20} MiB", place=name)
+    if len(content) > LARGEST:
+        raise InputError(f"is larger than {LARGEST >> 20} MiB", place=name)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -187,7 +187,7 @@ def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Lo
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _at(document, mark, position) if mark else name
-        raise InputError(_syntax(error), place=where) from error
+        raise InputError(_syntax(error, position), place=where) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         where = f"{name}:{line}:1" if position else name
@@ -204,8 +204,11 @@ def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Lo
     return document
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> str:
-    said = "; ".join(part for part in (error.context, error.problem) if part)
+def _syntax(error: yaml.MarkedYAMLError, position: bool) -> str:
+    context, began = error.context, error.context_mark
+    if context and began and position:
+        context += f" that begins at {began.line + 1}:{began.column + 1}"
+    said = "; ".join(part for part in (context, error.problem) if part)
     if "\\t" in said:
         return "a tab indents this line; YAML wants spaces"
     return said or "is not valid YAML"

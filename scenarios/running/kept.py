@@ -1,4 +1,4 @@
-"""Has this run been simulated before? Results of stage 2 on disk, under all that they depend on.
+"""Results of stage 2 on disk, under all that they depend on.
 
 Stage 2 is a function of the scenario with its catalogue entries, of the profiles and of the
 measured passes. Their values, not their files, and the code that simulates make the name of an

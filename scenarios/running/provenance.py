@@ -1,4 +1,4 @@
-"""Where do the numbers of a result come from? Versions, seeds, hashes, sources.
+"""Provenance of a result's numbers: versions, seeds, hashes, sources.
 
 Plain values, the same for the same scenario and seed on the same machine: no date, no path.
 """
@@ -165,14 +165,14 @@ def _estimates(
     ]
     device = cluster.device
     needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
-    for kind, rate in device.kernels.items():
+    for kind, rate in (*device.kernels.items(), *device.host.items()):
         for name, words in COEFFICIENTS.items():
             value, bounds = getattr(rate, name), getattr(rate, f"{name}_range")
             if (kind, name) in needed and value is not None and (rate.estimate or bounds):
                 found.append(
                     {
                         "setting": "cluster.device",
-                        "kernels": kind,
+                        "kernels": f"queued {kind}" if kind in device.host else kind,
                         "figure": words.name,
                         "value": value,
                         "unit": words.unit,

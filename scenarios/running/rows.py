@@ -1,4 +1,8 @@
-"""What does a row of the result say? From predictions to the plain values of `results.json`."""
+"""Rows and timelines of a result: predictions and spans as the plain values of `results.json`.
+
+What ranks have in common in a collective (which algorithm carried it out, who handed over and got
+how many bytes, who entered last) is told once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.result import HIGH, LOW, Row
+from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
+from gcsim.simulator.clock import seconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import (
+    algorithm_of,
+    sizes_received,
+    sizes_sent,
+    traffic_of,
+)
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter, standard_error
 from gcsim.simulator.predict import Prediction, predict
+from gcsim.simulator.steps import step_plan
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 
@@ -233,3 +247,84 @@ def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
     step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
     phase = Phase(name="step", count=1, steps=(step,))
     return replace(profile, period=1, phases=(phase,), order=(0,))
+
+
+def make_timelines(
+    scenario: Scenario, simulated: Sequence[Sequence[Simulated]]
+) -> tuple[Timeline, ...]:
+    """A sample iteration of each compressor at the largest size; `simulated` is by compressor,
+    then by size."""
+    nodes = scenario.node_counts[-1]
+    told = _Told(scenario.cluster_at(nodes))
+    return tuple(
+        _timeline(choice.kind, choice.label, nodes, of_sizes[-1].prediction, told)
+        for choice, of_sizes in zip(scenario.compressors, simulated, strict=True)
+    )
+
+
+def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _Told) -> Timeline:
+    records: dict[tuple[int, int], CollectiveRecord] = {}
+    last: dict[tuple[int, int], list[int]] = {}
+    for span in prediction.spans:
+        if span.carried is not None and span.bucket is not None:
+            name = (span.bucket, span.carried.place)
+            records[name] = span.carried.record
+            if not span.carried.waited:
+                last.setdefault(name, []).append(span.rank)
+    number = {name: place for place, name in enumerate(sorted(records))}
+    return Timeline(
+        compressor=kind,
+        label=label,
+        nodes=nodes,
+        phase=prediction.sample_phase,
+        spans=tuple(_span(span, number) for span in prediction.spans),
+        collectives=tuple(
+            told.collective(records[name], tuple(last.get(name, ()))) for name in number
+        ),
+    )
+
+
+def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
+    carried, bucket = span.carried, span.bucket
+    return Span(
+        rank=span.rank,
+        resource=span.resource,
+        kind=span.kind,
+        name=span.name,
+        start_s=seconds(span.start),
+        end_s=seconds(span.end),
+        slot=span.slot,
+        bucket=bucket,
+        collective=None if carried is None or bucket is None else number[bucket, carried.place],
+        waited_s=0.0 if carried is None else seconds(carried.waited),
+    )
+
+
+class _Told:
+    """What is told of collectives on a cluster, of equal requests once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[CollectiveRecord, Collective] = {}
+
+    def collective(self, record: CollectiveRecord, last: tuple[int, ...]) -> Collective:
+        """A request that these ranks entered last."""
+        found = self._known.get(record)
+        if found is None:
+            found = self._known[record] = self._described(record)
+        return replace(found, last=last)
+
+    def _described(self, record: CollectiveRecord) -> Collective:
+        workers = self._cluster.workers
+        sent = sizes_sent(record, workers)
+        received = tuple(sizes_received(record, sent))
+        if record.kind == "all_gather":  # its own part it has already
+            received = tuple(size - own for size, own in zip(received, sent, strict=True))
+        handled = traffic_of(record, self._cluster).nbytes
+        return Collective(
+            algorithm=algorithm_of(record, self._cluster).title,
+            sent=sent,
+            received=received,
+            moved=tuple(handled[:workers].tolist()),
+            messages=int(handled.sum()) // 2,
+        )

@@ -6,6 +6,10 @@ values from them. `schema_json` gives editors the same rules.
 Under `training`, which says how the job runs beside its compressor, the keys are the fields of
 `gcsim.simulator.training.Training`, but for the costs of a framework's code: `framework` names one
 of the catalogue, or changes figures of one.
+
+Under `train`, which says how `gcsim train` trains the model to an end, they are the fields of
+`gcsim.traces.training.plan.Plan`; one learning rate may be a number, and data that are alike on all
+workers are called iid.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.catalog.loops import FrameworkSection
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
 from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, in_catalogue
-from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.scenarios.scenario import (
     MOST_WORKERS,
     DdpBuckets,
@@ -31,9 +35,11 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.scenarios.sections.train import TRAIN, TaskName, builder
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import MODELS, TableLayer
+from gcsim.traces.tasks.folder import PREFIX
+from gcsim.traces.tasks.registry import TASKS
+from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
 _DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
@@ -57,7 +63,7 @@ def _model_name(name: str) -> str:
     if name == RECORDED:
         return name
     if ":" in name:
-        return builder(name)
+        return _builder(name)
     own = name.lower()
     if own not in MODELS:
         hint = f"{did_you_mean(own, MODELS)} Your own model is written package.module:build"
@@ -68,7 +74,7 @@ def _model_name(name: str) -> str:
 class OwnModel(Section):
     """A model that the user's code builds."""
 
-    build: Annotated[str, AfterValidator(builder)]
+    build: Annotated[str, AfterValidator(_builder)]
     input_shape: Annotated[list[Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
     classes: Annotated[int, Field(ge=2)] = 1000
     input: Literal["samples", "tokens"] = "samples"
@@ -110,13 +116,90 @@ def _belongs_together(section: Spelled) -> None:
         raise invalid(f"{names} would have no effect with source {section.source!r}", "remove it")
 
 
+_RATES, _PARTITION = As(LearningRates), As(Partition)
+_IID = "iid"
+
+
+def _task_name(name: str) -> str:
+    """The name of a task; raises pydantic's error for another."""
+    if name not in TASKS:
+        raise invalid(f"unknown task {name!r}", did_you_mean(name, TASKS))
+    return name
+
+
+_TaskName = Annotated[str, AfterValidator(_task_name)]
+_BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+
+
+def _builder(name: str) -> str:
+    """`package.module:function`; raises pydantic's error for what is none."""
+    if not _BUILDER.fullmatch(name):
+        raise invalid(f"{name!r} does not name a function", "write package.module:build")
+    return name
+
+
+def _learned(name: str) -> str:
+    if name.startswith(PREFIX):
+        return name
+    return _builder(name) if ":" in name else _task_name(name)
+
+
+_LearnedTask = Annotated[str, AfterValidator(_learned)]
+_OneRate = Annotated[float, Field(gt=0)]
+TRAIN = As(
+    Plan,
+    title="Train",
+    task=(_LearnedTask | None, None),
+    loss=(Annotated[str, AfterValidator(_builder)] | None, None),
+    learning_rate=(
+        Annotated[
+            Annotated[_OneRate, Tag(NAMED)]
+            | Annotated[Annotated[Spelled, _RATES], Tag(SPELLED_OUT)],
+            Discriminator(by_shape),
+        ],
+        Plan().learning_rate.values[0],
+    ),
+    partition=(
+        Annotated[
+            Annotated[Literal["iid"], Tag(NAMED)]
+            | Annotated[Annotated[Spelled, _PARTITION], Tag(SPELLED_OUT)],
+            Discriminator(by_shape),
+        ],
+        _IID,
+    ),
+)
+
+
+def build_plan(section: Spelled) -> Plan:
+    """How the model is trained."""
+    rate, partition = section.learning_rate, section.partition
+    if isinstance(rate, Spelled):
+        rates = rate.value(LearningRates)
+    else:
+        rates = LearningRates(values=(float(rate),))
+    return section.value(
+        Plan,
+        learning_rate=rates,
+        partition=partition.value(Partition) if isinstance(partition, Spelled) else None,
+    )
+
+
+def plan_text(plan: Plan, task: str, loss: str) -> dict[str, Any]:
+    """The section that reads back to a plan."""
+    rates = plan.learning_rate.values
+    alike = _IID if plan.partition is None else text_of(plan.partition)
+    written: Any = {"values": list(rates)} if len(rates) > 1 else rates[0]
+    own = {"loss": loss} if loss else {}
+    return {"task": task, **own, **text_of(plan, learning_rate=written, partition=alike)}
+
+
 GRADIENTS = As(
     LiveGradients,
     title="Gradients",
     rule=_belongs_together,
     source=(Literal["live", "recorded", "synthetic"], "live"),
     workers=(Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None, None),
-    task=(TaskName | None, None),
+    task=(_TaskName | None, None),
     trace=(_Path | None, None),
     fit=(_Path | None, None),
 )

@@ -1,4 +1,4 @@
-"""What does a table of layers look like, and what is wrong with it?
+"""Tables of layers, and what is wrong with one.
 
 A model of which only the layers are known. A CSV file with the header of `COLUMNS`, a row a
 parameter tensor, in forward order, the reverse of that in which gradients are taken to be ready

@@ -1,4 +1,4 @@
-"""Which measured times of forward and backward does a scenario bring along?"""
+"""Measured times of forward and backward that a scenario brings along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may a scenario say when it replays a recorded trace, and what not without one?
+"""Settings of a scenario that replays a recorded trace.
 
 `model: recorded` takes the model as it stands in the trace, so that no code of the user's is
 needed any more; `compute: {recorded: true}` takes the times that were measured with it.

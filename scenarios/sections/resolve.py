@@ -23,10 +23,9 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import DEDICATED, PER_NODE
-from gcsim.scenarios.sections.file import RECORDED
+from gcsim.scenarios.sections.file import RECORDED, plan_text
 from gcsim.scenarios.sections.link import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
-from gcsim.scenarios.sections.train import plan_text
 from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Sums

@@ -1,4 +1,4 @@
-"""What does a transport's software cost? Additions and calls: their keys, and the defaults.
+"""Costs of a transport's software, additions and calls: their keys, and the defaults.
 
 `catalog/transports.yaml` has an entry for each transport that works on the host, by its name, and
 another for an older generation (`gloo_pytorch1`), which says only what differs, or for hosts of few

@@ -1,4 +1,4 @@
-"""Which model, gradients and measured times does a checked scenario file name?
+"""Model, gradients and measured times that a checked scenario file names.
 
 Shipped ones by their names, the user's own by paths: one in the file counts from the file's
 folder, one of an option from where the user is.

@@ -10,8 +10,7 @@ from typing import Any
 
 from gcsim.files import csv_text
 from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
-from gcsim.scenarios.sweeps.grid import written
-from gcsim.scenarios.sweeps.points import named
+from gcsim.scenarios.sweeps.grid import named, written
 from gcsim.scenarios.sweeps.tasks import Failure
 
 

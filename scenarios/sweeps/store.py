@@ -42,7 +42,7 @@ from gcsim.scenarios.running.keys import (
 )
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
-from gcsim.scenarios.sweeps.points import Point, named
+from gcsim.scenarios.sweeps.grid import Point, named
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1 import cache as profile_cache

@@ -36,8 +36,7 @@ from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps import store
-from gcsim.scenarios.sweeps.grid import Grid, read_grid
-from gcsim.scenarios.sweeps.points import Point, named, points
+from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
 from gcsim.scenarios.sweeps.processes import (
     LocalWorkers,
     Workers,

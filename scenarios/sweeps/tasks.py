@@ -1,4 +1,4 @@
-"""What does a worker of a sweep do? Stage 1 for some compressors, or one point from its profiles.
+"""Tasks of a sweep's worker: stage 1 for some compressors, or one point from its profiles.
 
 Gradients belong to a number of threads: sums over threads differ in their last bits, and training
 carries that into the bytes that some methods send. So stage 1 has all cores, as in `gcsim run`,

@@ -1,4 +1,4 @@
-"""A user's own model, data and loss, given as functions: how do other processes find them?
+"""A user's own model, data and loss, given as functions, for other processes.
 
 By their names, as a scenario file has them: `package.module:function`. A function of a script is in
 the module that the script's file makes; another process imports it, so what the script does beside

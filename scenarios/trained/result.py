@@ -1,4 +1,4 @@
-"""What does training under every method come to? Plain values, as they stand in `results.json`."""
+"""Training under every method as plain values, as they stand in `results.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trajectories does a scenario ask for, and which of them are there?
+"""Trajectories that a scenario asks for, and those that are known.
 
 One for each method, learning rate and seed, in a file under a hash of all that it depends on; the
 cluster is no part of that. It is trained on one thread, so that its bits do not depend on how many

@@ -1,4 +1,4 @@
-"""Which learning rate suits a method, and how does training with it end? All trajectories of all.
+"""Learning rate of each method, and how training with it ends: all trajectories of all.
 
 The rates are tried for each method alike, and up to `WIDER` beyond them where the best stands at
 the edge; not beyond those that come with gcsim. They are compared by successive halving (K.

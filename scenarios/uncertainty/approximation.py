@@ -10,7 +10,8 @@ long as when all ranks enter together. Of each phase of a period a few recorded 
 What f leaves out (skew, cores that are shared, what a random iteration brings) is in the exact
 factor, as if it were the same share in every world. `docs/model/uncertainty.md` has the error.
 
-- Kernels' prices are linear in a launch's time and in the reciprocals of the rates.
+- Kernels' prices are linear in a launch's time and in the reciprocals of the rates, on each of the
+  two clocks of a GPU.
 - Forward and backward take a share longer or shorter.
 - What a training's own figures add to a plan is linear in each of them.
 - A collective's time depends on links, host and sums of a world
@@ -106,7 +107,7 @@ class Drawn:
         """By coefficient of a kernel class: picoseconds more for each launch, byte or FLOP."""
         for one in inputs:
             for figure in one.figures:
-                if figure.key_path[:3] == ("cluster", "device", "kernels"):
+                if figure.key_path[:2] == ("cluster", "device"):
                     slowness = np.array(
                         [
                             _slowness(figure.field, float(figure.exactly(world.slowness[one.name])))
@@ -115,7 +116,8 @@ class Drawn:
                             for world in worlds
                         ]
                     )
-                    kind = next(k for k in cluster.device.kernels if k == figure.key_path[3])
+                    known = (*cluster.device.kernels, *cluster.device.host)
+                    kind = next(k for k in known if k == figure.key_path[3])
                     self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
 
 
@@ -268,11 +270,17 @@ class Approximation:
         """By how much longer than as stated a stretch of computation takes."""
         total = np.zeros(len(self._worlds))
         slower = self._drawn.slower
+        device, workers = self._cluster.device, self._cluster.workers
         for compute in computes if slower else ():
-            needed = counts(compute, self._cluster.device, self._cluster.workers, servers)
-            for figure, count in needed.items():
-                if figure in slower:
-                    total += count * slower[figure]
+            stated = self._prices.priced_by(compute, workers, servers)
+            kernels = np.full(len(total), float(stated.device))
+            host = np.full(len(total), float(stated.host))
+            for figure, count in counts(compute, device, workers, servers).items():
+                if figure in slower and figure[0] not in device.host:
+                    kernels += count * slower[figure]
+                if figure in slower and (figure[0] in device.host or figure[0] == "host_sync"):
+                    host += count * slower[figure]
+            total += np.maximum(kernels, host) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:

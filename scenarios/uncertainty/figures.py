@@ -162,14 +162,15 @@ def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) 
 
 
 def _kernels(device: Device) -> Iterator[Input]:
-    for kind, rate in device.kernels.items():
-        key_path = ("cluster", "device", "kernels", kind)
-        figures = [figure for _, figure in _figures(rate, key_path)]
+    classes = [("kernels", k, "device", f"of {k} kernels", r) for k, r in device.kernels.items()]
+    host = [("host", what, "host", f"of one {what}", rate) for what, rate in device.host.items()]
+    for table, kind, owner, named, rate in (*classes, *host):
+        figures = [figure for _, figure in _figures(rate, ("cluster", "device", table, kind))]
         if figures:
             figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
             words = COEFFICIENTS[figures[0].field]
             yield Input(
-                name=f"the device's {words.name} of {kind} kernels",
+                name=f"the {owner}'s {words.name} {named}",
                 unit=words.unit,
                 measure="gcsim calibrate device",
                 figures=tuple(figures),

@@ -1,4 +1,4 @@
-"""How much of a device's coefficients does a method need? Launches, bytes and FLOPs by class.
+"""Shares of a device's coefficients in a method: launches, bytes and FLOPs by class.
 
 Kernels that were measured by themselves (`Device.primitives`) need none.
 """
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
-from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.device import Device, Queued, queued
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 
-Figure = tuple[KernelClass, str]
-"""A coefficient of a kernel class: its name is a field of `KernelRate`."""
+Figure = tuple[KernelClass | Queued, str]
+"""A coefficient of a kernel class, or of the host's: its name is a field of `KernelRate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,9 @@ def counts(
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):
+        what = queued(cost.name)
+        if what and what in device.host and cost.kind != "host_sync" and cost.launches:
+            found[what, "launch"] = found.get((what, "launch"), 0.0) + launches * cost.launches
         if device.primitive(cost.name) is not None:
             continue
         work = times / servers

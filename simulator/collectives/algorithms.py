@@ -1,4 +1,4 @@
-"""Which algorithms carry out collectives? The table: adding one is one file and one line here."""
+"""The table of algorithms of collectives: adding one is one file and one line here."""
 
 from __future__ import annotations
 

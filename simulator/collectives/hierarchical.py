@@ -1,4 +1,4 @@
-"""How long does an all-reduce take that first reduces inside each node?
+"""An all-reduce that first reduces inside each node.
 
 1. Each device of a node hands its vector to the node's first device, the leader, over the
    node's own link; the leader's side of that link takes one vector at a time.

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol does NCCL choose, and how long do its collectives take then?
+"""NCCL's choice of algorithm and protocol, and the times of its collectives.
 
 NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
 nodes, W the line rate, with the constants of the tables below:

@@ -30,6 +30,12 @@ __all__ = ["Curve", "Device", "End", "KernelRate", "Range", "TrainingRate"]
 _SHAPE = re.compile(r"(.*\.\D*)([\d.]+)(_flop_per_byte|_columns)")
 
 
+def queued(name: str) -> Queued | None:
+    """Kind of launch of a metered kernel; None without a name: other people's code, whose launches
+    its class prices."""
+    return ("operator" if name.startswith("aten.") else "kernel") if name else None
+
+
 def _ascends(points: tuple[tuple[int, float], ...]) -> None:
     for (small, short), (large, long) in pairwise(points):
         if not (small < large and short <= long):
@@ -37,6 +43,9 @@ def _ascends(points: tuple[tuple[int, float], ...]) -> None:
             hint = "sort them, and join those that do not"
             raise InputError(Problem(message=message, hint=hint))
 
+
+Queued = Literal["kernel", "operator"]
+"""A compressor's own kernel, or one of torch's operators."""
 
 Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]
 """Bytes of one launch and its seconds, ascending in both: a measured kernel."""
@@ -110,6 +119,8 @@ class Device:
     name: Annotated[str, INTERNAL]
     title: Text
     kernels: Mapping[KernelClass, KernelRate]
+    host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
+    """Host time of a launch, on a GPU's second clock; empty on a CPU, where nothing is queued."""
     processor: Literal["gpu", "cpu"] | None = None
     """What kind of device it is, where that is known."""
     bus: str | None = field(default=None, repr=False)
@@ -177,6 +188,7 @@ class Device:
         return replace(
             self,
             kernels={kind: rate.faster(factor) for kind, rate in self.kernels.items()},
+            host={what: rate.faster(factor) for what, rate in self.host.items()},
             primitives={
                 name: tuple((nbytes, seconds / factor) for nbytes, seconds in curve)
                 for name, curve in self.primitives.items()
@@ -188,6 +200,7 @@ class Device:
         return replace(
             self,
             kernels={kind: rate.at(kernels) for kind, rate in self.kernels.items()},
+            host={what: rate.at(kernels) for what, rate in self.host.items()},
             training={model: rate.at(training) for model, rate in self.training.items()},
             layer_times={name: times.at(training) for name, times in self.layer_times.items()},
             training_end=training,

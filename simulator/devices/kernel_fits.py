@@ -156,7 +156,7 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
         for columns in combinations(present, count):
             if not work[:, columns].any(axis=1).all():
                 continue  # a launch that would cost nothing
-            found = _positive(work[:, columns], seconds)
+            found = positive(work[:, columns], seconds)
             off = float(np.square(np.log(work[:, columns] @ found / seconds)).sum())
             if off < error * _WORTH_A_TERM - _ROUNDING:
                 best, error = np.zeros(3), off
@@ -167,7 +167,7 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
     )
 
 
-def _positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+def positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Positive c with the least sum of squares of log(work c / seconds)."""
     from scipy.optimize import least_squares
 

@@ -3,6 +3,11 @@
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
+On a GPU a second clock runs: that of the host, which queues what the device does. A stretch takes
+the larger of the kernels' times and launches * host time of a launch, with the host's waits in
+both (a device that is waited for is idle until more is queued). Each stretch begins on an idle
+device, and other launches of the process (the backward pass's own) take no host time from it.
+
 f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
 inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
 Patterson 2009, Commun. ACM 52(4)), with a launch overhead. Prices are exact rationals and are
@@ -25,7 +30,7 @@ from fractions import Fraction
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.devices.device import Curve, Device, KernelRate
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, queued
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
@@ -56,22 +61,31 @@ class PricedBy:
     """Rates of their classes, measured on the device."""
     estimates: Fraction = Fraction(0)
     """Rates of their classes that were not measured on the device."""
+    host: Fraction = Fraction(0)
+    """To queue them, beside the three."""
 
     def __add__(self, other: PricedBy) -> PricedBy:
         return PricedBy(
             self.primitives + other.primitives,
             self.classes + other.classes,
             self.estimates + other.estimates,
+            self.host + other.host,
         )
 
     def times(self, factor: Fraction | int) -> PricedBy:
-        """Each of the three, `factor` times."""
-        return PricedBy(factor * self.primitives, factor * self.classes, factor * self.estimates)
+        """Each of them, `factor` times."""
+        each = (self.primitives, self.classes, self.estimates, self.host)
+        return PricedBy(*(factor * one for one in each))
+
+    @property
+    def device(self) -> Fraction:
+        """Of the kernels."""
+        return self.primitives + self.classes + self.estimates
 
     @property
     def total(self) -> Fraction:
-        """Of all three."""
-        return self.primitives + self.classes + self.estimates
+        """Of one stretch: the slower clock's."""
+        return max(self.device, self.host)
 
 
 class PriceList:
@@ -81,6 +95,9 @@ class PriceList:
         self._device = device.name
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
+        self._queued = {
+            what: Fraction(rate.launch) * PS_PER_SECOND for what, rate in device.host.items()
+        }
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
         self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
@@ -113,8 +130,13 @@ class PriceList:
         return fixed + per_payload.times(payloads) + self._exact(parts, servers)
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
-        measured, rated, estimated = Fraction(0), Fraction(0), Fraction(0)
+        measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)
         for cost in costs:
+            if self._queued and (what := queued(cost.name)):
+                wait = cost.kind == "host_sync"
+                host += cost.launches * (
+                    self._rate(cost.kind).launch if wait else self._queued[what]
+                )
             curve = self._curve(cost.name)
             if curve is not None:
                 measured += _on_curve(curve, cost, servers)
@@ -126,7 +148,7 @@ class PriceList:
                 estimated += price
             else:
                 rated += price
-        return PricedBy(measured, rated, estimated)
+        return PricedBy(measured, rated, estimated, host)
 
     def _curve(self, name: str) -> ExactCurve | None:
         if name not in self._curves:
@@ -162,7 +184,8 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
     """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
 
     measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
-    rates of their classes. With one server, which handles the payloads of all `workers`. Raises
+    rates of their classes; a stretch whose host is the slower clock counts as an estimate. With one
+    server, which handles the payloads of all `workers`. Raises
     `InputError` when the device has no price for a kernel.
     """
     sums = PricedBy()
@@ -170,7 +193,9 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
         weight = Fraction(phase.count, len(phase.steps) * profile.period)
         for step in phase.steps:
             for compute in _computes(step):
-                sums += prices.priced_by(compute, workers).times(weight)
+                price = prices.priced_by(compute, workers)
+                slower = PricedBy(estimates=price.host) if price.host > price.device else price
+                sums += slower.times(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),

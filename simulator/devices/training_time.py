@@ -1,4 +1,4 @@
-"""How long do forward and backward take, and when is each bucket's gradient ready?
+"""Times of forward and backward, and when each bucket's gradient is ready.
 
 The user's own measurement comes before the catalogue's (`step_time.py`), which is split forward :
 backward by the device's measured ratio. The optimiser counts as backward.

@@ -1,4 +1,4 @@
-"""How long do the messages of a round take, and what is known of a cluster's links beforehand?
+"""Times of a round's messages, and a cluster's links prepared for them.
 
     left = start + serialisation      arrival = left + latency + random delay
 

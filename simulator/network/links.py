@@ -5,7 +5,7 @@ left = start + overhead + nbytes / rate        arrival = left + latency + random
 The alpha-beta model (Hockney 1994) with LogGP's overhead a message (Alexandrov et al. 1997). The
 rate is the goodput that the transport reaches: line rate times `efficiency` (goodput over line
 rate, 1448/1538 = 0.9415 for TCP over Ethernet with an MTU of 1500 bytes), without what background
-traffic takes, and no more than what losses leave (`links.py`). Measured links often reach
+traffic takes, and no more than what losses leave. Measured links often reach
 less with short messages: `factors`, each a limit of the connection, whatever else shares the link
 (as in SimGrid's SMPI). Where the rate changes over time (`rate_trace.py`), or an uplink must wait
 for a grant, when a message has left depends on when it started (`departure`).

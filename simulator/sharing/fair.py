@@ -8,17 +8,14 @@ with a multiplicity.
 Exact: rates and remaining bytes are rational. A flow ends at the first whole picosecond at which
 its bytes are through, and its share is free from then on; that keeps the clock integer.
 
-A link that can never hold a flow up is left out: one whose flows all cross, as often, another
-link that has no more capacity. If each flow then crosses one link, the links are independent and
-have virtual times (`sharing/incast.py`); else rates follow from event to event
-(`sharing/fair.py`).
-
-From event to event (a start, an end, a capacity that changes) all rates are constant:
-`sharing/fair.py`. Flows that the same full link holds up are a group of one rate, and that has a
-virtual time: the bytes that a flow would have got which had always been there. A flow with s bytes
-left that joins the group at V ends when V + s is reached, so that the exact arithmetic of an event
-is by group, and by flow only for those that change theirs (as on a single link,
-`sharing/incast.py`).
+A link that can never hold a flow up is left out: one whose flows all cross, as often, another link
+that has no more capacity. If each flow then crosses one link, the links are independent and have
+virtual times (`sharing/incast.py`); else rates follow from event to event (a start, an end, a
+capacity that changes), between which they are constant. Flows that the same full link holds up are
+a group of one rate, and that has a virtual time: the bytes that a flow would have got which had
+always been there. A flow with s bytes left that joins the group at V ends when V + s is reached, so
+that the exact arithmetic of an event is by group, and by flow only for those that change theirs (as
+on a single link, `sharing/incast.py`).
 
 All integers: bytes are in units of 1 / (K D), K the capacities' common denominator, D a group's
 scale, a multiple of the denominators of its rates and of what its flows had left.

@@ -19,7 +19,7 @@ ranks are alike, share the cores of a machine, or two collectives run at a time;
 Where iterations do not repeat themselves, so many count: as many as are asked for, and more
 
 - where several plans follow each other: whole rounds, so that every plan counts as often as it
-  occurs, and `FEWEST_ROUNDS` of them (of long ones two, or one where `MOST_ITERATIONS` hold no
+  occurs, and `_FEWEST_ROUNDS` of them (of long ones two, or one where `MOST_ITERATIONS` hold no
   more), so that rounds can be compared;
 - where a link's trace lasts longer: until all of it has been met. Then the last of them count that
   fill whole passes, so that none of its parts counts more often, but for less than a round.

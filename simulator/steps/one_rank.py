@@ -1,4 +1,4 @@
-"""How long is one rank's step, where its collectives take known times? For many worlds at once.
+"""One rank's step, where its collectives take known times, for many worlds at once.
 
 The rules of `step_plan.py` for a rank of an even cluster, which stands for all: a compute stream
 (and a side stream) that serve in the order of arrival, a communicator with one or two slots. Ranks

@@ -12,9 +12,7 @@ import pytest
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.calibration import device as calibrate_device
-from gcsim.scenarios.calibration.copies import Way
-from gcsim.scenarios.calibration.device import Calibration
-from gcsim.scenarios.calibration.framework import CodeCost
+from gcsim.scenarios.calibration.device import Calibration, CodeCost, Way
 from gcsim.scenarios.catalog import read_devices
 from gcsim.simulator.devices.kernel_fits import Coefficients
 from tests.command import invoked

@@ -155,7 +155,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_results(
     (tmp_path / "small.yaml").write_text(SCENARIO)
     empty = tmp_path / "cache"
     drawn = random.Random(0)
-    for _ in range(20):
+    for _ in range(12):
         killed(tmp_path, empty, signal.SIGKILL, drawn.uniform(0, 1))
     last = process(tmp_path, empty)
     _, err = last.communicate(timeout=900)

@@ -26,7 +26,7 @@ from gcsim.compressors.coding.rounding.level_codes import (
     coded_levels,
     decoded_levels,
 )
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import ZERO, Cells, Segments
 
 MASK = (1 << 64) - 1
 Draw = Callable[..., Tensor]
@@ -119,7 +119,9 @@ def fold_nesterov(
     values: Tensor, momentum: Tensor, coded: Tensor, scales: Tensor, length: int, *, decay: float
 ) -> tuple[Tensor, Tensor]:
     """`fold` of Nesterov's direction."""
-    memory = {"coded": coded, "scales": scales, "mixed": momentum, "keep": True}
+    memory: dict[str, Any] = {
+        "coded": coded, "scales": scales, "mixed": momentum, "keep": True,
+    }  # fmt: skip
     return fold(values, length, factors=nesterov(decay), **memory)
 
 
@@ -128,7 +130,12 @@ def fold_average(
 ) -> tuple[Tensor, Tensor]:
     """`fold` of decay average + (1 - decay) values in one block, root mean square."""
     factors = decay, 1.0 - decay, 0.0, 1.0
-    memory = {"coded": coded, "scales": scales, "mixed": average, "factors": factors}
+    memory: dict[str, Any] = {
+        "coded": coded,
+        "scales": scales,
+        "mixed": average,
+        "factors": factors,
+    }
     return fold(values, max(1, values.numel()), "rms", **memory)
 
 
@@ -143,3 +150,15 @@ def add_signs(
 def error_of(coded: Tensor, scales: Tensor) -> Tensor:
     """`lost_by` of a tensor alone that is one block."""
     return lost_by(coded, scales, Segments.alone(coded.numel()).cells(None))
+
+
+def cells_of(values: Tensor, size: int) -> Cells:
+    """Cells of `size` elements of a tensor alone."""
+    return Segments.alone(values.numel()).cells(size)
+
+
+def packed_by(put_bits: Callable[..., None], values: Tensor, size: int, *given: Any) -> Tensor:
+    """Bits that a primitive of `binary.py` writes of a tensor alone, in cells of `size`."""
+    bits = torch.zeros(-(-values.numel() // 8), dtype=torch.uint8)
+    put_bits(values, cells_of(values, size), *given, bits, ZERO)
+    return bits

@@ -33,10 +33,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("gtopk", {"ratio": 0.1}),
     ("dryden", {"proportion": 0.2}),
     ("dryden", {"proportion": 1.0}),
-    ("ce_sgd", {"unsent_limit": 2}),
-    ("ce_sgd", {"speculative": 0.4, "unsent_limit": 2, "mask_received": True}),
-    ("onebit_sgd", {}),
-    ("onebit_sgd", {"threshold": "mean"}),
     ("accordion", {}),
 ]
 SHAPES = st.lists(
@@ -130,15 +126,6 @@ def test_what_is_damaged_is_refused_in_the_same_words(way: tuple[str, dict[str, 
             for apart in (lambda step: True, lambda step: False)
         ]
         assert agree(*found)
-
-
-def test_selections_of_several_blocks_and_few_ties_are_drawn_alike() -> None:
-    # 20,000 elements are more than a block of CE-SGD's; nearly all that are outside are wanted
-    shapes: list[tuple[int, ...]] = [(20_000,), (300,)]
-    for speculative in (0.9, 0.02):
-        way = "ce_sgd", {"speculative": speculative}
-        expected = trained(way, shapes, (1, False, 2), lambda step: True)
-        assert agree(trained(way, shapes, (1, False, 2), lambda step: False), expected)
 
 
 def test_a_mean_that_depends_on_the_order_of_its_sum_is_numpys() -> None:

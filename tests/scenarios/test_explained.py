@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ def test_fused_is_one_launch_and_one_pass() -> None:
         for name in ("a", "b", "c")
     )
     sort = KernelCost(kind="sort", name="sort", launches=1, elements=elements, nbytes=elements)
-    device = catalog.device("v100")
+    gpu = catalog.device("v100")
+    device = replace(gpu, host={})  # the GPU's own clock
     prices, rate = PriceList(device), device.kernels["streaming"]
     naive = Compute(stage="encode", fixed=(*steps, sort))
     gained = prices.compute_time(naive, 1) - prices.compute_time(_fused(naive, elements), 1)
@@ -106,6 +108,10 @@ def test_fused_is_one_launch_and_one_pass() -> None:
     assert rate.bandwidth is not None
     expected = 2 * (float(rate.launch) + 8e6 / float(rate.bandwidth))
     assert gained / 1e12 == pytest.approx(expected, rel=1e-6)
+    # its host queues two launches instead of four, and takes longer than the GPU
+    queued = PriceList(gpu)
+    saved = queued.compute_time(naive, 1) - queued.compute_time(_fused(naive, elements), 1)
+    assert saved / 1e12 == pytest.approx(2 * gpu.host["kernel"].launch, rel=1e-6)
     short = KernelCost(kind="streaming", launches=2, elements=100, nbytes=800)
     of_short = _fused(Compute(stage="encode", fixed=(short,)), elements).fixed[0]
     assert (of_short.launches, of_short.nbytes) == (1, 800)  # less than a pass stays what it is

@@ -12,8 +12,7 @@ import pytest
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.cluster import COLLECTIVES, ClusterSection
-from gcsim.scenarios.sections.file import TRAINING, ScenarioFile
-from gcsim.scenarios.sections.train import TRAIN
+from gcsim.scenarios.sections.file import TRAIN, TRAINING, ScenarioFile
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
 TRAINING_PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")

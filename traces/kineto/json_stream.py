@@ -2,7 +2,7 @@
 
 Two formats are told by the list that an object holds, among other keys in any order: `traceEvents`
 of Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler export it (there a bare
-list, too), and `nodes` of an execution trace (`json_stream.py`).
+list, too), and `nodes` of an execution trace.
 
 PyTorch's ExecutionTraceObserver writes operators in their order, with shapes and without times.
 `chakra_trace_link` puts beside each node what Kineto measured in the same steps (`ts`,

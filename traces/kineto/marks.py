@@ -1,4 +1,4 @@
-"""Which of a profile's million events tell when an iteration's gradients were ready?
+"""Events of a profile that tell when an iteration's gradients were ready.
 
 Of the host: the iterations (`ProfilerStep#n`), the forward pass (`DistributedDataParallel.forward`,
 or the first operator that a backward operator belongs to), the nodes of the backward pass

@@ -1,4 +1,4 @@
-"""Can this model be built and trained? From an entry of `models/registry.py` to an `nn.Module`.
+"""From an entry of `models/registry.py` to an `nn.Module` that can be trained.
 
 Shipped and own models go the same way: a callable without arguments that returns an `nn.Module`,
 called under a keyed generator and then tried on a batch of two samples, so that a model that

@@ -1,4 +1,4 @@
-"""What does training minimise? Cross-entropy, sample by sample, or a user's own function.
+"""Losses: cross-entropy, sample by sample, or a user's own function.
 
 Imports torch when called.
 """

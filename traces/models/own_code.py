@@ -1,4 +1,4 @@
-"""In which line is a model's mistake? What a user's own model does wrong is the user's.
+"""The line of a mistake in a user's own model.
 
 A model of gcsim's keeps its exceptions: there they are our bugs.
 """

@@ -1,4 +1,4 @@
-"""In which order do a model's gradients become ready? As autograd has it, seen by hooks.
+"""Order in which a model's gradients become ready: autograd's, seen by hooks.
 
 It runs backward through the forward pass, the operation that came last first; the gradients of
 one operation (a convolution's weight and bias) come in an order of its own. So neither the order

@@ -1,4 +1,4 @@
-"""What does a table of layers say of a model? A row a parameter tensor, in forward order.
+"""A model as a table of layers: a row a parameter tensor, in forward order.
 
 Rows whose names have the same module prefix (`conv1.weight`, `conv1.bias`) make one layer, at
 the place of the first of them; its FLOPs are the sum of theirs. Any shipped model can be written
@@ -18,12 +18,12 @@ from gcsim.traces.profile import Layer, ModelFacts
 COLUMNS = ("name", "shape", "forward_flops")
 
 
-def table_entry(name: str, layers: Iterable[TableLayer], title: str = "") -> ModelEntry:
+def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
     """The model of a table: it cannot be built, and nothing is known of its input."""
     rows = tuple(layers)
     return ModelEntry(
         name=name,
-        title=title or f"{name}, a table of layers",
+        title=f"{name}, a table of layers",
         build=None,
         input_shape=(),
         classes=0,

@@ -1,4 +1,4 @@
-"""What are the small transformers, for quick trials? GPT-2's blocks over characters; imports torch.
+"""Small transformers for quick trials: GPT-2's blocks over characters; imports torch.
 
 Small: two blocks of width 64 with four heads, 64 positions, 97 characters: 116,608 parameters in 29
 tensors, 15.6 million FLOPs a sample. Tiny, for whole trainings: one block of width 32 with two

@@ -1,4 +1,4 @@
-"""When does a training pass begin and end, and when is each gradient there, in the user's loop?
+"""Times of the passes and gradients in a user's training loop.
 
 Hooks note instants and do nothing else: before and after the model's forward, after each
 parameter's gradient has been accumulated, before and after each step of a torch optimiser. On a

@@ -1,4 +1,4 @@
-"""Each iteration of a loop that is recorded, and its end.
+"""Each iteration of a loop that is recorded, and its end, in one process or on all ranks.
 
 Hooks fill a `GradientCapture` while the user's loop runs; `step` stores what they hold and decides,
 with all ranks together, how it goes on: gradients first, then times, then the trace is finished.
@@ -7,16 +7,21 @@ Second moments over a mini-batch's samples come from the closed forms of `second
 work on what each layer took and what came back to it, kept by hooks during the user's own passes. A
 model with a parameter that has no closed form is refused by the parameter's name: it would need
 further backward passes.
+
+Rank 0 makes the trace. Its temporary folder is written to by every rank that can see it; a rank
+that cannot (machines without a shared file system) sends its gradients to rank 0. Every decision
+that could differ (a NaN on one rank) is taken together, so that no rank waits for one that left.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
@@ -29,7 +34,6 @@ from gcsim.traces.profile import Costs, ModelFacts, PassTimes
 from gcsim.traces.recording.capture import GradientCapture
 from gcsim.traces.recording.clock import OnePass, PassClock, can_be_timed, median_pass
 from gcsim.traces.recording.model import FirstBatch, seen_model
-from gcsim.traces.recording.ranks import Alone, Ranks, SharedFolder, exchanged_buckets, ranks_of
 from gcsim.traces.recording.result import Share, Wanted, checked_loss, summary, where_from
 from gcsim.traces.storage.writing import TraceWriter
 
@@ -58,7 +62,7 @@ class Recording:
         self._turns = 0
         self._limit = wanted.iterations
         self._facts: ModelFacts | None = None
-        self._ranks: Ranks = Alone()
+        self._ranks: _Ranks = _Alone()
         self._absent: tuple[int, ...] = ()
         self._times: PassTimes | None = None
 
@@ -69,7 +73,7 @@ class Recording:
         self._model = seen_model(self._called)
         self._parameters = trainable(self._model)
         if wanted.distributed:
-            self._ranks = ranks_of(self._called)
+            self._ranks = _ranks_of(self._called)
         self._refuse()
         self._capture = GradientCapture(
             self._parameters, workers=wanted.workers, allow_unused=wanted.allow_unused
@@ -168,7 +172,7 @@ class Recording:
         if told is not None:
             raise InputError(told)
         if self._ranks.count > 1:
-            shared = SharedFolder(self._ranks, temporary)
+            shared = _SharedFolder(self._ranks, temporary)
             self._absent = shared.absent
             if self._ranks.rank > 0:
                 self._writer = TraceWriter(
@@ -403,7 +407,7 @@ class Recording:
             source=source,
             ready_order=whole_order([*self._capture.arrived], len(self._parameters)),
             passes=self._times,
-            buckets=exchanged_buckets(self._called, [name for name, _ in self._parameters]),
+            buckets=_exchanged_buckets(self._called, [name for name, _ in self._parameters]),
         )
 
 
@@ -436,3 +440,135 @@ class _LoopMoments:
     def release(self) -> None:
         """Remove the hooks and let go of what they kept."""
         self._watched.release()
+
+
+_TOKEN = ".shared"  # noqa: S105 - a file's name
+
+
+class _Ranks(Protocol):
+    """The processes that record together."""
+
+    rank: int
+    count: int
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank."""
+
+    def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
+        """On rank 0 the tensors of the ranks in `absent`; each has as many and as large ones."""
+
+
+class _Alone:
+    """A single process."""
+
+    rank = 0
+    count = 1
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
+        return {}
+
+
+class _Group:
+    """The ranks of a `torch.distributed` process group."""
+
+    def __init__(self, group: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.count = dist.get_world_size(group)
+        on_gpu = dist.get_backend(group) == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else None
+
+    def _global(self, rank: int) -> int:
+        return rank if self._group is None else self._dist.get_global_rank(self._group, rank)
+
+    def share(self, value: Any) -> Any:
+        box = [value]
+        self._dist.broadcast_object_list(
+            box, src=self._global(0), group=self._group, device=self._device
+        )
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.count
+        self._dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        device = self._device or torch.device("cpu")
+        if self.rank in absent:
+            self._dist.send(flat.to(device), dst=self._global(0), group=self._group)
+        brought: dict[int, list[Tensor]] = {}
+        if self.rank == 0:
+            for rank in absent:
+                box = torch.empty_like(flat, device=device)
+                self._dist.recv(box, src=self._global(rank), group=self._group)
+                pieces = torch.split(box.cpu(), [tensor.numel() for tensor in tensors])
+                brought[rank] = [p.view(t.shape) for p, t in zip(pieces, tensors, strict=True)]
+        return brought
+
+
+def _ranks_of(model: nn.Module) -> _Ranks:
+    """The group that `model` exchanges gradients in; alone where there is none."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return _Alone()
+    group = getattr(model, "process_group", None) if _is_ddp(model) else None
+    return _Group(group) if dist.get_world_size(group) > 1 else _Alone()
+
+
+def _exchanged_buckets(
+    model: nn.Module, names: Sequence[str]
+) -> tuple[tuple[str, ...], ...] | None:
+    """DDP's buckets as it rebuilt them, by parameter; None where there are none to be seen."""
+    if not _is_ddp(model):
+        return None
+    try:
+        told = model._get_ddp_logging_data()  # type: ignore[operator]
+        text = str(told["rebuilt_per_bucket_param_indices"])
+        found = tuple(
+            tuple(names[int(number)] for number in bucket.split()) for bucket in text.split(",")
+        )
+    except (AttributeError, KeyError, ValueError, IndexError, RuntimeError):
+        return None  # it keeps that to itself in this version of torch, or did not rebuild them
+    return found if sorted(sum(found, ())) == sorted(names) else None
+
+
+def _is_ddp(model: nn.Module) -> bool:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return isinstance(model, DistributedDataParallel)
+
+
+class _SharedFolder:
+    """Which ranks can see a folder that rank 0 has made."""
+
+    def __init__(self, ranks: _Ranks, folder: Path | None) -> None:
+        word = secrets.token_hex(16)
+        if folder is not None:
+            (folder / _TOKEN).write_text(word, encoding="ascii")
+        told, expected = ranks.share((str(folder), word))
+        self.path = Path(told)
+        seen = ranks.gather(_reads(self.path / _TOKEN, expected))
+        self.absent = tuple(rank for rank, sees in enumerate(seen) if not sees)
+        """Ranks that cannot."""
+
+
+def _reads(path: Path, expected: str) -> bool:
+    try:
+        return path.read_text(encoding="ascii") == expected
+    except (OSError, ValueError):
+        return False

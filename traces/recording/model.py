@@ -1,4 +1,4 @@
-"""Which model does a user's loop train, and what does the simulator learn of it?
+"""The model that a user's loop trains, as the simulator needs it.
 
 The trace must be replayed without the user's code, so that layers, parameters and FLOPs are noted
 now. They are counted on the real module with the arguments of its first forward pass, whatever

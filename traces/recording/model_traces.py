@@ -1,4 +1,4 @@
-"""From a model's name to a stored trace of its gradients: build, warm up, take, store."""
+"""Traces of a model's gradients, from its name: build, warm up, take, store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gcsim.traces.live import LiveTrainer, pick_device
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.registry import ModelEntry
-from gcsim.traces.moments import Segment
 from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.recording.clock import PassClock, median_pass
 from gcsim.traces.recording.result import device_name
@@ -44,14 +43,13 @@ def record_live(
     dtype: str = "float32",
     folder: Path,
     max_bytes: int | None = None,
-    segment: Segment | None = meter.segment,
     progress: Progress = lambda description, done, total: None,
 ) -> Path:
     """Train `model` on its task and store its workers' gradients in `folder`.
 
     A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
     trace's files: as many whole iterations are kept as fit, and the last report of the progress
-    says how many. `segment` meters the second moments' arithmetic. With `times`, further
+    says how many. With `times`, further
     iterations are timed on this machine, of which the first is left out.
 
     Raises `InputError` when the model cannot be trained, training diverges, the folder exists,
@@ -85,7 +83,7 @@ def record_live(
         costs: dict[int, Costs] = {}
         losses: list[float] = []
         for taken in trainer.gradients(
-            kept, workers, with_second_moments=second_moments, segment=segment
+            kept, workers, with_second_moments=second_moments, segment=meter.segment
         ):
             writer.add(taken)
             losses.append(_finite(taken.loss, taken.iteration, taken.worker, learning_rate))

@@ -1,4 +1,4 @@
-"""What is asked of a recording, what brings each process to it, and what is said at its end?"""
+"""Options of a recording, what brings each process to it, and the note at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did the compressors send? Stage 1: real compressors on real gradients, metered.
+"""Stage 1: real compressors on real gradients, metered.
 
 One compressor is measured after the other, so that each profile is there as soon as it can be.
 Buckets are independent of one another: the state of one bucket of one compressor is alive at a

@@ -1,4 +1,4 @@
-"""From what a meter saw to plain data: one exchange of the traffic profile, a mean over workers."""
+"""A meter's records as plain data: one exchange of the traffic profile, a mean over workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which traffic profiles come with gcsim? A packed file for each shipped model, for quick advice.
+"""Traffic profiles that come with gcsim: a packed file for each shipped model.
 
 `traces/profiles/MODEL.json.xz` has two lines for each profile: what it is called, what code made it
 and where; and the profile as the cache has it. It is called by a hash of what was run, without the

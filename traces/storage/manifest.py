@@ -1,4 +1,4 @@
-"""What does a stored trace say of itself? `trace.json`: the model, the source, every file.
+"""The manifest of a stored trace, `trace.json`: the model, the source, every file.
 
 The manifest holds the length and SHA-256 of every tensor file, and a SHA-256 of itself over its
 canonical JSON, so that truncation, edits and mixed-up folders are found before a number is made

@@ -1,4 +1,4 @@
-"""How is a trace written, so that there is a whole folder or none?
+"""Traces are written as a whole folder or none.
 
 Everything goes to a temporary folder beside the destination, which is renamed when the manifest
 is written; on an error or an interrupt the temporary folder is removed. What is stored is checked

@@ -159,13 +159,13 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return rows, math.prod(shape[1:])
 
 
-def read_fits(path: Path, name: str | None = None) -> tuple[ModelFit, ...]:
-    """The fits of a file; `name` is how messages call it.
+def read_fits(path: Path) -> tuple[ModelFit, ...]:
+    """The fits of a file.
 
     Raises `InputError` that names the first three faults when the file cannot be read, is no JSON,
     was written by another version, holds NaN, or anything else is not as it must be.
     """
-    place = name or str(path)
+    place = str(path)
     body = read_object(path, place, _WHAT, FIT_AGAIN)
     if "schema" not in body:
         raise InputError(f"is no {_WHAT}", place=place, hint=FIT_AGAIN)

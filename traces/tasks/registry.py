@@ -1,4 +1,4 @@
-"""What does live training learn? The tasks by name; a new task is one file and one line here."""
+"""Tasks of live training by name; a new task is one file and one line here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long does a training step of a model take here? T(b) = fixed + per_sample * b, by timing.
+"""Training steps of a model timed here: T(b) = fixed + per_sample * b.
 
 Whole steps (forward, loss, backward, SGD with momentum) on random samples: how long arithmetic
 takes does not depend on what is learnt. The line goes through the lowest times at two batch sizes.

@@ -1,4 +1,4 @@
-"""How is the model trained? What a scenario says under `train`."""
+"""The plan of a training: what a scenario says under `train`."""
 
 from __future__ import annotations
 

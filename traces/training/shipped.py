@@ -1,4 +1,4 @@
-"""Which trajectories come with gcsim? A packed file for each method of a shipped scenario.
+"""Trajectories that come with gcsim: a packed file for each method of a shipped scenario.
 
 `traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of what is trained and how, without
 learning rate and seed, of which a file has several, and without the kind of processor. A file says

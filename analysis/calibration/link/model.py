@@ -1,4 +1,4 @@
-"""How long would a measured collective take in the simulator, over a link that is to be fitted?
+"""Simulated time of a measured collective, over a link that is to be fitted.
 
 All ranks enter at once; the cluster is homogeneous. The link is the network where the ranks are on
 several machines, else what joins the devices of the one machine. Buffers are where the tool has

@@ -1,4 +1,4 @@
-"""What does a person read of a fitted link, and what does a scenario?
+"""Report of a fitted link, and the file that a scenario names.
 
 The report: every figure with its interval, how well each size is met, what to mistrust. The file: a
 table `links:` with one entry, which `cluster.network: FILE` names.

@@ -1,4 +1,4 @@
-"""At which rate were received elements of a type added, where all-reduces of several were measured?
+"""Rates at which received elements of a type were added, from all-reduces of several types.
 
 A link is fitted to one type; its goodput holds that type's additions. What an all-reduce of another
 type takes longer over the same link is then its additions': each measurement says at which rate

@@ -1,9 +1,9 @@
-"""Which values belong to the set bits of a bitmap? Pick them out of a vector, and put them back.
+"""Values that belong to the set bits of bitmaps: picked out of a bucket, and put back.
 
-A bitmap has one bit an element, the first in the lowest bit of the first byte; values travel in
-the order of the set bits. Loops go by blocks of `BLOCK` elements, whose first value `bit_starts`
-knows, and take no branch on a bit: half of the branches would be predicted wrong (ten times
-slower).
+A tensor's bitmap has one bit an element, the first in the lowest bit of the first byte; bitmaps of
+a bucket's tensors lie one behind the other, and values travel in the order of the set bits. Loops
+go by blocks of `BLOCK` elements, whose first value `bit_starts` knows, and take no branch on a bit:
+half of the branches would be predicted wrong (ten times slower).
 """
 
 from __future__ import annotations
@@ -14,35 +14,129 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.index_coding import set_bits
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import kernel, unpriced
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.kernels import spread
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.segments import Column, Segments, starts
 
 BLOCK = 1 << 14
 """Elements treated in one go; a multiple of eight."""
 
 
-@unpriced  # of bits that somebody reads anyway
-@on_device("indices.bitmaps")
-def bit_starts(bits: Tensor, n: int) -> NDArray[np.int64]:
-    """Set bits before each block of a bitmap of n elements, then of all: int64 `[blocks + 1]`."""
-    counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
-    in_parallel(count_bits, n, array(bits), counts, grain=BLOCK)
+def bytes_of(segments: Segments) -> Column:
+    """Bytes of each tensor's bitmap."""
+    sizes: Column = packed_bytes(segments.length, 1)
+    return sizes
+
+
+def places(segments: Segments) -> NDArray[np.int64]:
+    """First element, elements, first byte of the bitmap, first block: int64 `[tensors, 4]`."""
+    at = starts(bytes_of(segments)), segments.cells(BLOCK).first
+    return np.stack((segments.begin, segments.length, *at), axis=1)
+
+
+def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
+    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`.
+
+    The meter counts nothing: somebody reads the bits anyway.
+    """
+    blocks = segments.cells(BLOCK)
+    counts = np.zeros(1 + blocks.total, dtype=np.int64)
+    in_tiles(_count_tiles, blocks.tiles, places(segments), array(bits), counts)
     return counts.cumsum()
+
+
+def bits_each(begins: NDArray[np.int64], segments: Segments) -> Column:
+    """Set bits of each tensor, of `bit_starts`."""
+    blocks = segments.cells(BLOCK)
+    found: Column = begins[blocks.first + blocks.count] - begins[blocks.first]
+    return found
+
+
+def _moved(name: str, values: Tensor, bits: Tensor, some: Tensor, times: int) -> Any:
+    most = values.numel()
+    moved = times * values.nbytes, bits.nbytes, some.nbytes
+    return [launch("gather_scatter", f"{name}:{spread(most)}", most, *moved)]
+
+
+@counted_as(lambda out, values, bits, *_: _moved("bitmap.at_bits", values, bits, out, 1))
+def at_bits(values: Tensor, bits: Tensor, segments: Segments, begins: NDArray[np.int64]) -> Tensor:
+    """The values where a bit is set, float32; `begins` are `bit_starts`."""
+    out = np.empty(begins[-1], dtype=np.float32)
+    given = array(values), array(bits), begins, out
+    in_tiles(_take_tiles, segments.cells(BLOCK).tiles, places(segments), *given)
+    return tensor(out, values)
+
+
+@counted_as(
+    lambda _, out, bits, __, ___, values, *____: _moved("bitmap.add_at_bits", out, bits, values, 2)
+)
+def add_at_bits(
+    out: Tensor, bits: Tensor, segments: Segments, begins: NDArray[np.int64], values: Tensor,
+    weight: float,
+) -> None:  # fmt: skip
+    """out += weight * values, one for each set bit, in place; `out` is flat float32."""
+    with written_back(out) as target:
+        in_tiles(
+            _add_tiles, segments.cells(BLOCK).tiles, places(segments), target, array(bits), begins,
+            array(values), np.float32(weight),
+        )  # fmt: skip
+
+
+@kernel("streaming", updates=("bits",), name="bitmap.unite")
+def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
+    """Set in bitmaps, in place, the bits of others and those of these numbers."""
+    with written_back(bits) as union:
+        np.bitwise_or(union, array(others), out=union)
+        set_bits(array(numbers), union)
+
+
+@kernel("streaming", name="bitmap.as_mask")
+def as_mask(bits: Tensor, segments: Segments) -> Tensor:
+    """The bits as flat float32 of 0 and 1."""
+    flags = np.unpackbits(array(bits), bitorder="little")
+    starts_of = np.repeat(8 * starts(bytes_of(segments)) - segments.begin, segments.length)
+    own = flags[np.arange(starts_of.size) + starts_of]
+    return tensor(own.astype(np.float32), bits)
+
+
+# --- loops ------------------------------------------------------------------------------------
 
 
 @loop
-def starts_of(bits: Any, n: int) -> Any:
-    """`bit_starts`, inside a loop."""
-    counts = np.zeros(1 + (n + BLOCK - 1) // BLOCK, dtype=np.int64)
-    count_bits(0, n, bits, counts)
-    return counts.cumsum()
+def _count_tiles(start: int, stop: int, tiles: Any, places: Any, bits: Any, counts: Any) -> None:
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        count_bits(first, last, bits[places[t, 2] :], counts[places[t, 3] :])
+
+
+@loop
+def _take_tiles(
+    start: int, stop: int, tiles: Any, places: Any, values: Any, bits: Any, begins: Any, out: Any
+) -> None:
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        own = values[places[t, 0] : places[t, 0] + places[t, 1]]
+        take_bits(first, last, own, bits[places[t, 2] :], begins[places[t, 3] :], out)
+
+
+@loop
+def _add_tiles(
+    start: int, stop: int, tiles: Any, places: Any, out: Any, bits: Any, begins: Any, values: Any,
+    weight: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        own = out[places[t, 0] : places[t, 0] + places[t, 1]]
+        at = bits[places[t, 2] :], begins[places[t, 3] :]
+        add_bits(first, last, own, at[0], at[1], values, weight)
 
 
 @loop
 def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
-    """The loop of `bit_starts`: set bits of each block, into counts[1 + its number]."""
+    """Set bits of each block, into counts[1 + its number]."""
     for first in range(start, stop, BLOCK):
         part = bits[first // 8 : (min(first + BLOCK, stop) + 7) // 8]
         total = np.int64(0)
@@ -54,19 +148,9 @@ def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
         counts[1 + first // BLOCK] = total
 
 
-@kernel("gather_scatter")
-@on_device("indices.bitmaps")
-def at_bits(values: Tensor, bits: Tensor, starts: NDArray[np.int64]) -> Tensor:
-    """The values where a bit is set, float32, of float32 `[n]` and uint8 `[ceil(n / 8)]`."""
-    out = torch.empty(int(starts[-1]), dtype=torch.float32)
-    given = array(values), array(bits), starts, array(out)
-    in_parallel(take_bits, values.numel(), *given, grain=BLOCK)
-    return out.to(values.device)
-
-
 @loop
 def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
-    """The loop of `at_bits`."""
+    """`at_bits` of one tensor."""
     found = np.empty(BLOCK + 8, dtype=np.float32)
     for first in range(start, stop, BLOCK):
         part = values[first : min(first + BLOCK, stop)]
@@ -87,24 +171,11 @@ def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: A
             target[i] = found[i]
 
 
-@kernel("gather_scatter", updates=("out",))
-@on_device("indices.bitmaps")
-def add_at_bits(
-    out: Tensor, bits: Tensor, starts: NDArray[np.int64], values: Tensor, weight: float
-) -> None:
-    """out += weight * values, one for each set bit, in place; `out` is float32 `[n]`."""
-    with written_back(out) as target:
-        in_parallel(
-            add_bits, out.numel(), target, array(bits), starts, array(values), np.float32(weight),
-            grain=BLOCK,
-        )  # fmt: skip
-
-
 @loop
 def add_bits(
     start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any
 ) -> None:
-    """The loop of `add_at_bits`."""
+    """`add_at_bits` of one tensor."""
     most = (min(BLOCK, stop - start) + 7) // 8 * 8  # of a block
     weighted = np.zeros(most + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
@@ -125,20 +196,3 @@ def add_bits(
                 at += np.uint64(bit)
         for i in range(part.size):
             part[i] += spread[i]
-
-
-@kernel("streaming", updates=("bits",))
-@on_device("indices.bitmaps")
-def unite(bits: Tensor, others: Tensor, indices: Tensor) -> None:
-    """Set in a bitmap, in place, the bits of another one and those of int32 indices."""
-    with written_back(bits) as union:
-        np.bitwise_or(union, array(others), out=union)
-        set_bits(array(indices), union)
-
-
-@kernel("streaming")
-@on_device("indices.bitmaps")
-def as_mask(bits: Tensor, n: int) -> Tensor:
-    """The bits as float32 `[n]` of 0 and 1."""
-    flags = np.unpackbits(array(bits), count=n, bitorder="little")
-    return tensor(flags.astype(np.float32), bits)

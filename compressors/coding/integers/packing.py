@@ -1,4 +1,4 @@
-"""How do small integers become bytes on the wire, and back?
+"""Small integers as bytes on the wire.
 
 Fixed-width codes of 1 to 16 bits and sign bits; digits of other bases are in `digits.py`. Every
 packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have
@@ -295,17 +295,6 @@ def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any
             word >>= np.uint64(8)
             filled -= 8
         seen[first // _GRAIN] = every
-
-
-@loop
-def put_fixed(codes: Any, bits: int, out: Any) -> Any:
-    """Write what `pack_fixed` makes of codes that fit, to the beginning of `out`; its bytes."""
-    seen = np.zeros(codes.size // _GRAIN + 1, dtype=np.int64)
-    if bits <= 8:
-        _pack_narrow(0, codes.size, codes, out, bits, seen)
-    else:
-        _pack_wide(0, codes.size, codes, out, bits, seen)
-    return (codes.size * bits + 7) // 8
 
 
 @loop

@@ -1,29 +1,41 @@
-"""How does a matrix travel as one bit an element and two levels a column?
+"""Matrices of a bucket as one bit an element and two levels a column, in stripes of columns.
 
-A bit says whether an element reaches its column's threshold. Sums, bits and decoded values are
-those of all columns or of a stripe of neighbouring ones, in passes over the rows as they lie in
-memory: the innermost loop runs along a row, so that vectors hold elements of different columns. A
+A bit says whether an element reaches its column's threshold. Loops pass over the rows as they lie
+in memory: the innermost one runs along a row, so that vectors hold elements of different columns. A
 narrow matrix is treated as one with several of its rows in each row.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import TensorSlice
-from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes, unfold_bits
+from gcsim.compressors.coding.integers.packing import (
+    demand_no_stray,
+    fold_bits,
+    packed_bytes,
+    unfold_bits,
+)
+from gcsim.compressors.coding.one_bit.signs import written_to
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import count_bytes, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 
 _CHUNK = 4096
 """Elements whose bits are gathered before they are folded; a multiple of 8."""
 _SUM_PARTS = 32
 """Most blocks of rows that are added up on their own."""
+_WIDE = 512
+"""Columns from which on a row is worth a loop of vectors."""
+_NONE = np.zeros(0, dtype=np.float32)
 
 
 def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
@@ -32,126 +44,299 @@ def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
     return rows, (piece.numel // rows if rows else 0)
 
 
-@kernel("reduction")
-@on_device("one_bit.columns")
-def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass(frozen=True, eq=False)
+class Stripes:
+    """Neighbouring columns of matrices that lie in a flat vector."""
+
+    table: NDArray[np.int64]
+    """`[stripes, 6]`: rows and columns of the matrix, its first element, first column and width of
+    the stripe, which may reach beyond the matrix, and number of its first line."""
+
+    @cached_property
+    def width(self) -> Column:
+        return np.ascontiguousarray(self.table[:, 4])
+
+    @cached_property
+    def elements(self) -> Segments:
+        """The table of the stripes' elements, one stripe behind the other."""
+        return Segments.behind(self.table[:, 0] * self.width)
+
+
+@dataclass(frozen=True, eq=False)
+class Matrices:
+    """Matrices in a flat vector, each cut into equally many stripes of columns.
+
+    Every column is a line of what is known of columns: all stripes of the first owner, then those
+    of the second, and so on.
+    """
+
+    rows: Column
+    columns: Column
+    offset: Column
+    """First element of each."""
+    count: int
+    """Stripes of each."""
+
+    @cached_property
+    def width(self) -> Column:
+        """Columns of each stripe; the last ones may reach beyond the matrix."""
+        return -(-self.columns // self.count)
+
+    @cached_property
+    def line(self) -> Column:
+        """First line of each matrix's first stripe."""
+        return starts(self.width)
+
+    @cached_property
+    def lines(self) -> int:
+        """Lines of one owner."""
+        return int(self.width.sum())
+
+    @cached_property
+    def stripes(self) -> Stripes:
+        """Those of all owners."""
+        return self._stripes(range(self.count))
+
+    def stripes_of(self, owner: int) -> Stripes:
+        """Those of one owner, whose lines begin at 0."""
+        return self._stripes([owner])
+
+    def _stripes(self, owners: Any) -> Stripes:
+        rows = [
+            (self.rows, self.columns, self.offset, owner * self.width, self.width,
+             self.line + number * self.lines)
+            for number, owner in enumerate(owners)
+        ]  # fmt: skip
+        table = np.array(rows, dtype=np.int64)  # [owners, 6, matrices]
+        return Stripes(np.ascontiguousarray(table.transpose(0, 2, 1).reshape(-1, 6)))
+
+    @cached_property
+    def owned(self) -> Matrices:
+        """One owner's stripes as matrices, one behind the other."""
+        offset = starts(self.rows * self.width)
+        return Matrices(self.rows, self.width, offset, 1)
+
+    @cached_property
+    def line_of_columns(self) -> NDArray[np.int64]:
+        """Line of each column of all matrices."""
+        owner = np.repeat(np.arange(len(self.columns)), self.columns)
+        column = np.arange(len(owner)) - starts(self.columns)[owner]
+        width = self.width[owner]
+        lines: NDArray[np.int64] = self.line[owner] + column // width * self.lines + column % width
+        return lines
+
+    @cached_property
+    def _blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(tiles of blocks of rows; `[matrices, 5]`: rows of a block, blocks, first sum, columns,
+        elements of a row of several narrow ones)."""
+        size = self.rows * self.columns
+        wide = self.columns * np.maximum(1, _WIDE // np.maximum(1, self.columns))
+        rows = -(-size // np.maximum(1, wide))
+        together = np.maximum(16, -(-rows // _SUM_PARTS))
+        blocks = -(-rows // together)
+        first = starts(3 * blocks * wide)
+        table = np.stack((together, blocks, first, self.columns, wide), axis=1)
+        return tiles_of(size, np.maximum(1, together * wide)), np.ascontiguousarray(table)
+
+
+def _summing(
+    _: object, values: object, matrices: Matrices, *, centres: Tensor | None = None,
+    added: Tensor | None = None,
+) -> list[KernelCost]:  # fmt: skip
+    n, lines = matrices.rows * matrices.columns, matrices.columns
+    if added is None:
+        return [launch("reduction", "columns.column_sums", n, 4 * n, 28 * lines)]
+    return [launch("reduction", "columns.add_and_sum_columns", n, 12 * n, 24 * lines)]
+
+
+@counted_as(_summing)
+@primitive
+def column_sums(
+    values: Tensor, matrices: Matrices, *, centres: Tensor | None = None,
+    added: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
 
-    Half the sum or difference of the first two are the sums over the two sides.
-
-    `values` is float32 `[rows * columns]`, row by row, `centres` float32 `[columns]`; the results
-    are float64 `[columns]`.
-    """
-    found = summed(array(values), np.empty(0, dtype=np.float32), array(centres), columns)
-    return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
-
-
-@kernel("reduction", updates=("values",))
-@on_device("one_bit.columns")
-def add_and_sum_columns(
-    values: Tensor, added: Tensor, columns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """values += added, in place, and the `column_sums` of the result about zero."""
-    with written_back(values) as data:
-        found = summed(data, array(added), np.zeros(columns, dtype=np.float32), columns)
-    return tensor(found[0], values), tensor(found[1], values), tensor(found[2], values)
-
-
-def summed(
-    values: NDArray[np.float32],
-    added: NDArray[np.float32],
-    centres: NDArray[np.float32],
-    columns: int,
-) -> NDArray[np.float64]:
-    """`column_sums` of values + `added` (or none of it), float64 `[3, columns]`."""
-    times = _widening(columns)
-    wide = columns * times
-    rows = -(-values.size // wide)
-    together = max(16, -(-rows // _SUM_PARTS))
-    sums = np.zeros((3, -(-rows // together), wide), dtype=np.float64)
-    middle = np.empty((times, columns), dtype=np.float32)
-    middle[:] = centres
-    given = values, added, middle.reshape(-1), together, sums
-    in_parallel(_add_columns, values.size, *given, grain=wide * together)
-    found: NDArray[np.float64] = sums.reshape(3, -1, columns).sum(axis=1)
-    return found
-
-
-def _widening(columns: int) -> int:
-    """How many rows of a narrow matrix are treated as one: the innermost loop runs over a row."""
-    return max(1, 512 // columns)
-
-
-@kernel("streaming", resident=("values",), variants=("keep_error",))  # a stripe
-@on_device("one_bit.columns")
-def column_bits(
-    values: Tensor,
-    columns: int,
-    stripe: tuple[int, int],
-    levels: tuple[Tensor, Tensor, Tensor],
-    *,
-    keep_error: bool,
-) -> Tensor:
-    """Bits v >= threshold of some columns; with `keep_error`, `values` loses what they say.
+    Half the sum or difference of the first two are the sums over the two sides. Lines beyond a
+    matrix have sums of 0.
 
     Parameters
     ----------
-    values : float32 `[rows * columns]`, row by row; with `keep_error` each element of the stripe
-        becomes itself minus its level, in place
-    stripe : first column and number of columns (at least 1); beyond the matrix bits are 0
-    levels : thresholds, lower and upper levels, float32 `[columns of the stripe]` each
+    values : flat float32 that the matrices lie in, row by row
+    centres : float32 `[lines]`; None: zeros
+    added : as `values`; is first added to them, in place
 
     Returns
     -------
-    uint8 `[ceil(rows * columns of the stripe / 8)]`, row by row
+    float64 `[3, lines]`
     """
-    width = stripe[1]
-    rows = values.numel() // columns
-    bits = np.empty(packed_bytes(rows * width, 1), dtype=np.uint8)
-    count_bytes("streaming", 4 * rows * width * (2 if keep_error else 1))
+    tiles, blocks = matrices._blocks
+    sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
+    found = np.zeros((3, matrices.count * matrices.lines), dtype=np.float64)
+    middle = np.zeros(len(matrices.line_of_columns), dtype=np.float32)
+    if centres is not None:
+        middle[:] = array(centres)[matrices.line_of_columns]
+    more = _NONE if added is None else np.ascontiguousarray(array(added))
     with written_back(values) as data:
-        wide, lines = _lines(columns, stripe, levels)
-        in_parallel(stripe_bits, rows * width, data, *wide, *lines, keep_error, bits)
-    return tensor(bits, values)
+        in_tiles(
+            _sum_tiles, tiles, data, more, matrices.offset, matrices.rows * matrices.columns,
+            blocks, middle, starts(matrices.columns), sums,
+        )  # fmt: skip
+    _join_blocks(sums, blocks, matrices.line_of_columns, found)
+    return tensor(found, values)
 
 
-@kernel("streaming", resident=("out",))
-@on_device("one_bit.columns")
-def add_columns(
-    out: Tensor,
-    columns: int,
-    stripe: tuple[int, int],
-    bits: Tensor,
-    levels: tuple[Tensor, Tensor],
-    *,
-    weight: float,
-) -> None:
-    """out += weight * (high if its bit is set else low) for a stripe of columns, in place.
-
-    `out` is float32 `[rows * columns]`, `levels` the lower and upper ones; see `column_bits`.
-    """
-    rows = out.numel() // columns
-    count_bytes("streaming", 8 * rows * stripe[1])
-    with written_back(out) as sums:
-        wide, lines = _lines(columns, stripe, levels)
-        in_parallel(
-            add_stripe, rows * stripe[1], sums, *wide, array(bits), *lines, np.float32(weight)
+@counted_as(
+    lambda _, values, stripes, lines, bits, at, *, keep_error: [
+        launch(
+            "streaming", "columns.column_bits" + ":keep_error" * keep_error,
+            stripes.elements.length, 4 * (1 + keep_error) * stripes.elements.length,
+            12 * stripes.width, packed_bytes(stripes.elements.length, 1),
         )
+    ]
+)  # fmt: skip
+@primitive
+def put_column_bits(
+    values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *, keep_error: bool
+) -> None:
+    """Write bits v >= threshold of stripes; with `keep_error`, `values` loses what they say.
+
+    Parameters
+    ----------
+    values : flat float32 of the matrices; with `keep_error` each element of the stripes becomes
+        itself minus its level, in place
+    lines : thresholds, lower and upper levels: float32 `[3, lines]`
+    bits, at : uint8; first byte of each stripe's ceil(rows * width / 8), row by row; beyond the
+        matrix bits are 0
+    """
+    with written_to(bits, values if keep_error else None) as (out, errors):
+        data = errors if keep_error else np.ascontiguousarray(array(values))
+        in_tiles(
+            _bit_tiles, stripes.elements.tiles, data, stripes.table, array(lines), keep_error, out,
+            at,
+        )  # fmt: skip
 
 
-def _lines(
-    columns: int, stripe: tuple[int, int], of_columns: tuple[Tensor, ...]
-) -> tuple[tuple[int, int, int], list[NDArray[np.float32]]]:
-    """((columns, first, width), values of each column): of several rows in one when that fits."""
-    first, width = stripe
-    times = _widening(columns) if stripe == (0, columns) else 1
-    lines = [array(line) for line in of_columns]
-    if times > 1:
-        lines = [np.tile(line, times) for line in lines]
-    return (columns * times, first, width * times), lines
+@counted_as(
+    lambda _, out, stripes, *given: [
+        launch(
+            "streaming", "columns.add_columns", stripes.elements.length,
+            8 * stripes.elements.length, packed_bytes(stripes.elements.length, 1),
+            8 * stripes.width,
+        )
+    ]
+)  # fmt: skip
+@primitive
+def add_columns(
+    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, lows: Tensor, highs: Tensor,
+    weight: float,
+) -> None:  # fmt: skip
+    """out += weight * (high if its bit is set else low) for stripes of columns, in place.
+
+    `lows` and `highs` are float32 `[lines]`; see `put_column_bits`. Raises `InputError` when bits
+    are set behind a stripe's last; `out` is then worthless.
+    """
+    data = array(bits)
+    demand_no_stray(data, at, stripes.elements.length, 1)
+    with written_back(out) as sums:
+        in_tiles(
+            _add_tiles, stripes.elements.tiles, sums, stripes.table, data, at, array(lows),
+            array(highs), np.float32(weight),
+        )  # fmt: skip
 
 
 # --- loops -----------------------------------------------------------------------------------
+
+
+@loop
+def _sum_tiles(
+    start: int, stop: int, tiles: Any, values: Any, added: Any, offsets: Any, sizes: Any,
+    blocks: Any, centres: Any, begins: Any, sums: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        m, first, last = tiles[tile]
+        together, count, at, columns, wide = blocks[m]
+        middle = np.empty(wide, dtype=np.float32)
+        for i in range(wide):
+            middle[i] = centres[begins[m] + i % columns]
+        own = slice(offsets[m], offsets[m] + sizes[m])
+        part = sums[at : at + 3 * count * wide].reshape(3, count, wide)
+        _add_columns(first, last, values[own], added[own], middle, together, part)
+
+
+@loop
+def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
+    """Add up blocks of rows, and rows that lie in one, in the order in which numpy does."""
+    begin = 0
+    for m in range(blocks.shape[0]):
+        _, count, at, columns, wide = blocks[m]
+        size = count * wide
+        for i in range(3):
+            part = sums[at + i * size : at + (i + 1) * size]
+            if columns == 1 and size:
+                found[i, places[begin]] = _sum_by_halves(part)
+            elif columns:
+                total, lines = found[i], places[begin : begin + columns]
+                for row in range(size // columns):
+                    for column in range(columns):
+                        total[lines[column]] += part[row * columns + column]
+        begin += columns
+
+
+@loop
+def _bit_tiles(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, lines: Any, keep_error: bool,
+    bits: Any, at: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        e, begin, end = tiles[tile]
+        rows, columns, offset, first, width, line = table[e]
+        own = values[offset : offset + rows * columns]
+        times = _times(columns, first, width)
+        some = _repeated(lines[:, line : line + width], times)
+        out = bits[at[e] : at[e] + (rows * width + 7) // 8]
+        _stripe_bits(
+            begin, end, own, columns * times, first, width * times, some[0], some[1], some[2],
+            keep_error, out,
+        )  # fmt: skip
+
+
+@loop
+def _add_tiles(
+    start: int, stop: int, tiles: Any, out: Any, table: Any, bits: Any, at: Any, lows: Any,
+    highs: Any, weight: np.float32,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        e, begin, end = tiles[tile]
+        rows, columns, offset, first, width, line = table[e]
+        own = out[offset : offset + rows * columns]
+        times = _times(columns, first, width)
+        both = np.empty((2, width), dtype=np.float32)
+        for i in range(width):
+            both[0, i], both[1, i] = lows[line + i], highs[line + i]
+        some = _repeated(both, times)
+        packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
+        _add_stripe(
+            begin, end, own, columns * times, first, width * times, packed, some[0], some[1],
+            weight,
+        )  # fmt: skip
+
+
+@loop
+def _times(columns: int, first: int, width: int) -> int:
+    """Rows of a narrow matrix that are treated as one, where the stripe is all of it."""
+    return max(1, _WIDE // columns) if first == 0 and width == columns else 1
+
+
+@loop
+def _repeated(lines: Any, times: int) -> Any:
+    count, width = lines.shape
+    out = np.empty((count, width * times), dtype=np.float32)
+    for row in range(count):
+        for again in range(times):
+            for i in range(width):
+                out[row, again * width + i] = lines[row, i]
+    return out
 
 
 @loop
@@ -200,18 +385,18 @@ def _add_columns(
 
 
 @loop
-def stripe_bits(
+def _stripe_bits(
     start: int, stop: int, values: Any, columns: int, first: int, width: int, thresholds: Any,
     lows: Any, highs: Any, keep_error: bool, bits: Any,
 ) -> None:  # fmt: skip
-    """The loop of `column_bits`."""
+    """Bits of some elements of a stripe, counted row by row; the error takes their place."""
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
     for at in range(start, stop, _CHUNK):
         end = min(at + _CHUNK, stop)
         words[:] = np.uint64(0)
-        here = at
+        here = at if present > 0 else end
         while here < end:
             row, column = here // width, here % width
             next_row = here - column + width
@@ -234,14 +419,16 @@ def stripe_bits(
 
 
 @loop
-def add_stripe(
+def _add_stripe(
     start: int, stop: int, out: Any, columns: int, first: int, width: int, bits: Any, lows: Any,
     highs: Any, weight: np.float32,
 ) -> None:  # fmt: skip
-    """The loop of `add_columns`."""
+    """Add weight * level to some elements of a stripe, counted row by row."""
     words = np.empty(_CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     present = min(width, columns - first)
+    if present <= 0:
+        return
     for at in range(start, stop, _CHUNK):
         end = min(at + _CHUNK, stop)
         unfold_bits(bits[at // 8 : (end + 7) // 8], words)
@@ -257,31 +444,6 @@ def add_stripe(
                 upper, lower = high[i], low[i]
                 sums[i] += weight * (upper if marks[i] else lower)
             here = min(end, next_row)
-
-
-# --- of short matrices, inside other loops ------------------------------------------------------
-
-
-@loop
-def summed_inside(values: Any, added: Any, columns: int) -> Any:
-    """`summed` about zero, in the order in which numpy adds up: float64 `[3, columns]`."""
-    times = max(1, 512 // columns)
-    rows = (values.size + columns * times - 1) // (columns * times)
-    together = max(16, (rows + _SUM_PARTS - 1) // _SUM_PARTS)
-    blocks = (rows + together - 1) // together
-    sums = np.zeros((3, blocks, columns * times), dtype=np.float64)
-    middle = np.zeros(columns * times, dtype=np.float32)
-    _add_columns(0, values.size, values, added, middle, together, sums)
-    found = np.zeros((3, columns), dtype=np.float64)
-    for i in range(3):
-        lines, total = sums[i].reshape(blocks * times, columns), found[i]
-        if columns == 1:
-            total[0] = _sum_by_halves(lines.reshape(-1))
-            continue
-        for line in range(lines.shape[0]):
-            for column in range(columns):
-                total[column] += lines[line, column]
-    return found
 
 
 @loop

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.packing import has_stray, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.coding.integers.packing import demand_no_stray, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
@@ -49,7 +48,7 @@ def add_votes(counts: Tensor, message: Tensor, at: Column, segments: Segments) -
     what kernels make of the counts is then worthless.
     """
     data = array(message)
-    demand_signs(stray=has_stray(data, at, segments.length, 1))
+    demand_no_stray(data, at, segments.length, 1)
     own = Segments.behind(packed_bytes(segments.length, 1))
     with written_back(counts) as planes:
         in_tiles(_voting, own.tiles, data, at, own.begin, planes)

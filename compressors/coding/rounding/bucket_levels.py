@@ -26,18 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, of_bucket
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
-from gcsim.compressors.coding.rounding.levels import bucket_grain, bucket_parts
+from gcsim.compressors.coding.rounding.levels import bucket_parts
 from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     array,
-    in_parallel,
     in_tiles,
     inlined,
     loop,
@@ -45,8 +44,8 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import batched, counted_as, drawn, kernel, launch
-from gcsim.compressors.on_device import on_device, primitive
+from gcsim.compressors.meter import counted_as, drawn, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
 from gcsim.compressors.segments import Cells, Segments, starts
 from gcsim.errors import InputError
@@ -110,33 +109,6 @@ def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
         low, high = table.gather(1, above - 1), table.gather(1, above)
         total += float(((inside - low) * (high - inside) + (given - inside).square()).sum())
     return total
-
-
-def clipped(bucket: Bucket, size: int, clip: float | None) -> Bucket:
-    """The DDP bucket with its tensors clipped by `clip_to_spread`; itself without `clip`."""
-    if clip is None:
-        return bucket
-    gradient = bucket.gradient.clone()
-    _clip_all(gradient, bucket.layout, size, clip)
-    return Bucket(layout=bucket.layout, gradient=gradient)
-
-
-@of_bucket("clip")
-def _clip_all(gradient: Tensor, layout: BucketLayout, size: int, clip: float) -> None:
-    for _, values in batched(layout.views(gradient)):
-        clip_to_spread(values, size, clip)
-
-
-@kernel("streaming", updates=("values",))
-@on_device("one_bit.binary")
-def clip_to_spread(values: Tensor, size: int, clip: float | None) -> None:
-    """Clip each bucket of a float32 `[n]` to `clip` standard deviations (None: do not), in place.
-
-    The deviation is the population's, about the mean; a bucket where it is 0 is not clipped.
-    """
-    if clip is not None:
-        with written_back(values) as data:
-            in_parallel(_clip_buckets, data.size, data, size, clip, grain=bucket_grain(size))
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
@@ -236,7 +208,7 @@ def _searched(
                     rows = some.reshape(-1, length).copy()
                     rows.sort(axis=1)
                     if factor:
-                        _clip_buckets(0, rows.size, rows.reshape(-1), length, factor)
+                        clip_cells(0, rows.size, rows.reshape(-1), length, factor)
                     cell = at + (first if length == size else first + whole) // size
                     search(rows, tables[cell : cell + len(rows)], *given)
 
@@ -245,7 +217,7 @@ def _searched(
 
 
 @loop
-def _clip_buckets(start: int, stop: int, values: Any, size: int, factor: float) -> None:
+def clip_cells(start: int, stop: int, values: Any, size: int, factor: float) -> None:
     """Clip each bucket to `factor` of its standard deviations, in place."""
     for at in range(start, stop, size):
         part = values[at : min(at + size, stop)]

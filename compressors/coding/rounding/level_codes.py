@@ -22,12 +22,18 @@ from gcsim.compressors.segments import Column, Segments
 
 LevelCoding = Literal["digits", "elias_dense", "elias_sparse"]
 Coded = tuple[Tensor, Column, Column]
+_NAMES: dict[LevelCoding, tuple[str, str]] = {
+    "digits": ("digits.pack_digits", "digits.unpack_digits"),
+    "elias_dense": ("level_words.encode_dense", "level_words.decode_dense"),
+    "elias_sparse": ("level_words.encode_sparse", "level_words.decode_sparse"),
+}
+"""By coding: the meter's names of writing and reading."""
 
 
 def _coding_launches(
     coded: Coded, codes: object, segments: Segments, steps: int, coding: LevelCoding
 ) -> list[KernelCost]:
-    return _launches("encode", segments.length, coded[1], steps, coding)
+    return _launches(0, segments.length, coded[1], steps, coding)
 
 
 @counted_as(_coding_launches)
@@ -51,7 +57,7 @@ def _decoding_launches(
     _: object, body: object, sizes: Column, segments: Segments, sent: object, steps: int,
     coding: LevelCoding,
 ) -> list[KernelCost]:  # fmt: skip
-    return _launches("decode", segments.length, sizes, steps, coding)
+    return _launches(1, segments.length, sizes, steps, coding)
 
 
 @counted_as(_decoding_launches)
@@ -74,13 +80,13 @@ def decoded_levels(
 
 
 def _launches(
-    way: str, lengths: Column, sizes: Column, steps: int, coding: LevelCoding
+    way: int, lengths: Column, sizes: Column, steps: int, coding: LevelCoding
 ) -> list[KernelCost]:
     """Cost of the codes, a byte each, and of the bodies."""
     kind: KernelClass = "gather_scatter" if coding == "elias_sparse" else "streaming"
-    name = f"level_words.{way}_{coding.removeprefix('elias_')}"
+    name = _NAMES[coding][way]
     if coding == "digits":
-        name = f"digits.{'un' * (way == 'decode')}pack_digits:base_{2 * steps + 1}"
+        name += f":base_{2 * steps + 1}"
     elif coding == "elias_sparse":
         name += f":{spread(int(np.maximum(lengths, sizes).max(initial=0)))}"
     return [launch(kind, name, lengths, lengths, sizes)]

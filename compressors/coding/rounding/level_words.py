@@ -75,6 +75,8 @@ def read_dense(body: Bytes, sizes: Column, segments: Segments, steps: int) -> By
     Raises `InputError` unless each body holds exactly its words, of levels up to s, padded with
     zeros to a whole byte.
     """
+    if (segments.length > 8 * sizes).any():
+        raise InputError(f"damaged payload: {sizes} bytes for {segments.length} levels")
     table = np.zeros((3, 1 << PEEK), dtype=np.uint64)
     _reading_table(steps, table)
     return _read(body, sizes, segments, _dense_tensors, steps, table)
@@ -116,8 +118,6 @@ def _read(
 ) -> Bytes:
     """The codes, which `read` reads tensor by tensor."""
     length, at = segments.length, starts(sizes)
-    if (length > 8 * sizes).any() and read is _dense_tensors:
-        raise InputError(f"damaged payload: {sizes} bytes for {length} levels")
     codes = np.full(int(length.sum()), steps, dtype=np.uint8)
     ends = np.zeros(len(sizes), dtype=np.int64)
     whole = np.stack((np.arange(len(length)), np.zeros_like(length), length), axis=1)

@@ -130,16 +130,6 @@ def add_packed_levels(
     add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
 
 
-def add_levels(
-    out: Tensor, codes: Tensor, norms: Tensor, *, size: int, steps: int, weight: float
-) -> None:
-    """out += weight * norm * q / s, with q + s = `codes` (uint8 `[n]`), in place.
-
-    Raises `InputError` for a code above 2s.
-    """
-    add_packed_levels(out, codes, norms, size=size, steps=steps, bits=8, weight=weight)
-
-
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Where do the levels of random rounding belong, when elements are truncated normals?
+"""Levels of random rounding for elements that are truncated normals.
 
 A model F of normalised elements r in [-1, 1] is a mixture of normals that are truncated there. It
 is kept as a histogram, which makes all integrals sums, as the code published with ALQ does (Faghri

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting.sampling import BLOCK, Weights
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, summing_loop, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
@@ -131,7 +131,7 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
 
 def _totals(sums: Tensor, segments: Segments) -> list[float]:
     """The sum over each tensor's blocks."""
-    return [float(part.sum()) for part in sums.split(segments.cells(BLOCK).count.tolist())]
+    return [float(part.sum()) for part in torch.split(sums, segments.cells(BLOCK).count.tolist())]
 
 
 # --- loops ------------------------------------------------------------------------------------

@@ -295,23 +295,6 @@ def take_few(bits: Any, k: int, places: Any) -> bool:
 
 
 @loop
-def takeeach_of(values: Any, table: Any, counts: Any, places: Any) -> bool:
-    """`take_few` of each tensor of a layout's `table`, as many as `counts` says.
-
-    `places` are within the tensors, one tensor's behind the other's.
-    """
-    numbers = True
-    bits = values.view(np.uint32)
-    at = 0
-    for t in range(counts.size):
-        first, n, k = table[t, 0], table[t, 1], counts[t]
-        if k:
-            numbers &= take_few(bits[first : first + n], k, places[at : at + k])
-        at += k
-    return numbers
-
-
-@loop
 def _histogram(
     start: int, stop: int, bits: Any, prefix: Any, above: Any, shift: Any, mask: Any,
     counts: Any, chunk: int,

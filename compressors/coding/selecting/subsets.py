@@ -66,7 +66,8 @@ def parts_of(generator: np.random.Generator, n: int, k: int) -> tuple[list[int],
 
 def fewer(pieces: NDArray[np.int64], counts: Column) -> Column:
     """Different positions that are drawn of each piece: above one half those that are left out."""
-    return np.minimum(counts, pieces[:, 2] - pieces[:, 1] - counts)
+    found: Column = np.minimum(counts, pieces[:, 2] - pieces[:, 1] - counts)
+    return found
 
 
 @counted_as(

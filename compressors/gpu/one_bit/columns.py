@@ -1,7 +1,6 @@
-"""How does a matrix become one bit an element and two levels a column on a GPU? 1-bit SGD.
+"""Matrices as one bit an element and two levels a column on a GPU: `coding/one_bit/columns.py`.
 
-Twins of `coding/one_bit/columns.py`. Sums over columns are of float64, in an order of their own
-(`reductions.py`); bits and decoded values are the loops'.
+Sums over columns are of float64, in an order of their own (`reductions.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +9,23 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit import columns as loops
+from gcsim.compressors.coding.one_bit.columns import Matrices, Stripes
+from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.reductions import PLAIN, joined
 from gcsim.compressors.gpu.words import (
     GROUPS,
     index_type,
-    launch,
     load_codes,
-    places,
+    places_of,
     store_codes,
+    there,
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import count_bytes
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column
 
 _ROWS, _COLUMNS = 32, 64
 """Of the part of a matrix that a program adds up at a time."""
@@ -29,71 +33,70 @@ _TIMES = 8
 """How many of these one below the other."""
 
 
-def column_sums(values: Tensor, centres: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
-    """See `columns.column_sums`."""
-    return _summed(values, None, centres, columns)
-
-
-def add_and_sum_columns(
-    values: Tensor, added: Tensor, columns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See `columns.add_and_sum_columns`."""
-    return _summed(values, added.contiguous(), values.new_zeros(columns), columns)
-
-
-def _summed(
-    values: Tensor, added: Tensor | None, centres: Tensor, columns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows = values.numel() // columns
-    pieces, stripes = -(-rows // (_ROWS * _TIMES)), -(-columns // _COLUMNS)
-    found = values.new_empty((3, pieces, columns), dtype=torch.float64)
-    launch(
-        _sum, pieces * stripes, values, values if added is None else added, centres, found, rows,
-        columns, pieces, stripes, ADD=added is not None, ROWS=_ROWS, TIMES=_TIMES,
+@kernel_of(loops.column_sums)
+def column_sums(
+    values: Tensor, matrices: Matrices, *, centres: Tensor | None = None,
+    added: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A program adds up a part of some columns; the parts of each are then joined."""
+    pieces, side = -(-matrices.rows // (_ROWS * _TIMES)), -(-matrices.columns // _COLUMNS)
+    numbers = np.zeros(matrices.count * matrices.lines + 1, dtype=np.int64)
+    numbers[1 + matrices.line_of_columns] = np.repeat(pieces, matrices.columns)
+    cuts = there(np.cumsum(numbers), values.device)
+    found = values.new_empty((3, int(numbers.sum())), dtype=torch.float64)
+    columns = (
+        matrices.offset, matrices.columns, np.maximum(1, side), matrices.width, matrices.line
+    )  # fmt: skip
+    sizes = matrices.rows * matrices.columns, pieces * side
+    parts = parts_of(values, *(each.tolist() for each in (*sizes, *columns)))
+    launch_parts(
+        _sum, parts, values, values if added is None else added.contiguous(),
+        values if centres is None else centres, cuts, found, found.shape[1], matrices.lines,
+        ADD=added is not None, CENTRED=centres is not None, ROWS=_ROWS, TIMES=_TIMES,
         COLUMNS=_COLUMNS,
     )  # fmt: skip
-    total, magnitude, count = found.sum(1)
-    return total, magnitude, count
+    return torch.stack([joined(each, cuts, PLAIN) for each in found])
 
 
-def column_bits(
-    values: Tensor,
-    columns: int,
-    stripe: tuple[int, int],
-    levels: tuple[Tensor, Tensor, Tensor],
-    *,
-    keep_error: bool,
-) -> Tensor:
-    """See `columns.column_bits`."""
-    first, width = stripe
-    n = values.numel() // columns * width
-    bits = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    count_bytes("streaming", 4 * n * (2 if keep_error else 1))
-    launch(
-        _code, tiles(n), values, *(level.contiguous() for level in levels), bits, n, bits.numel(),
-        columns, first, width, KEEP=keep_error, GROUPS=GROUPS, INDEX=index_type(values.numel()),
-    )  # fmt: skip
-    return bits
-
-
-def add_columns(
-    out: Tensor,
-    columns: int,
-    stripe: tuple[int, int],
-    bits: Tensor,
-    levels: tuple[Tensor, Tensor],
-    *,
-    weight: float,
+@kernel_of(loops.put_column_bits)
+def put_column_bits(
+    values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *, keep_error: bool
 ) -> None:
-    """See `columns.add_columns`."""
-    first, width = stripe
-    n = out.numel() // columns * width
-    count_bytes("streaming", 8 * n)
-    launch(
-        _decode, tiles(n), out, *(level.contiguous() for level in levels), bits.contiguous(), n,
-        bits.numel(), columns, first, width, float(np.float32(weight)), GROUPS=GROUPS,
-        INDEX=index_type(out.numel()),
+    """A program writes a tile of a stripe."""
+    launch_parts(
+        _code, _tiled(values, stripes, at), values, lines.contiguous(), bits, lines.shape[1],
+        KEEP=keep_error, GROUPS=GROUPS, INDEX=_index(stripes),
     )  # fmt: skip
+
+
+@kernel_of(loops.add_columns)
+def add_columns(
+    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, lows: Tensor, highs: Tensor,
+    weight: float,
+) -> None:  # fmt: skip
+    """The host waits once."""
+    parts = _tiled(out, stripes, at)
+    stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+    launch_parts(
+        _decode, parts, out, lows, highs, bits.contiguous(), stray, float(np.float32(weight)),
+        GROUPS=GROUPS, INDEX=_index(stripes),
+    )  # fmt: skip
+    demand_signs(stray=bool(stray.any()))
+
+
+def _tiled(like: Tensor, stripes: Stripes, at: Column) -> Parts:
+    """Tiles of stripes: first byte, then the table's columns but for rows."""
+    elements = stripes.elements.length.tolist()
+    columns = at, *stripes.table.T[1:]
+    programs = [tiles(n) for n in elements]
+    return parts_of(like, elements, programs, *(each.tolist() for each in columns))
+
+
+def _index(stripes: Stripes) -> object:
+    """The type of a place within a matrix, or within a stripe that reaches beyond it."""
+    rows, columns, *_ = stripes.table.T
+    most = rows * np.maximum(columns, stripes.width)
+    return index_type(int(most.max(initial=0)))
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -101,19 +104,29 @@ def add_columns(
 
 @triton.jit
 def _sum(
-    values, added, centres, found, rows, columns, pieces, stripes, ADD: tl.constexpr,
-    ROWS: tl.constexpr, TIMES: tl.constexpr, COLUMNS: tl.constexpr,
+    values, added, centres, cuts, found, all_pieces, all_lines, table, parts,
+    LANES: tl.constexpr, ADD: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr,
+    TIMES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    piece = tl.program_id(0) // stripes
-    column = tl.program_id(0) % stripes * COLUMNS + tl.arange(0, COLUMNS)
-    centre = tl.load(centres + column, mask=column < columns, other=0.0).to(tl.float64)
+    own, number, n = own_part(table, parts, LANES)
+    offset = tl.load(own + 2 * parts)
+    columns = tl.load(own + 3 * parts)
+    side = tl.load(own + 4 * parts)
+    width = tl.load(own + 5 * parts)
+    piece = number // side
+    column = number % side * COLUMNS + tl.arange(0, COLUMNS)
+    line = tl.load(own + 6 * parts) + column // width * all_lines + column % width
+    centre = tl.zeros([COLUMNS], dtype=tl.float64)
+    if CENTRED:
+        centre = tl.load(centres + line, mask=column < columns, other=0.0).to(tl.float64)
     total = tl.zeros([COLUMNS], dtype=tl.float64)
     magnitude = tl.zeros([COLUMNS], dtype=tl.float64)
     count = tl.zeros([COLUMNS], dtype=tl.float64)
     for k in range(TIMES):
         row = (piece * TIMES + k).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-        here = (row[:, None] < rows) & (column[None, :] < columns)
-        at = row[:, None] * columns + column[None, :]
+        within = row[:, None] * columns + column[None, :]
+        here = (within < n) & (column[None, :] < columns)
+        at = offset + within
         v = tl.load(values + at, mask=here, other=0.0)
         if ADD:
             v = v + tl.load(added + at, mask=here, other=0.0)
@@ -122,41 +135,53 @@ def _sum(
         total += tl.sum(tl.where(here, distance, 0.0), axis=0)
         magnitude += tl.sum(tl.where(here, tl.abs(distance), 0.0), axis=0)
         count += tl.sum((here & (distance >= 0.0)).to(tl.float64), axis=0)
-    place = tl.cast(piece, tl.int64) * columns + column
-    all_pieces = tl.cast(pieces, tl.int64) * columns
-    tl.store(found + place, total, mask=column < columns)
-    tl.store(found + all_pieces + place, magnitude, mask=column < columns)
-    tl.store(found + 2 * all_pieces + place, count, mask=column < columns)
+    place = found + tl.load(cuts + line, mask=column < columns, other=0) + piece
+    tl.store(place, total, mask=column < columns)
+    tl.store(place + all_pieces, magnitude, mask=column < columns)
+    tl.store(place + 2 * all_pieces, count, mask=column < columns)
+
+
+@triton.jit
+def _stripe(own, parts, number, GROUPS: tl.constexpr, INDEX: tl.constexpr):
+    """(groups, elements, lines, where elements lie, whether the matrix has them) of a tile."""
+    group, at = places_of(number, GROUPS, INDEX)
+    columns = tl.load(own + 3 * parts).to(INDEX)
+    first = tl.load(own + 5 * parts).to(INDEX)
+    width = tl.load(own + 6 * parts).to(INDEX)
+    column = at % width
+    source = tl.load(own + 4 * parts) + (at // width * columns + first + column)
+    n = tl.load(own + parts)
+    return group, tl.load(own + 7 * parts) + column, source, (at < n) & (first + column < columns)
 
 
 @triton.jit
 def _code(
-    values, thresholds, lows, highs, bits, n, nbytes, columns, first, width,
-    KEEP: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, lines, bits, count, table, parts,
+    LANES: tl.constexpr, KEEP: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    column = at % width
-    here = (at < n) & (first + column < columns)  # the rest of the stripe is beyond the matrix
-    source = values + (at // width * columns + first + column)
-    v = tl.load(source, mask=here, other=0.0)
-    above = here & (v >= tl.load(thresholds + column, mask=here, other=0.0))
+    own, number, n = own_part(table, parts, LANES)
+    group, line, source, here = _stripe(own, parts, number, GROUPS, INDEX)
+    v = tl.load(values + source, mask=here, other=0.0)
+    above = here & (v >= tl.load(lines + line, mask=here, other=0.0))
     if KEEP:
-        low = tl.load(lows + column, mask=here, other=0.0)
-        high = tl.load(highs + column, mask=here, other=0.0)
-        tl.store(source, v - tl.where(above, high, low), mask=here)
-    store_codes(bits, group, above, nbytes, 1)
+        low = tl.load(lines + count + line, mask=here, other=0.0)
+        high = tl.load(lines + 2 * count + line, mask=here, other=0.0)
+        tl.store(values + source, v - tl.where(above, high, low), mask=here)
+    store_codes(bits + tl.load(own + 2 * parts), group, above, (n + 7) // 8, 1)
 
 
 @triton.jit
 def _decode(
-    out, lows, highs, bits, n, nbytes, columns, first, width, weight,
-    GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, lows, highs, bits, stray, weight, table, parts,
+    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    column = at % width
-    here = (at < n) & (first + column < columns)
-    target = out + (at // width * columns + first + column)
-    low = tl.load(lows + column, mask=here, other=0.0)
-    high = tl.load(highs + column, mask=here, other=0.0)
-    level = tl.where(load_codes(bits, group, nbytes, 1) != 0, high, low)
-    tl.store(target, tl.load(target, mask=here, other=0.0) + weight * level, mask=here)
+    own, number, n = own_part(table, parts, LANES)
+    group, line, source, here = _stripe(own, parts, number, GROUPS, INDEX)
+    code = load_codes(bits + tl.load(own + 2 * parts), group, (n + 7) // 8, 1)
+    behind = tl.where(group[:, None] * 8 + tl.arange(0, 8)[None, :] < n, 0, code)
+    tl.store(stray + tl.program_id(0), tl.max(tl.max(behind, axis=1), axis=0))
+    low = tl.load(lows + line, mask=here, other=0.0)
+    high = tl.load(highs + line, mask=here, other=0.0)
+    level = tl.where(code != 0, high, low)
+    total = tl.load(out + source, mask=here, other=0.0) + weight * level
+    tl.store(out + source, total, mask=here)

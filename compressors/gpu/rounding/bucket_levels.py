@@ -11,7 +11,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.rounding import bucket_levels as loops
-from gcsim.compressors.gpu.one_bit.binary import clip_all
+from gcsim.compressors.gpu.one_bit.binary import clip_to_spread
 from gcsim.compressors.gpu.parts import launch_parts, own_part, put
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.words import GROUPS, launch, magnifier, places_of, random16, there
@@ -77,7 +77,7 @@ def _sorted(values: Tensor, cells: Cells, clip: float | None) -> tuple[Tensor, T
     width = int(cells.size.max(initial=1))
     if clip is not None:
         values = values.clone()
-        clip_all(values, width, clip, elements, begins)
+        clip_to_spread(values, cells, clip)
     rows = values.new_full((cells.total, width), float("nan"))
     put(rows.view(-1), values.contiguous(), elements, (width * cells.first).tolist(), begins)
     return rows.sort(dim=1).values, there(cells.length, values.device, np.int64)

@@ -69,9 +69,11 @@ def decoded_levels(
     """Read again by the loop where kernels cannot: it names the damage."""
     given = sizes.tolist(), segments.length.tolist(), sent.tolist()
     found = levels_of(body, *given, steps, coding)
-    if found is None:
-        return inspect.unwrap(loops.decoded_levels)(body, sizes, segments, sent, steps, coding)
-    return found
+    if found is not None:
+        return found
+    loop = inspect.unwrap(loops.decoded_levels)
+    read: Tensor = loop(body, sizes, segments, sent, steps, coding)
+    return read
 
 
 def levels_of(

@@ -40,13 +40,13 @@ def scales_for_count(
     """The first round, with a scale of 0, adds up all."""
     parts = _parts(values, segments)
     state = values.new_zeros((4, parts.count), dtype=torch.float64)
-    state[1] = 1.0
+    state[1], state[3] = 1.0, -1.0
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
     cuts, wanted = there(parts.firsts, values.device), there(k, values.device)
-    for number in range(rounds + 1):
+    for _ in range(rounds + 1):
         launch_parts(_saturate, parts, values, state, found, parts.firsts[-1], BLOCK=BLOCK)
         launch(
-            _next_scale, parts.count, found, parts.firsts[-1], cuts, wanted, state, number,
+            _next_scale, parts.count, found, parts.firsts[-1], cuts, wanted, state,
             float64_bits(loops.LARGEST_SCALE), BLOCK=BLOCK // 4,
         )  # fmt: skip
     return state[0], state[3]
@@ -84,13 +84,14 @@ def _saturate(
         tl.store(found + 2 * programs + program, squares)
 
 
-@triton.jit(do_not_specialize=["round", "most"])
+@triton.jit(do_not_specialize=["most"])
 def _next_scale(
-    found, programs, cuts, wanted, state, round, most: tl.uint64, BLOCK: tl.constexpr
+    found, programs, cuts, wanted, state, most: tl.uint64, BLOCK: tl.constexpr
 ):  # fmt: skip
     """A tensor's next scale, by the moments that its programs found.
 
-    `state`: scale, whether it is going, saturated elements before, rounds. Round 0 only adds up.
+    `state`: scale, whether it is going, saturated elements before, rounds before: at first
+    -1, which only adds up.
     """
     tensor = tl.program_id(0)
     tensors = tl.num_programs(0)
@@ -107,10 +108,11 @@ def _next_scale(
         count = tl.sum(counts, axis=0)
         rest = tl.sum(others, axis=0)
         k = tl.load(wanted + tensor)
-        settled = (round > 0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
-        alone = tl.where(round > 0, float64(most), 0.0)
+        rounds = tl.load(own + 3 * tensors)
+        settled = (rounds >= 0.0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
+        alone = tl.where(rounds >= 0.0, float64(most), 0.0)
         scale = tl.where(rest > 0.0, tl.minimum((k - count) / rest, float64(most)), alone)
         tl.store(own, tl.where(settled, tl.load(own), scale))
         tl.store(own + tensors, ((settled == 0) & (rest > 0.0)).to(tl.float64))
         tl.store(own + 2 * tensors, count)
-        tl.store(own + 3 * tensors, tl.load(own + 3 * tensors) + (round > 0).to(tl.float64))
+        tl.store(own + 3 * tensors, rounds + 1.0)

@@ -23,11 +23,13 @@ import numpy as np
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.floats.decades import DECADES, nearest_codes, tree
 from gcsim.compressors.coding.floats.narrow_floats import (
+    DECADES,
     add_looked_up,
     largest_magnitude,
     largest_magnitudes,
+    nearest_codes,
+    tree,
 )
 from gcsim.compressors.coding.frame import Codec
 from gcsim.compressors.coding.frames import frames, put, read, seal, taken

@@ -1,4 +1,4 @@
-"""What does a cast to 16 bits cost and save? A dense all-reduce in float16 or bfloat16.
+"""A dense all-reduce in float16 or bfloat16: one cast before, the sum in 16 bits.
 
 Each worker divides its gradient by the number of workers in float32 and rounds the quotient to
 nearest even, in one pass; the sum runs in 16 bits. The relative error is 2^-11 (float16) or 2^-8

@@ -130,7 +130,8 @@ def cut(values: Tensor, bound: int, factor: float) -> tuple[Tensor, int]:
     forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
     counts = np.zeros(4, dtype=np.int64)
     scale8 = np.float32(2.0 ** (7 + bound // 2))
-    _cut(array(values), np.float32(factor), _limits(bound), scale8, tags, *forms, counts)
+    settings = np.float32(factor), _limits(bound), scale8
+    _cut(array(values), *settings, tags, forms[0], forms[1], forms[2], counts)
     pairs = zip(forms, counts[1:], strict=True)
     parts = [tags, *(form[:count].view(np.uint8) for form, count in pairs)]
     return tensor(np.concatenate(parts), values), int(counts[1:].sum())
@@ -145,10 +146,11 @@ def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: floa
     """
     body, n = array(message), out.numel()
     tags, rest = body[: packed_bytes(n, 2)], body[packed_bytes(n, 2) :]
-    each = tags[:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3  # [bytes, 4]
-    counts = np.bincount(each.reshape(-1), minlength=4)[1:]
+    each = [tags >> shift & 3 for shift in (0, 2, 4, 6)]
+    counts = np.array([sum(np.count_nonzero(one == k) for one in each) for k in (1, 2, 3)])
     ends = np.cumsum(counts * (1, 2, 4))
-    if each.size < n or each.reshape(-1)[n:].any() or ends[2] != rest.size or counts.sum() != sent:
+    stray = n % 4 and tags.size and tags[-1] >> 2 * (n % 4)
+    if 4 * tags.size < n or stray or ends[2] != rest.size or counts.sum() != sent:
         raise InputError(
             f"damaged payload: {body.size} bytes of {sent} values, "
             f"the tags of {n} ask for {counts.tolist()} of 1, 2 and 4 bytes"
@@ -158,7 +160,7 @@ def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: floa
     # 2^128 is only met where no value takes 32 bits
     scales = weight * 0.5 ** (7 + bound // 2), weight * 0.5**15, min(weight, 3e38)
     with written_back(out) as target:
-        _add(tags, *forms, np.array(scales, dtype=np.float32), target)
+        _add(tags, forms[0], forms[1], forms[2], np.array(scales, dtype=np.float32), target)
 
 
 def _limits(bound: int) -> NDArray[np.uint32]:

@@ -1,4 +1,4 @@
-"""1-bit SGD: what if each element travels as one bit, and what is lost is added to the next step?
+"""1-bit SGD: each element travels as one bit, and what is lost is added to the next step.
 
 a = g + e. Each column of a matrix has two levels, and the bit of an element says which one it
 decodes to; e = a - decoded. With `threshold` = zero the bit says a >= 0 and the levels are the
@@ -30,41 +30,32 @@ at the mean as in Microsoft CNTK's ColumnQuantizer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame, together
-from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.columns import (
-    add_and_sum_columns,
+    Matrices,
+    Stripes,
     add_columns,
-    column_bits,
     column_sums,
     matrix_shape,
-)
-from gcsim.compressors.coding.one_bit.parts import (
-    add_stripes,
-    frame_bytes,
-    put_all_stripes,
-    put_stripes,
+    put_column_bits,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
-from gcsim.errors import InputError
 
 Threshold = Literal["zero", "mean"]
-_NONE = np.zeros(0, dtype=np.float32)
 
 
 class OneBitSgdParameters(CompressorParameters):
@@ -109,10 +100,9 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         """See `Compressor.properties`: with a threshold of zero, no more than one column."""
 
         def error(values: Tensor) -> float:
-            left = values.clone()
-            if left.numel():
-                found = column_levels(left, 1, parameters.threshold)
-                column_bits(left, 1, (0, 1), found, keep_error=True)
+            left, n = values.clone(), np.array([values.numel()])
+            matrix = Matrices(n, n // np.maximum(1, n), 0 * n, 1)  # one column
+            encoded(left, matrix, parameters.threshold, Segments.behind(n), keep_error=True)
             return energy(left)
 
         whole = parameters.levels_per == "tensor"
@@ -124,48 +114,51 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout, count = bucket.layout, self.worker.count
-        matrices = self._matrices(layout)
         if self.parameters.error_feedback:
             values, added = self.kept("error", bucket), bucket.gradient
         else:
             values, added = bucket.gradient, None
+        matrices = self._matrices(layout)
+        messages = self._encode(values, layout, matrices, added)
         if self.parameters.aggregation == "all_gather":
-            (message,) = self._encode(values, matrices, 1, added)
-            payloads = yield AllGather(payload=message)
-            return self.mean_of(payloads, bucket, add_stripe, matrices=matrices, stripe=(0, 1))
-        received = yield AllToAll(payloads=self._encode(values, matrices, count, added))
-        own = stripes_of(matrices, count)
+            payloads = yield AllGather(payload=messages[0])
+            return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
+        received = yield AllToAll(payloads=messages)
+        own = matrices.owned
         total = self._owned(layout, own, bucket.gradient)
-        _add_all(received, layout, total, 1.0 / count, own, (0, 1), 0)
-        (message,) = self._encode(total, own, 1)
+        for message in received:
+            add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
+        (message,) = self._encode(total, layout, own)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
-        return fill_once(_add_stripes, answers, update, layout, matrices, count)
+        return fill_once(_add_all, answers, update, layout, matrices)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
-        held = self.kept("error", bucket).clone()
-        rank, count = self.worker.rank, self.worker.count
-        if self.parameters.aggregation == "stripes" and bucket.layout.index in self._owned_error:
-            matrices = self._matrices(bucket.layout)
-            owned = self._owned_error[bucket.layout.index]
-            for matrix, stripe in zip(matrices, stripes_of(matrices, count), strict=True):
-                first = rank * stripe.columns
-                there = matrix.part(held)[:, first : first + stripe.columns]
-                there.add_(stripe.part(owned)[:, : there.shape[1]], alpha=float(count))
+        held, owned = self.kept("error", bucket).clone(), self._owned_error.get(bucket.layout.index)
+        if owned is not None:
+            matrices, at = self._matrices(bucket.layout).stripes_of(self.worker.rank), 0
+            for rows, columns, offset, first, width, _ in matrices.table.tolist():
+                whole = held[offset : offset + rows * columns].view(rows, columns)
+                error = owned[at : at + rows * width].view(rows, width)
+                part = whole[:, first : first + width]
+                part.add_(error[:, : part.shape[1]], alpha=float(self.worker.count))
+                at += rows * width
         return held
 
     def _matrices(self, layout: BucketLayout) -> Matrices:
+        whole = self.parameters.levels_per == "tensor"
+        count = self.worker.count if self.parameters.aggregation == "stripes" else 1
         known: dict[Any, Matrices] = layout.facts
-        if (key := (OneBitSgd, self.parameters.levels_per)) not in known:
-            known[key] = matrices_of(layout, self.parameters.levels_per == "tensor")
+        if (key := (OneBitSgd, whole, count)) not in known:
+            known[key] = matrices_of(layout, count, whole=whole)
         return known[key]
 
     def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
-        """What the owned stripes are added to: their errors, or zeros."""
-        numel = sum(stripe.rows * stripe.columns for stripe in stripes)
+        """Sums that the owned stripes are added to: their errors, or zeros."""
+        numel = int((stripes.rows * stripes.columns).sum())
         if not self.parameters.error_feedback:
             return like.new_zeros(numel)
         if layout.index not in self._owned_error:
@@ -173,201 +166,96 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return self._owned_error[layout.index]
 
     def _encode(
-        self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None = None
+        self, values: Tensor, layout: BucketLayout, matrices: Matrices, added: Tensor | None = None
     ) -> list[Tensor]:
-        """One message for each of `count` stripes, of `values`, or of values + `added`.
-
-        Both are flat float32 vectors that the matrices lie in. With error feedback `values`
-        become what the messages do not say.
-        """
-        if together(values):
-            return self._encode_together(values, matrices, count, added)
-        frames: list[list[Tensor]] = [[] for _ in range(count)]
-        for matrix in matrices:
-            part, width = matrix.part(values).view(-1), matrix.cut(count)  # [rows * columns]
-            lines = self._lines(part, matrix, count, added)
-            for owner in range(count):
-                stripe = owner * width, width
-                own = lines[:, stripe[0] : stripe[0] + width].contiguous()
-                body = values.new_zeros(0, dtype=torch.uint8)
-                if part.numel():
-                    levels, keeps = (own[0], own[1], own[2]), self.parameters.error_feedback
-                    bits = column_bits(part, matrix.columns, stripe, levels, keep_error=keeps)
-                    body = torch.cat((as_bytes(own[1:].view(-1)), bits))
-                n, sent = matrix.tensor_numel, matrix.rows * width
-                frames[owner].append(pack_frame(Codec.BINARY, body, numel=n, nonzero=sent))
-        return [torch.cat(some) for some in frames]
-
-    def _encode_together(
-        self, values: Tensor, matrices: Matrices, count: int, added: Tensor | None
-    ) -> list[Tensor]:
-        """`_encode` in one loop, or with thresholds at means in one a matrix."""
-        sizes = [frame_bytes(m.rows, m.cut(count)) for m in matrices]
-        messages, at = np.empty((count, sum(sizes)), dtype=np.uint8), 0
-        keeps, codec = self.parameters.error_feedback, int(Codec.BINARY)
-        if self.parameters.threshold == "zero":
-            more = _NONE if added is None else array(added)
-            given = array(values), more, matrices.table(count)
-            put_all_stripes(messages, *given, keeps, codec)
-            return list(torch.from_numpy(messages))
-        for matrix, size in zip(matrices, sizes, strict=True):
-            place = slice(matrix.offset, matrix.offset + matrix.rows * matrix.columns)
-            lines = array(self._lines(values[place], matrix, count, added))
-            put_stripes(
-                messages[:, at : at + size], array(values)[place], matrix.columns,
-                matrix.cut(count), lines, keeps, codec, matrix.tensor_numel,
-            )  # fmt: skip
-            at += size
-        return list(torch.from_numpy(messages))
-
-    def _lines(self, part: Tensor, matrix: Matrix, count: int, added: Tensor | None) -> Tensor:
-        """Thresholds, lower and upper levels of the columns of `count` stripes: `[3, columns]`."""
-        lines = part.new_zeros(3, matrix.cut(count) * count)
-        if part.numel():
-            more = None if added is None else matrix.part(added).view(-1)
-            found = column_levels(part, matrix.columns, self.parameters.threshold, more)
-            lines[:, : matrix.columns] = torch.stack(found)
-        return lines
+        tensors, chosen = Segments.of(_repeated(layout, matrices.count)), self.parameters
+        return encoded(
+            values, matrices, chosen.threshold, tensors, keep_error=chosen.error_feedback,
+            added=added,
+        )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
-    """A tensor as matrix, or a worker's stripe of one, within a flat vector."""
-
-    rows: int
-    columns: int
-    offset: int
-    tensor_numel: int
-    """Elements of the tensor, which its frames state."""
-
-    def part(self, flat: Tensor) -> Tensor:
-        """Its elements of the flat vector, as `[rows, columns]`, sharing their memory."""
-        end = self.offset + self.rows * self.columns
-        return flat[self.offset : end].view(self.rows, self.columns)
-
-    def cut(self, count: int) -> int:
-        """Columns of each of `count` stripes."""
-        return -(-self.columns // count)
+def matrices_of(layout: BucketLayout, count: int, *, whole: bool = False) -> Matrices:
+    """A bucket's tensors in `count` stripes each; `whole`: each tensor is one column."""
+    shapes = [(p.numel, min(1, p.numel)) if whole else matrix_shape(p) for p in layout.slices]
+    rows, columns = np.array(shapes, dtype=np.int64).T
+    return Matrices(rows, columns, Segments.of(layout).begin, count)
 
 
-class Matrices(tuple[Matrix, ...]):
-    """Those of a bucket."""
+def encoded(
+    values: Tensor, matrices: Matrices, threshold: Threshold, tensors: Segments, *,
+    keep_error: bool, added: Tensor | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """A message for each owner of stripes, of `values`, or of values + `added`.
 
-    def table(self, count: int) -> NDArray[np.int64]:
-        """What `add_stripes` asks for, of `count` stripes of each."""
-        known: dict[Any, NDArray[np.int64]] = vars(self)
-        if count not in known:
-            rows = [(m.rows, m.columns, m.offset, m.cut(count), m.tensor_numel) for m in self]
-            known[count] = np.array(rows, dtype=np.int64).reshape(-1, 5)
-        return known[count]
-
-
-def matrices_of(layout: BucketLayout, whole: bool) -> Matrices:
-    """Those of a bucket's tensors; `whole`: each is one column."""
-    matrices = []
-    for piece in layout.slices:
-        rows, columns = (piece.numel, 1) if whole else matrix_shape(piece)
-        matrices.append(
-            Matrix(rows=rows, columns=columns, offset=piece.offset, tensor_numel=piece.numel)
-        )
-    return Matrices(matrices)
-
-
-def stripes_of(matrices: Matrices, count: int) -> Matrices:
-    """One stripe of each matrix, all stripes in one flat vector."""
-    known: dict[Any, Matrices] = vars(matrices)
-    if (key := ("stripes", count)) not in known:
-        stripes, at = [], 0
-        for matrix in matrices:
-            width = matrix.cut(count)
-            stripes.append(replace(matrix, columns=width, offset=at))
-            at += matrix.rows * width
-        known[key] = Matrices(stripes)
-    return known[key]
+    Both are flat float32 vectors that the matrices lie in. With `keep_error` `values` become what
+    the messages do not say. `tensors` is the table of all frames' tensors.
+    """
+    lines = column_levels(values, matrices, threshold, added)
+    stripes = matrices.stripes
+    sent, head = stripes.elements.length, 4 * stripes.width
+    sizes = 2 * head + packed_bytes(sent, 1)
+    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent)
+    put(message, at, lines[1], head)
+    put(message, at + head, lines[2], head)
+    put_column_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
+    return list(seal(message, at, sizes).chunk(matrices.count))
 
 
 def column_levels(
-    values: Tensor, columns: int, threshold: Threshold, added: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(thresholds, lower, upper levels), float32 `[columns]`, of a float32 `[rows * columns]`.
+    values: Tensor, matrices: Matrices, threshold: Threshold, added: Tensor | None = None
+) -> Tensor:
+    """Thresholds, lower and upper levels: float32 `[3, lines]`, 0 beyond a matrix.
 
-    `added`, of the same shape, is first added to `values`, in place.
+    `added`, a vector as `values`, is first added to them, in place.
     """
-    rows = values.numel() // columns
-    centres = values.new_zeros(columns)
-    if added is None:
-        total, magnitude, count = column_sums(values, centres, columns)
-    else:
-        total, magnitude, count = add_and_sum_columns(values, added, columns)
+    total, magnitude, count = column_sums(values, matrices, added=added)
+    stripes = matrices.stripes
+    of_lines = torch.from_numpy(np.repeat(stripes.table[:, 0], stripes.width))
+    rows = of_lines.to(values.device, torch.float64)
     if threshold == "zero":
         # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
         highs = torch.where(count > 0, (magnitude + total) / (2 * count), 0.0)
         lows = torch.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
-        return centres, lows.float(), highs.float()
+        return torch.stack((torch.zeros_like(lows), lows, highs)).float()
     means = (total / rows).float()
-    _, magnitude, _ = column_sums(values, means, columns)
+    _, magnitude, _ = column_sums(values, matrices, centres=means)
     spread = (magnitude / rows).float()
-    return means, means - spread, means + spread
+    return torch.stack((means, means - spread, means + spread))
 
 
-def add_stripe(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *,
-    matrices: Matrices, stripe: tuple[int, int],
-) -> None:  # fmt: skip
-    """out += weight * decoded message, in place.
-
-    Parameters
-    ----------
-    message : uint8, the frames of one stripe of each matrix
-    layout : of the bucket that the matrices belong to
-    out : the float32 vector that the matrices lie in
-    stripe : which one, out of how many
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    number, count = stripe
-    if together(out):
-        given = matrices.table(count), np.array([number]), array(out), np.float32(weight)
-        if add_stripes(array(message).reshape(1, -1), *given, int(Codec.BINARY)):
-            return  # else it is damaged, and what follows says where
-    frames = frames_of(message, layout, Codec.BINARY)
-    for (piece, frame), matrix in zip(frames, matrices, strict=True):
-        width = matrix.cut(count)
-        elements = matrix.rows * width
-        if frame.nonzero != elements or frame.flags or frame.params:
-            raise InputError(
-                f"damaged payload: {frame.nonzero} elements of a stripe of {piece.name}, "
-                f"not {elements}"
-            )
-        head, bits = split_body(frame, 8 * width if elements else 0, packed_bytes(elements, 1))
-        if elements:
-            check_packed(bits, elements, 1)
-            low, high = from_bytes(head, torch.float32, 2 * width).view(2, width)
-            part, at = matrix.part(out).view(-1), (number * width, width)
-            add_columns(part, matrix.columns, at, bits, (low, high), weight=weight)
-
-
-def _add_stripes(
-    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices, count: int
+def add_decoded(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, stripes: Stripes
 ) -> None:
-    """Those of all owners, in order."""
-    _add_all(answers, layout, out, 1.0, matrices, (0, count), 1)
+    """out += weight * decoded message, in place; `out` is the vector that the matrices lie in.
+
+    The message has a frame for each stripe, of the tensors of the layout. Raises `InputError` when
+    it is damaged or of another layout.
+    """
+    found, sent = read(message, layout, Codec.BINARY), stripes.elements.length
+    if found.flags.any() or found.params.any() or (found.nonzero != sent).any():
+        raise damaged(f"{found.nonzero.tolist()} elements of stripes, not {sent.tolist()}")
+    at, head = found.at, 4 * stripes.width
+    found.demand_sizes(2 * head + packed_bytes(sent, 1))
+    lows = taken(message, at, head, torch.float32)  # [lines]
+    highs = taken(message, at + head, head, torch.float32)
+    add_columns(out, stripes, message, at + 2 * head, lows, highs, weight)
 
 
 def _add_all(
-    messages: Iterable[Tensor], layout: BucketLayout, out: Tensor, weight: float,
-    matrices: Matrices, first: tuple[int, int], next_one: int,
-) -> None:  # fmt: skip
-    """`add_stripe` of each message: of the first stripe, and of that so many further, and so on."""
-    number, count = first
-    if together(out):
-        messages = list(messages)
-        if len({message.numel() for message in messages}) == 1:
-            numbers = number + next_one * np.arange(len(messages))
-            given = matrices.table(count), numbers, array(out), np.float32(weight)
-            done = add_stripes(array(torch.stack(messages)), *given, int(Codec.BINARY))
-            number += next_one * done
-            messages = messages[done:]  # of which the first is damaged, and what follows says where
-    for message in messages:
-        add_stripe(message, layout, out, weight, matrices=matrices, stripe=(number, count))
-        number += next_one
+    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices
+) -> None:
+    """Those of all owners, in order: together they are the frames of all stripes."""
+    each = list(answers)
+    if len({len(message) for message in each}) != 1:
+        raise damaged(f"stripes of {[len(message) for message in each]} bytes")
+    frames_of_all = _repeated(layout, matrices.count)
+    add_decoded(torch.cat(each), frames_of_all, out, 1.0, stripes=matrices.stripes)
+
+
+def _repeated(layout: BucketLayout, count: int) -> BucketLayout:
+    """The tensors of all frames of `count` owners."""
+    known: dict[Any, BucketLayout] = layout.facts
+    if (key := ("repeated", count)) not in known:
+        known[key] = BucketLayout(index=layout.index, slices=layout.slices * count)
+    return known[key]

@@ -1,4 +1,4 @@
-"""ALQ: what if the levels of random rounding follow the distribution of the gradient?
+"""ALQ: random rounding to levels that follow the distribution of the gradient.
 
 The table of `adaptive_levels.py` is fitted such that the expected variance of rounding at random,
 Psi = sum_j integral (l_{j+1} - r) (r - l_j) dF, is least. Coordinate descent: with its neighbours

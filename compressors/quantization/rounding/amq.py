@@ -1,4 +1,4 @@
-"""AMQ: what if the ratio of exponentially spaced levels follows the gradient's distribution?
+"""AMQ: exponentially spaced levels whose ratio follows the distribution of the gradient.
 
 The table of `adaptive_levels.py` is ±1, ±p, …, ±p^m (and 0 with `zero`); its multiplier p is
 fitted by gradient descent on the expected variance of rounding at random. With A the distribution

@@ -1,4 +1,4 @@
-"""NUQSGD: what if the levels of random rounding are powers of a half instead of evenly spaced?
+"""NUQSGD: random rounding to powers of a half instead of evenly spaced levels.
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element one of the
 levels 0, ±p^m, …, ±p, ±1 times the norm, rounded at random to one of the two next to it, in `bits`

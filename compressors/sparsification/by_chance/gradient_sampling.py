@@ -164,10 +164,10 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         weights, prior = state.weights, state.prior
         given = weights.values, weights.sums, weights.segments
         k = self._counts(weights.segments)  # [tensors]
-        # without a prior the weights are the probabilities already
-        scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
         if self.alpha < 1.0:
             scales, _ = scales_for_count(*given, k.astype(np.float64), chosen.rounds)
+        else:  # without a prior the weights are the probabilities already
+            scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
         drawn = draw_poisson(
             *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
             expected=k, factor=1.0 if self.remembers_all else self.alpha, prior=prior,

@@ -137,7 +137,7 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         if feedback:
             sums.add_(bucket.gradient)
         many = counts_kept(segments.length, self.parameters.ratio)
-        selected = largest(sums, segments, many)[0].split(many.tolist())
+        selected = torch.split(largest(sums, segments, many)[0], many.tolist())
         frames = []
         fixed_length = True
         for (piece, part), indices in zip(bucket.layout.views(sums), selected, strict=True):

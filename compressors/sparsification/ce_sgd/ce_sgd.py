@@ -1,4 +1,4 @@
-"""CE-SGD: what if a worker keeps sending the coordinates that served it well, until they do not?
+"""CE-SGD: a worker keeps sending the coordinates that served it well, until they do not.
 
 Worker i holds, for each tensor, a selection V (one bit an element), a map M of how often each
 element was in a rewarded selection, and how long each has not been sent. Before each step:
@@ -68,33 +68,28 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Worker, add_all
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, read_frames, together
-from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, unite
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import frames_of
-from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, bit_starts, bytes_of
+from gcsim.compressors.coding.selecting.selection import counts_kept
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
-from gcsim.compressors.meter import batched, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key, stream
+from gcsim.compressors.random import stream
 from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.segments import Segments, keys_of
 from gcsim.compressors.sharing import fill_once
 from gcsim.compressors.sparsification.ce_sgd.messages import (
     Parts,
     add_answer,
     add_parts,
-    new_selection,
-    pack_answer,
-    pack_parts,
+    packed_answer,
+    packed_parts,
     read_parts,
+    unite_parts,
 )
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
-from gcsim.compressors.sparsification.ce_sgd.together import Memories, Rows, answer
-from gcsim.errors import InputError
 
 
 class CeSgdParameters(CompressorParameters):
@@ -133,7 +128,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
     def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._selections: dict[int, Selection] = {}
-        """By tensor."""
+        """By bucket."""
         self._last: dict[int, Tensor] = {}
         """By bucket: the last update, with feedback "descent"."""
         self._norms: dict[int, list[float]] = {}
@@ -141,7 +136,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         self._losses: dict[int, float] = {}
         """By bucket: the last step's."""
         self._known: dict[tuple[int, int], Tensor] = {}
-        """The server's: V by (tensor, rank)."""
+        """The server's: V by (bucket, rank)."""
 
     @classmethod
     def properties(cls, parameters: CeSgdParameters) -> Properties:
@@ -171,8 +166,8 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         fill_once(add_all, answer, update, add_answer, bucket.layout, 1.0, {})
         self._remember(bucket, update)
         if self.parameters.mask_received:
-            for piece, part in batched(bucket.layout.views(update)):
-                part.mul_(as_mask(self._selections[piece.index].chosen, piece.numel))
+            own = self._selections[bucket.layout.index].chosen
+            update.mul_(as_mask(own, Segments.of(bucket.layout)).to(update.device))
         return update
 
     # --- feedback --------------------------------------------------------------------------
@@ -204,120 +199,53 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """Select and pack a step's elements: uint8, one frame a tensor."""
-        improved, given = self._improved(bucket), self.corrected(bucket)
-        if together(given) and self.parameters.levels is None and not self.parameters.residual:
-            return self._encode_together(given, bucket.layout, improved, step)
-        frames = []
-        for piece, values in batched(bucket.layout.views(given)):
-            frame = self._encode(piece, values, improved, step)
-            frames.append(frame)
-            if self.parameters.residual:
-                self._keep_back(piece, frame, values)
-        return torch.cat(frames)
-
-    def _encode_together(
-        self, values: Tensor, layout: BucketLayout, improved: bool | None, step: int
-    ) -> Tensor:
-        """`encode` in loops over all tensors."""
-        p, seed, rank = self.parameters, self.worker.seed, self.worker.rank
-        memories = Memories.of(self, layout, self._selections, p.unsent_limit)
-        tensors = [piece.index for piece in layout.slices]
-        keys = [random_key(seed, step, index, "ce_sgd selection", rank) for index in tensors]
-        wanted = [speculative_count(piece.numel, p.speculative) for piece in layout.slices]
+        p, me, layout = self.parameters, self.worker, bucket.layout
+        segments, improved, given = (
+            Segments.of(layout),
+            self._improved(bucket),
+            self.corrected(bucket),
+        )
+        state = self._selections.setdefault(layout.index, Selection(segments, p.unsent_limit))
+        wanted = segments.column(0)
+        if p.speculative:
+            wanted = counts_kept(segments.length, p.speculative)
+        values = given.cpu()
 
         def draws(t: int) -> np.random.Generator:
-            return stream(seed, step, tensors[t], "ce_sgd speculative", rank)
+            return stream(me.seed, step, layout.slices[t].index, "ce_sgd speculative", me.rank)
 
-        return memories.encode(values, improved, wanted, np.array(keys), draws, int(Codec.CE_SGD))
-
-    def _encode(
-        self, piece: TensorSlice, values: Tensor, improved: bool | None, step: int
-    ) -> Tensor:
-        p, rank = self.parameters, self.worker.rank
-        state = self._selections.get(piece.index)
-        if state is None:
-            state = Selection(values, p.unsent_limit)
-            self._selections[piece.index] = state
-        place = self.worker.seed, step, piece.index
-        new, indices = state.renew(
-            values,
-            improved,
-            speculative_count(piece.numel, p.speculative),
-            random_key(*place, "ce_sgd selection", rank),
-            lambda: stream(*place, "ce_sgd speculative", rank),
-        )
+        keys = keys_of(layout, me.seed, step, "ce_sgd selection", me.rank)
+        new, indices, extra = state.renew(values, improved, wanted, keys, draws)
+        begins = bit_starts(state.chosen, segments)
+        places = indices.long() + torch.from_numpy(np.repeat(segments.begin, extra))
         parts = Parts(
-            chosen=state.chosen,
-            starts=state.starts,
-            values=at_bits(values, state.chosen, state.starts),  # [|V|] of [n]
-            indices=indices,
-            speculative=values[indices],
-        )
-        key = random_key(*place, "ce_sgd levels", rank)
-        return pack_parts(parts, piece.numel, new=new, levels=p.levels, key=key)
-
-    def _keep_back(self, piece: TensorSlice, message: Tensor, values: Tensor) -> None:
-        """Take what was sent off the residual, in place."""
-        (frame,) = read_frames(message)
-        own = self._selections[piece.index].chosen
-        add_parts(read_parts(frame, own, self.parameters.levels), values, -1.0)
+            chosen=state.chosen, begins=begins, indices=indices, extra=extra,
+            values=at_bits(values, state.chosen, segments, begins), speculative=values[places],
+        )  # fmt: skip
+        keys = keys_of(layout, me.seed, step, "ce_sgd levels", me.rank)
+        message = packed_parts(parts, segments, new, p.levels, keys)
+        if p.residual:  # less what was sent
+            add_parts(read_parts(message, layout, state.chosen, p.levels), segments, given, -1.0)
+        return message.to(given.device)
 
     # --- server ----------------------------------------------------------------------------
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         """The mean over workers at the union of what they sent; remembers new selections."""
-        layout, total = bucket.layout, torch.zeros_like(bucket.gradient)
-        if together(total) and self.parameters.levels is None:
-            return self._serve_together(layout, payloads, total)
-        unions = {  # by tensor: one bit an element that anybody sent
-            piece.index: total.new_zeros(packed_bytes(piece.numel, 1), dtype=torch.uint8)
-            for piece in batched(layout.slices)
-        }
+        layout, segments = bucket.layout, Segments.of(bucket.layout)
+        total = torch.zeros(bucket.gradient.numel())
+        union = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)
         for rank, payload in enumerate(payloads):
-            self._add_frames(rank, payload, layout, total, unions)
-        views = batched(layout.views(total))
-        return torch.cat([pack_answer(part, unions[piece.index]) for piece, part in views])
-
-    def _serve_together(
-        self, layout: BucketLayout, payloads: Iterable[Tensor], total: Tensor
-    ) -> Tensor:
-        """`_serve` in a loop over all tensors for each worker."""
-        sums, rows = array(total), Rows.of(self, layout, self._known)
-        bits = np.zeros(rows.nbytes, dtype=np.uint8)  # one an element that anybody sent
-        for rank, payload in enumerate(payloads):
-            if not rows.receive(rank, payload, sums, bits, 1.0 / self.worker.count):
-                # it is damaged, and this says how
-                self._add_frames(rank, payload, layout, total, rows.bitmaps(torch.from_numpy(bits)))
-        return torch.from_numpy(answer(sums, bits, rows.cuts, int(Codec.CE_SGD)))
-
-    def _add_frames(
-        self, rank: int, payload: Tensor, layout: BucketLayout, total: Tensor,
-        unions: dict[int, Tensor],
-    ) -> None:  # fmt: skip
-        """A worker's share of the mean, tensor by tensor."""
-        for piece, frame in frames_of(payload, layout, Codec.CE_SGD):
-            parts = self._received(piece, frame, rank)
-            add_parts(parts, piece.of(total), 1.0 / self.worker.count)
-            unite(unions[piece.index], parts.chosen, parts.indices)
-
-    def _received(self, piece: TensorSlice, frame: Frame, rank: int) -> Parts:
-        """A worker's frame, read with the V that it brings or that is known."""
-        place = piece.index, rank
-        brought = new_selection(frame)
-        if brought is not None:
-            self._known[place] = brought.clone()
-        elif place not in self._known:
-            raise InputError(f"damaged payload: worker {rank} keeps a selection it never sent")
-        return read_parts(frame, self._known[place], self.parameters.levels)
-
-
-def speculative_count(n: int, fraction: float) -> int:
-    """max(1, round(n fraction)); 0 of nothing."""
-    return count_kept(n, fraction) if fraction else 0
+            place = layout.index, rank
+            known = self._known.get(place)
+            parts = read_parts(payload.cpu(), layout, known, self.parameters.levels)
+            self._known[place] = parts.chosen
+            add_parts(parts, segments, total, 1.0 / self.worker.count)
+            unite_parts(union, parts, segments)
+        return packed_answer(total, union, segments).to(bucket.gradient.device)
 
 
 @kernel("reduction")
-@on_device("methods.speculation")
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
     n = a.numel()

@@ -1,4 +1,4 @@
-"""What do CE-SGD's messages look like, up to the server and down again?
+"""CE-SGD's messages, up to the server and down again.
 
 Up, for each tensor: a flag byte (1: V is new), V as bitmap when it is new, the values in V, then
 indices (32 bits) and values outside of V. With `levels` l the values of both kinds are rounded
@@ -10,53 +10,49 @@ See `ce_sgd.py` for the method and its source.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frame import (
-    Codec,
-    Frame,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-    words_at,
-)
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.frame import Codec
+from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.indices.bitmap import (
     add_at_bits,
-    add_bits,
     at_bits,
     bit_starts,
-    starts_of,
+    bits_each,
+    bytes_of,
+    unite,
 )
-from gcsim.compressors.coding.indices.index_coding import ascends_below
-from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes
-from gcsim.compressors.coding.messages import decoder
-from gcsim.compressors.coding.rounding.levels import add_packed_levels, bucket_norms, encode_levels
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.rounding.levels import add_coded_levels, cell_norms, round_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, loop
-from gcsim.compressors.meter import unpriced
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """What one worker sends of one tensor of n elements."""
+    """One worker's elements of a bucket."""
 
     chosen: Tensor
-    """V: uint8 `[ceil(n / 8)]`."""
-    starts: NDArray[np.int64]
+    """V: bitmaps of the tensors."""
+    begins: NDArray[np.int64]
     """See `bit_starts`, of V."""
     values: Tensor
     """float32 `[|V|]`."""
     indices: Tensor
-    """int32, ascending, outside of V."""
+    """int32, within their tensor, ascending, outside of V."""
+    extra: Column
+    """How many of each tensor."""
     speculative: Tensor
     """float32, at the indices."""
+
+    def places(self, begins: Column) -> Tensor:
+        """The indices, from these begins of their tensors on: int64."""
+        return self.indices.long() + torch.from_numpy(np.repeat(begins, self.extra))
 
 
 def code_bits(levels: int) -> int:
@@ -64,138 +60,156 @@ def code_bits(levels: int) -> int:
     return (2 * levels).bit_length()
 
 
-def pack_parts(parts: Parts, n: int, *, new: bool, levels: int | None, key: np.uint64) -> Tensor:
-    """One frame; `new` says that V travels too, `key` is that of rounding to levels."""
-    count = parts.values.numel() + parts.indices.numel()
-    body = [parts.values.new_tensor([int(new)], dtype=torch.uint8)]
-    if new:
-        body.append(parts.chosen)
+def packed_parts(
+    parts: Parts, segments: Segments, new: Column, levels: int | None, keys: NDArray[np.uint64]
+) -> Tensor:
+    """The message of a bucket; V travels too where `new` is 1, `keys` are those of rounding."""
+    nbytes, one = bytes_of(segments), segments.column(1)
+    selected, extra = bits_each(parts.begins, segments), parts.extra
+    count = selected + extra
+    head, width = 1 + nbytes * new, _width(count, levels)
+    sizes = head + 4 * extra + width
+    message, at = frames(parts.values, Codec.CE_SGD, segments, sizes, nonzero=count)
+    put(message, at, torch.from_numpy(new.astype(np.uint8)), one)
+    bits = parts.chosen[torch.from_numpy(np.repeat(new > 0, nbytes))]
+    put(message, at + 1, bits, nbytes * new)
+    body = at + head
     if levels is None:
-        body += [as_bytes(part) for part in (parts.values, parts.indices, parts.speculative)]
+        put(message, body, parts.values, 4 * selected)
+        body = body + 4 * selected
+    put(message, body, parts.indices, 4 * extra)
+    body = body + 4 * extra
+    if levels is None:
+        put(message, body, parts.speculative, 4 * extra)
     else:
-        body.append(as_bytes(parts.indices))
-        if count:
-            values = torch.cat((parts.values, parts.speculative))
-            scale = bucket_norms(values, count, "max")
-            bits = code_bits(levels)
-            codes = encode_levels(values, scale, key, size=count, steps=levels, bits=bits)
-            body += [as_bytes(scale), codes]
-    return pack_frame(Codec.CE_SGD, torch.cat(body), numel=n, nonzero=count)
-
-
-def new_selection(frame: Frame) -> Tensor | None:
-    """The V that a frame brings along; None when it says that V has not changed.
-
-    Raises `InputError` when the frame is damaged.
-    """
-    body = frame.body
-    if not body.numel() or int(body[0]) > 1:
-        raise InputError("damaged payload: a frame does not say whether V is new")
-    if not int(body[0]):
-        return None
-    bitmap = body[1 : 1 + packed_bytes(frame.numel, 1)]
-    check_packed(bitmap, frame.numel, 1)
-    return bitmap
-
-
-def read_parts(frame: Frame, chosen: Tensor, levels: int | None) -> Parts:
-    """A frame of `pack_parts`, of which `new_selection` was taken; `chosen` is V.
-
-    Raises `InputError` when the frame is damaged.
-    """
-    n, travelling, body = frame.numel, frame.nonzero, frame.body
-    starts = bit_starts(chosen, n)
-    selected = int(starts[-1])
-    extra = travelling - selected
-    at = 1 + (packed_bytes(n, 1) if int(body[0]) else 0)
-    width = 4 * travelling
-    if levels is not None and travelling:
-        width = 4 + packed_bytes(travelling, code_bits(levels))
-    if extra < 0 or body.numel() != at + 4 * extra + width:
-        raise InputError(
-            f"damaged payload: {body.numel()} bytes for {selected} selected elements "
-            f"and {extra} more of {n}"
+        both = parts.values.new_empty(int(count.sum()))
+        inside = _inside(selected, extra)
+        both[inside], both[~inside] = parts.values, parts.speculative
+        cells, bits_each_code = Segments.behind(count).cells(None), code_bits(levels)
+        scales = cell_norms(both, cells, "max")
+        put(message, body, scales, 4 * cells.count)
+        round_levels(
+            both, cells, scales, keys, message, body + 4, steps=levels, bits=bits_each_code
         )
+    return seal(message, at, sizes)
+
+
+def read_parts(
+    message: Tensor, layout: BucketLayout, known: Tensor | None, levels: int | None
+) -> Parts:
+    """Undo `packed_parts`; `known` is the last V, None if there was none.
+
+    Raises `InputError` when the message is damaged.
+    """
+    segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
+    nbytes, one = bytes_of(segments), segments.column(1)
+    if (found.size < 1).any():
+        raise InputError("damaged payload: a frame does not say whether V is new")
+    new = taken(message, found.at, one, torch.uint8).numpy().astype(np.int64)
+    if (new > 1).any():
+        raise InputError("damaged payload: a frame does not say whether V is new")
+    if known is None and not new.all():
+        raise InputError("damaged payload: a worker keeps a selection it never sent")
+    head = 1 + nbytes * new
+    _demand((found.size >= head).all(), found.size, "the bitmaps of new selections")
+    chosen = torch.zeros(int(nbytes.sum()), dtype=torch.uint8) if known is None else known.clone()
+    brought = taken(message, found.at + 1, head - 1, torch.uint8)
+    put(chosen, starts(nbytes), brought, head - 1)
+    check_padding(chosen, segments)
+    begins = bit_starts(chosen, segments)
+    selected = bits_each(begins, segments)
+    count, extra = found.nonzero, found.nonzero - selected
+    fits = (extra >= 0) & (found.size == head + 4 * extra + _width(count, levels))
+    _demand(fits.all(), found.size, f"{selected.tolist()} selected elements and {extra} more")
+    at = found.at + head
     if levels is None:
-        values = from_bytes(body[at : at + 4 * selected], torch.float32, selected)
-        at += 4 * selected
-    indices = from_bytes(body[at : at + 4 * extra], torch.int32, extra)
-    _check_indices(indices, n)
-    at += 4 * extra
+        values = taken(message, at, 4 * selected, torch.float32)
+        at = at + 4 * selected
+    indices = taken(message, at, 4 * extra, torch.int32)
+    _demand_ascending(indices.numpy(), extra, segments)
+    at = at + 4 * extra
     if levels is None:
-        speculative = from_bytes(body[at:], torch.float32, extra)
+        speculative = taken(message, at, 4 * extra, torch.float32)
     else:
-        values, speculative = _rounded(body[at:], travelling, levels).tensor_split([selected])
-    return Parts(
-        chosen=chosen, starts=starts, values=values, indices=indices, speculative=speculative
-    )
-
-
-def _rounded(body: Tensor, count: int, levels: int) -> Tensor:
-    """Values from their scale and codes: float32 `[count]`."""
-    out = torch.zeros(count, dtype=torch.float32, device=body.device)
-    if count:
-        scale = from_bytes(body[:4], torch.float32, 1)
-        if not 0 <= float(scale) < math.inf:
-            raise InputError(f"damaged payload: a scale of {float(scale)}")
+        both, cells = torch.zeros(int(count.sum())), Segments.behind(count).cells(None)
+        scales = taken(message, at, 4 * cells.count, torch.float32)
+        if not bool(((scales >= 0) & scales.isfinite()).all()):
+            raise InputError(f"damaged payload: scales of {scales.tolist()}")
         bits = code_bits(levels)
-        add_packed_levels(out, body[4:], scale, size=count, steps=levels, bits=bits, weight=1.0)
-    return out
+        add_coded_levels(both, cells, scales, message, at + 4, steps=levels, bits=bits, weight=1.0)
+        inside = _inside(selected, extra)
+        values, speculative = both[inside], both[~inside]
+    return Parts(
+        chosen=chosen, begins=begins, values=values, indices=indices, extra=extra,
+        speculative=speculative,
+    )  # fmt: skip
 
 
-@unpriced
-@on_device("indices.bitmaps")
-def _check_indices(indices: Tensor, n: int) -> None:
-    data = array(indices)
-    if data.size and not ascends_below(data, n):
+def add_parts(parts: Parts, segments: Segments, out: Tensor, weight: float) -> None:
+    """out += weight * a worker's elements, in place; flat float32."""
+    add_at_bits(out, parts.chosen, segments, parts.begins, parts.values, weight)
+    places = parts.places(segments.begin).to(out.device)
+    out.index_add_(0, places, parts.speculative.to(out.device), alpha=weight)
+
+
+def unite_parts(union: Tensor, parts: Parts, segments: Segments) -> None:
+    """Set the bits of a worker's elements in bitmaps, in place."""
+    unite(union, parts.chosen, parts.places(8 * starts(bytes_of(segments))))
+
+
+def packed_answer(mean: Tensor, union: Tensor, segments: Segments) -> Tensor:
+    """The server's message: flat float32, where the union's bits are set."""
+    begins, nbytes = bit_starts(union, segments), bytes_of(segments)
+    values, count = at_bits(mean, union, segments, begins), bits_each(begins, segments)
+    sizes = nbytes + 4 * count
+    message, at = frames(mean, Codec.CE_SGD, segments, sizes, nonzero=count)
+    put(message, at, union, nbytes)
+    put(message, at + nbytes, values, 4 * count)
+    return seal(message, at, sizes)
+
+
+def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * `packed_answer`'s, in place; `InputError` for a damaged message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
+    nbytes = bytes_of(segments)
+    _demand((found.size == nbytes + 4 * found.nonzero).all(), found.size, "bitmaps and values")
+    union = taken(message, found.at, nbytes, torch.uint8)
+    check_padding(union, segments)
+    begins = bit_starts(union, segments)
+    if (bits_each(begins, segments) != found.nonzero).any():
+        raise InputError(f"damaged payload: {begins[-1]} bits for {found.nonzero} values")
+    values = taken(message, found.at + nbytes, 4 * found.nonzero, torch.float32)
+    add_at_bits(out, union, segments, begins, values, weight)
+
+
+def check_padding(bits: Tensor, segments: Segments) -> None:
+    """`InputError` when bits are set behind the last element of a bitmap."""
+    used = segments.length % 8
+    ends = starts(bytes_of(segments)) + bytes_of(segments) - 1
+    if (bits.numpy()[ends[used > 0]] >> used[used > 0]).any():
+        raise InputError("damaged payload: padding after the last code is not zero")
+
+
+def _width(count: Column, levels: int | None) -> Column:
+    """Bytes of so many values."""
+    if levels is None:
+        return 4 * count
+    return np.where(count > 0, 4 + packed_bytes(count, code_bits(levels)), 0)
+
+
+def _inside(selected: Column, extra: Column) -> Tensor:
+    """Of values, one tensor's behind the other's, whether they are of V: those come first."""
+    lengths = np.stack((selected, extra), axis=1).reshape(-1)
+    return torch.from_numpy(np.repeat(np.arange(lengths.size) % 2 == 0, lengths))
+
+
+def _demand(fits: object, sizes: Column, what: str) -> None:
+    if not fits:
+        raise InputError(f"damaged payload: bodies of {sizes.tolist()} bytes for {what}")
+
+
+def _demand_ascending(indices: NDArray[np.int32], extra: Column, segments: Segments) -> None:
+    limit, begin = (np.repeat(each, extra) for each in (segments.length, segments.begin))
+    inside = (indices >= 0) & (indices < limit)
+    if not inside.all() or (np.diff(indices + begin) <= 0).any():
         raise InputError("damaged payload: indices do not ascend below n")
-
-
-def add_parts(parts: Parts, out: Tensor, weight: float) -> None:
-    """out += weight * what a worker sent, in place; float32 `[n]`."""
-    add_at_bits(out, parts.chosen, parts.starts, parts.values, weight)
-    out.index_add_(0, parts.indices, parts.speculative, alpha=weight)
-
-
-def pack_answer(mean: Tensor, union: Tensor) -> Tensor:
-    """One frame of the server's answer: float32 `[n]`, where the union's bits are set."""
-    n = mean.numel()
-    values = at_bits(mean, union, bit_starts(union, n))
-    body = torch.cat((union, as_bytes(values)))
-    return pack_frame(Codec.CE_SGD, body, numel=n, nonzero=values.numel())
-
-
-def _add_short(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    return bool(_add_answers(data, found, table, out, weight))
-
-
-@decoder(Codec.CE_SGD, _add_short)
-def add_answer(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add a frame of `pack_answer`."""
-    cut = packed_bytes(frame.numel, 1)
-    union = frame.body[:cut]
-    check_packed(union, frame.numel, 1)
-    starts = bit_starts(union, frame.numel)
-    if int(starts[-1]) != frame.nonzero:
-        raise InputError(f"damaged payload: {starts[-1]} bits for {frame.nonzero} values")
-    values = from_bytes(frame.body[cut:], torch.float32, frame.nonzero)
-    add_at_bits(part, union, starts, values, weight)
-
-
-@loop
-def _add_answers(data: Any, found: Any, table: Any, out: Any, weight: float) -> bool:
-    """`add_answer` of all tensors; False, and nothing done, where a frame is damaged."""
-    for t in range(found.shape[0]):
-        n, sent, start, end = table[t, 1], found[t, 2], found[t, 3], found[t, 4]
-        union = data[start : start + (n + 7) // 8]
-        if end - start != (n + 7) // 8 + 4 * sent or starts_of(union, n)[-1] != sent:
-            return False
-        if n % 8 and union[-1] >> np.uint8(n % 8):
-            return False
-    for t in range(found.shape[0]):
-        first, n = table[t]
-        start, size = found[t, 3], (n + 7) // 8
-        union, values = data[start : start + size], words_at(data, start + size, found[t, 2])
-        given = starts_of(union, n), values.view(np.float32), np.float32(weight)
-        add_bits(0, n, out[first : first + n], union, given[0], given[1], given[2])
-    return True

@@ -1,4 +1,4 @@
-"""Which elements of a tensor does a CE-SGD worker send next? Selection, rewards and speculation.
+"""Elements that a CE-SGD worker sends next: selection, rewards and speculation.
 
 One pass rewards or draws V, ages everybody and notes, of each block, what lies outside of V, and
 whether V has changed:
@@ -13,149 +13,218 @@ See `ce_sgd.py` for the method and its source.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
-from gcsim.compressors.coding.indices.bitmap import BLOCK
-from gcsim.compressors.coding.integers.packing import fold_bits, packed_bytes
+from gcsim.compressors.coding.indices.bitmap import BLOCK, bits_each, bytes_of, places
+from gcsim.compressors.coding.integers.packing import fold_bits
+from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, total_of, written_back
-from gcsim.compressors.meter import count_random, kernel
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.loops import array, in_tiles, loop
+from gcsim.compressors.meter import counted_as, drawn, kernel, launch
 from gcsim.compressors.random import bits64
-from gcsim.compressors.sparsification.ce_sgd.speculation import (
-    AGED,
-    NEVER,
-    Plan,
-    find,
-    level_of,
-)
-
-Counts = NDArray[np.int64]
+from gcsim.compressors.segments import Column, Segments, starts
 
 REWARD, KEEP, DRAW = range(3)
-_NOTHING = np.zeros(0, dtype=np.float32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Of each block: int64 `[ceil(n / BLOCK)]`."""
-
-    chosen: Counts
-    """Elements in V."""
-    aged: Counts
-    """Elements outside of V that were not sent for too long."""
-    lowest: Counts
-    """The smallest M of the other elements outside of V."""
-    ties: Counts
-    """How many have it."""
-    changed: Counts
-    """Whether V is not what it was: 0 or 1."""
+NEVER = np.int32(2**31 - 1)
+"""The level of elements in V: after all values of M."""
+AGED = -1
+"""The level of elements unsent for too long: before all values of M."""
+_TRIES = 64
+"""Places that are tried together, so that their memory is fetched together."""
+Draws = Callable[[int], np.random.Generator]
+"""Makes the generator of the tensor of that number."""
 
 
 class Selection:
-    """One tensor's state on one worker."""
+    """A bucket's state on one worker, in host memory."""
 
-    def __init__(self, like: Tensor, unsent_limit: int) -> None:
-        n = like.numel()
+    def __init__(self, segments: Segments, unsent_limit: int) -> None:
+        n, nbytes = int(segments.length.sum()), int(bytes_of(segments).sum())
+        self.table = segments.table
         self.unsent_limit = unsent_limit
-        self.chosen = like.new_zeros(packed_bytes(n, 1), dtype=torch.uint8)
-        """V: one bit an element, `[ceil(n / 8)]`."""
-        self.rewards = torch.zeros_like(like, dtype=torch.int32)
+        self.chosen = torch.zeros(nbytes, dtype=torch.uint8)
+        """V: bitmaps of the tensors."""
+        self.rewards = torch.zeros(n, dtype=torch.int32)
         """M `[n]`."""
-        self.age = torch.zeros_like(like, dtype=torch.uint8)
+        self.age = torch.zeros(n, dtype=torch.uint8)
         """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
-        self.starts: Counts = np.zeros(1 + -(-n // BLOCK), dtype=np.int64)
-        """See `bit_starts`, of V."""
-        self.near = torch.zeros_like(self.chosen)
+        self.near = torch.zeros(nbytes, dtype=torch.uint8)
         """One bit an element: outside of V, and of its block's lowest M."""
         self.begun = False
 
     def renew(
-        self, values: Tensor, improved: bool | None, wanted: int, key: np.uint64,
-        draws: Callable[[], np.random.Generator],
-    ) -> tuple[bool, Tensor]:  # fmt: skip
+        self, values: Tensor, improved: bool | None, wanted: Column, keys: NDArray[np.uint64],
+        draws: Draws,
+    ) -> tuple[Column, Tensor, Column]:  # fmt: skip
         """Reward V when the last step improved, else draw another by `values`; V stays for None.
 
-        `values` are what V selects from, float32 `[n]`; `draws` makes a generator where one is
-        needed. Returns (whether V differs from the last one, or is the first, speculative indices:
-        int32 ascending, as many as wanted or as are outside of V).
+        Parameters
+        ----------
+        values : what V selects from, flat float32
+        wanted, keys : of each tensor: speculative elements, and the key of its random numbers
+
+        Returns
+        -------
+        Of each tensor whether V differs from the last one, or is the first: 0 or 1; speculative
+        places within the tensor, int32, ascending, as many as wanted or as are outside of V; how
+        many of each tensor
         """
-        first, mode = self.begin(improved)
-        weights, highest = (values, largest_magnitude(values)) if mode == DRAW else (None, 0.0)
-        settings = mode, highest, self.unsent_limit
-        counts = _choose(self.chosen, self.rewards, self.age, self.near, weights, settings, key)
-        found = Found(*counts)
-        self.starts[1:] = found.chosen.cumsum()
-        plan = self.plan(found, wanted, draws)
-        return first or bool(found.changed.any()), self._speculate(plan, key)
-
-    def begin(self, improved: bool | None) -> tuple[bool, int]:
-        """A step: (whether it is the first one, what is done with V)."""
+        segments = Segments(self.table)
         first, self.begun = not self.begun, True
-        return first, DRAW if first or improved is False else REWARD if improved else KEEP
+        mode = DRAW if first or improved is False else REWARD if improved else KEEP
+        state = self.chosen, self.rewards, self.age, self.near
+        highest = np.zeros(len(self.table))
+        if mode == DRAW:
+            highest = cell_norms(values, segments.whole, "max").double().numpy()
+        counts = _choose(*state, values, segments, (mode, self.unsent_limit), highest, keys)
+        new = _each(counts[4], segments) > 0
+        plan, ways = self._plan(counts, wanted, segments, draws)
+        found = _find(*state[1:], segments, self.unsent_limit, plan, ways, ~keys)
+        return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
 
-    def plan(self, found: Found, wanted: int, draws: Callable[[], np.random.Generator]) -> Plan:
-        wanted = min(wanted, self.age.numel() - int(self.starts[-1]))
-        lowest = min(found.lowest.tolist(), default=int(NEVER))
-        at_lowest = np.where(found.lowest == lowest, found.ties, 0)
-        aged = int(total_of(found.aged))
-        if aged >= wanted:
-            level, below, ties = AGED, np.zeros_like(found.aged), found.aged
-        elif aged + int(total_of(at_lowest)) >= wanted:
-            level, below, ties = lowest, found.aged, at_lowest
-        else:
-            level, below, ties = level_of(self.rewards, self.age, self.unsent_limit, wanted)
-        marked = ties is at_lowest
-        missing = wanted - int(total_of(below))
-        drawn = np.zeros_like(below)
-        if ties.size == 1:
-            drawn[0] = missing
-        elif missing:
-            drawn = draws().multivariate_hypergeometric(ties, missing, method="marginals")
-        return Plan(level=level, below=below, ties=ties, drawn=drawn, marked=marked)
+    def _plan(
+        self, counts: NDArray[np.int64], wanted: Column, segments: Segments, draws: Draws
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(by block: elements below the level, at it, how many of these travel, `[3, blocks]`; by
+        tensor: the level, and whether the pass over everybody has marked the ties)."""
+        blocks = segments.cells(BLOCK)
+        held, aged, lowest, ties, _ = counts
+        least = np.full(len(wanted), NEVER, dtype=np.int64)
+        np.minimum.at(least, blocks.owner, lowest)
+        at_least = np.where(lowest == least[blocks.owner], ties, 0)
+        wanted = np.minimum(wanted, segments.length - _each(held, segments))
+        late, lowest_too = (_each(each, segments) for each in (aged, aged + at_least))
+        marked = (late < wanted) & (lowest_too >= wanted)
+        ways = np.stack((np.where(marked, least, AGED), marked))
+        by_block = marked[blocks.owner]
+        plan = np.stack(
+            (np.where(by_block, aged, 0), np.where(by_block, at_least, aged), np.zeros_like(aged))
+        )
+        for t in np.flatnonzero(lowest_too < wanted).tolist():
+            own = slice(segments.begin[t], segments.begin[t] + segments.length[t])
+            here = slice(blocks.first[t], blocks.first[t] + blocks.count[t])
+            given = self.rewards[own], self.age[own], self.unsent_limit, int(wanted[t])
+            ways[0, t], plan[0, here], plan[1, here] = level_of(*given)
+        missing = wanted - _each(plan[0], segments)
+        alone = blocks.count == 1
+        plan[2, blocks.first[alone]] = missing[alone]
+        for t in np.flatnonzero((blocks.count > 1) & (missing > 0)).tolist():
+            here = slice(blocks.first[t], blocks.first[t] + blocks.count[t])
+            plan[2, here] = draws(t).multivariate_hypergeometric(
+                plan[1, here], int(missing[t]), method="marginals"
+            )
+        return plan, ways
 
-    def _speculate(self, plan: Plan, key: np.uint64) -> Tensor:
-        sizes = plan.below + plan.drawn
-        device = self.age.device
-        indices = torch.empty(int(total_of(sizes)), dtype=torch.int32, device=device)
-        if indices.numel():
-            state = self.rewards, self.age, self.near
-            find(indices, state, plan, (key, self.unsent_limit))
-        return indices
+
+def _each(numbers: NDArray[np.int64], segments: Segments) -> Column:
+    """The sum over each tensor's blocks."""
+    return bits_each(np.append(0, numbers.cumsum()), segments)
+
+
+@kernel("selection", name="ce_sgd_speculation.level_of")
+def level_of(
+    rewards: Tensor, age: Tensor, limit: int, wanted: int
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """The level of the wanted-th element outside of V: (level, numbers below, numbers at it).
+
+    Of one tensor, by block: the slow way, for when fewer than wanted have the lowest M.
+    """
+    ages = array(age)
+    levels = np.where(ages > limit, np.int32(AGED), array(rewards))
+    levels[ages == 0] = NEVER
+    level = int(np.partition(levels, wanted - 1)[wanted - 1])
+    firsts = np.arange(0, levels.size, BLOCK)
+    below = np.add.reduceat(levels < level, firsts, dtype=np.int64)
+    return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
 
 
 # --- one pass over everybody -------------------------------------------------------------------
 
 
-@kernel("streaming", updates=("chosen", "rewards", "age", "near"), name="ce_sgd_selection._choose")
-@on_device("methods.speculation")
+def _chooses(
+    _: object, chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor,
+    segments: object, settings: tuple[int, int], *__: object,
+) -> list[KernelCost]:  # fmt: skip
+    n, name, draws = rewards.numel(), "ce_sgd_selection._choose", settings[0] == DRAW
+    state = 2 * sum(each.nbytes for each in (chosen, rewards, age, near))
+    costs = [launch("streaming", name, n, state, weights.nbytes * draws)]
+    return [drawn(name, n, 16), *costs] if draws else costs
+
+
+@counted_as(_chooses)
 def _choose(
-    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor | None,
-    settings: tuple[int, float, int], key: np.uint64,
+    chosen: Tensor, rewards: Tensor, age: Tensor, near: Tensor, weights: Tensor,
+    segments: Segments, settings: tuple[int, int], highest: NDArray[np.float64],
+    keys: NDArray[np.uint64],
 ) -> NDArray[np.int64]:  # fmt: skip
-    """A step of V, M and the ages, in place; five numbers a block: see `Found`."""
-    n = rewards.numel()
-    mode, highest, limit = settings
-    if mode == DRAW:
-        count_random(n, 16)
-    counts = np.zeros((5, -(-n // BLOCK)), dtype=np.int64)
-    with (
-        written_back(chosen) as bits,
-        written_back(rewards) as m,
-        written_back(age) as ages,
-        written_back(near) as lowest,
-    ):
-        in_parallel(
-            choose_blocks, n, mode, bits, m, ages, lowest, _NOTHING if weights is None else
-            np.ascontiguousarray(array(weights)), key, np.float64(highest), np.uint8(limit),
-            counts, grain=BLOCK,
-        )  # fmt: skip
+    """A step of V, M and the ages, in place; of each block, int64 `[5, blocks]`:
+
+    elements in V; elements outside of V that were not sent for too long; the smallest M of the
+    other elements outside of V; how many have it; whether V is not what it was.
+    """
+    blocks, (mode, limit) = segments.cells(BLOCK), settings
+    counts = np.zeros((5, blocks.total), dtype=np.int64)
+    state = (array(each) for each in (chosen, rewards, age, near))
+    in_tiles(
+        _choose_tiles, blocks.tiles, places(segments), mode, *state,
+        np.ascontiguousarray(array(weights)), keys, highest, np.uint8(limit), counts,
+    )  # fmt: skip
     return counts
+
+
+@counted_as(
+    lambda found, *_: [
+        launch(
+            "gather_scatter", f"ce_sgd_speculation.find:{spread(found.numel())}", found.numel(),
+            found.nbytes,
+        )
+    ]
+)  # fmt: skip
+def _find(
+    rewards: Tensor, age: Tensor, near: Tensor, segments: Segments, limit: int,
+    plan: NDArray[np.int64], ways: NDArray[np.int64], keys: NDArray[np.uint64],
+) -> Tensor:  # fmt: skip
+    """The plan's elements, int32, whose age becomes 0; of M, ages and marks little is touched."""
+    sizes = plan[0] + plan[2]
+    found = np.empty(sizes.sum(), dtype=np.int32)
+    in_tiles(
+        _find_tiles, segments.cells(BLOCK).tiles, places(segments), array(rewards), array(age),
+        array(near), ways, np.uint8(limit), *plan, starts(sizes), keys, found,
+    )  # fmt: skip
+    return torch.from_numpy(found)
+
+
+@loop
+def _choose_tiles(
+    start: int, stop: int, tiles: Any, places: Any, mode: int, bits: Any, rewards: Any, ages: Any,
+    nears: Any, weights: Any, keys: Any, highest: Any, limit: Any, counts: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, end, byte = places[t, 0], places[t, 0] + places[t, 1], places[t, 2]
+        choose_blocks(
+            first, last, mode, bits[byte:], rewards[begin:end], ages[begin:end], nears[byte:],
+            weights[begin:end], keys[t], highest[t], limit, counts[:, places[t, 3] :],
+        )  # fmt: skip
+
+
+@loop
+def _find_tiles(
+    start: int, stop: int, tiles: Any, places: Any, rewards: Any, ages: Any, nears: Any, ways: Any,
+    limit: Any, below: Any, ties: Any, drawn: Any, at: Any, keys: Any, found: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, end, block = places[t, 0], places[t, 0] + places[t, 1], places[t, 3]
+        find_blocks(
+            first, last, rewards[begin:end], ages[begin:end], nears[places[t, 2] :],
+            ways[1, t] != 0, ways[0, t], limit, below[block:], ties[block:], drawn[block:],
+            at[block:], keys[t], found,
+        )  # fmt: skip
 
 
 @loop
@@ -163,7 +232,7 @@ def choose_blocks(
     start: int, stop: int, mode: int, selection: Any, rewards: Any, ages: Any, nears: Any,
     weights: Any, key: Any, highest: Any, limit: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """The loop of `_choose`."""
+    """`_choose` of one tensor."""
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     words = np.empty(BLOCK // 4, dtype=np.uint64)
     before = np.empty(BLOCK // 8, dtype=np.uint8)
@@ -229,3 +298,72 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     numbers[1] = aged
     numbers[2] = lowest
     numbers[3] = ties if lowest < NEVER else np.int32(0)
+
+
+@loop
+def _level(age: Any, reward: Any, limit: Any) -> Any:
+    """Of an element outside of V; of another one, after all levels."""
+    level = np.int64(AGED) if age > limit else np.int64(reward)
+    return level if age > 0 else np.int64(NEVER)
+
+
+@loop
+def find_blocks(
+    start: int, stop: int, rewards: Any, ages: Any, nears: Any, marked: bool, level: Any,
+    limit: Any, below: Any, ties: Any, drawn: Any, starts: Any, key: Any, indices: Any,
+) -> None:  # fmt: skip
+    """Each block's share; a random subset of the ties by trying places until there are enough.
+
+    A subset of more than half of the ties is all of them less some: at most .7 tries an element.
+    """
+    marks = np.zeros(BLOCK, dtype=np.uint8)
+    eights = marks.view(np.uint64)
+    for first in range(start, stop, BLOCK):
+        block = first // BLOCK
+        last = min(first + BLOCK, stop)
+        m, age = rewards[first:last], ages[first:last]
+        most = 2 * drawn[block] > ties[block]
+        if below[block] > 0 or most:
+            for i in range(m.size):
+                found = _level(age[i], m[i], limit)
+                marks[i] = (found < level) | (most & (found == level))
+        changes = ties[block] - drawn[block] if most else drawn[block]
+        tie, near = (marked, level, limit), nears[first // 8 :]
+        _change_marks(marks, most, changes, m, age, near, tie, key, block << 40)
+        at = starts[block]
+        for j in range((m.size + 7) // 8):
+            if eights[j]:
+                for i in range(8 * j, 8 * j + 8):
+                    if marks[i]:
+                        indices[at] = first + i
+                        age[i] = 0
+                        at += 1
+                eights[j] = 0
+
+
+@loop
+def _change_marks(
+    marks: Any, most: Any, changes: Any, m: Any, age: Any, near: Any, tie: Any, key: Any,
+    number: Any,
+) -> None:  # fmt: skip
+    """Turn as many random ties from `most` to the opposite: a uniformly random subset.
+
+    `tie` says what a tie is: (whether `near` has a bit for each, else their level, age limit).
+    """
+    marked, level, limit = tie
+    places = np.empty(_TRIES, dtype=np.int64)
+    fits = np.empty(_TRIES, dtype=np.bool_)
+    while changes > 0:
+        for j in range(_TRIES):
+            hashed = bits64(key, number + j) >> np.uint64(32)
+            places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
+        for j in range(_TRIES):
+            if marked:  # one bit to look at instead of five bytes
+                fits[j] = (near[places[j] >> 3] >> np.uint8(places[j] & 7)) & np.uint8(1)
+            else:
+                fits[j] = _level(age[places[j]], m[places[j]], limit) == level
+        for j in range(_TRIES):
+            if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
+                marks[places[j]] = not most
+                changes -= 1
+        number += _TRIES

@@ -1,7 +1,4 @@
-"""`gcsim calibrate device`: from this machine to a device that a scenario can name.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim calibrate device`: from this machine to a device that a scenario can name."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def calibrate_device_command(
 ) -> None:
     """Measure this machine as a device.
 
-    What its kernels cost (about a minute, on a GPU some ten), for cluster.device of a scenario.
+    What its kernels cost (about a minute), for cluster.device of a scenario.
     """
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
@@ -81,8 +78,11 @@ def calibrate_device_command(
         )
     check_writable(output.parent)
     models = [(shipped_model(one).name, batch) for one in model or ()]
-    from gcsim.scenarios.calibration.copies import as_bus, in_words
-    from gcsim.scenarios.calibration.device import calibrate_device  # brings torch
+    from gcsim.scenarios.calibration.device import (
+        as_bus,
+        calibrate_device,  # brings torch
+        in_words,
+    )
     from gcsim.scenarios.catalog.devices import write_device
 
     command = shlex.join(["gcsim", *sys.argv[1:]])

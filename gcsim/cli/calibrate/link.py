@@ -1,7 +1,4 @@
-"""`gcsim calibrate link`: from measurements to a link that a scenario can name.
-
-Everything heavy is imported when the command runs.
-"""
+"""`gcsim calibrate link`: from measurements to a link that a scenario can name."""
 
 from __future__ import annotations
 

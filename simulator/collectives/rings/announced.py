@@ -1,4 +1,4 @@
-"""When does each rank leave a ring whose receivers announce themselves?
+"""Exit times of a ring whose receivers announce themselves.
 
 Pieces of blocks travel from rank to rank. A rank works through its messages in order with a few in
 flight: it posts the receive and the send of message i when message i - w has arrived and been

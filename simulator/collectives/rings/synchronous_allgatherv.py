@@ -1,4 +1,4 @@
-"""How long does MPICH's ring all-gatherv take, pipelined in synchronous rounds?
+"""MPICH's ring all-gatherv, pipelined in synchronous rounds.
 
 Contributions are cut into blocks of m = max(min n_i, 32 KiB); rank r sends the blocks of rank r,
 then those of r - 1, r - 2, ..., r + 2, and receives those of r - 1, ..., r + 1 (all mod p). In each

@@ -1,4 +1,4 @@
-"""How long does an all-reduce take that sends every chunk straight to the rank that sums it?
+"""An all-reduce that sends every chunk straight to the rank that sums it.
 
 The vector is split between elements into p chunks (`ring_allreduce.chunks`). Every rank sends chunk
 q to rank q, one partner at a time (`direct_exchange.py`), and adds to its own chunk what arrives;

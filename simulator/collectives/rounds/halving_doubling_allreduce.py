@@ -1,4 +1,4 @@
-"""How long does the all-reduce by recursive halving and doubling take?
+"""The all-reduce by recursive halving and doubling.
 
 The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Reduce-scatter:
 in round j, partners whose numbers differ in bit j exchange halves of the chunks that they still

@@ -1,4 +1,4 @@
-"""How long does an all-to-all take in which each rank talks to one partner at a time?
+"""An all-to-all in which each rank talks to one partner at a time.
 
 The p - 1 steps of `direct_exchange.py`, in which each rank sends each other its part. Where parts
 may differ in length, a round of 8 bytes a pair precedes them.

@@ -1,4 +1,4 @@
-"""How long does the all-gather by recursive doubling take, blocks equal or not?
+"""The all-gather by recursive doubling, blocks equal or not.
 
 In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all that
 they hold. Where p is no power of two, a giver's block travels with its taker's, and the taker sends

@@ -1,4 +1,4 @@
-"""How long does the all-reduce by recursive doubling take?
+"""The all-reduce by recursive doubling.
 
 In round j, ranks of the core (`Fold`) whose numbers differ in bit j exchange their whole
 vectors and reduce. Few rounds and many bytes: the choice for short vectors.

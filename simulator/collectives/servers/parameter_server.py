@@ -43,14 +43,16 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, check_range, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.servers.locations import (
+from gcsim.simulator.collectives.servers.topology import (
     ABSENT,
+    Loads,
     NodeKind,
     Placement,
+    Topology,
     alike,
+    own_limit,
     server_nic,
 )
-from gcsim.simulator.collectives.servers.topology import Loads, Topology, own_limit
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link

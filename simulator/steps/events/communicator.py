@@ -1,4 +1,4 @@
-"""In which order do collectives run, and when does each rank enter and leave?
+"""The order of collectives, and when each rank enters and leaves.
 
 One communicator carries out collectives strictly one after another, as a process group with one
 stream does. All ranks use one order, without which they would deadlock, and it is that of

@@ -1,4 +1,4 @@
-"""When do ranks enter and leave where two collectives may be under way at a time?
+"""Entries and exits of ranks where two collectives may be under way at a time.
 
 As Gloo's two threads: a rank enters a collective when it has asked for it, has entered the one in
 front, and has left all but one of those in front. The order is that of `events/communicator.py`.

@@ -1,4 +1,4 @@
-"""How does a step go where all ranks compute alike? Its order of service, and who slows whom.
+"""A step of ranks that all compute alike: its order of service, and mutual slowdown.
 
 A stream serves in the order of arrival there, and in that order everywhere (`steps/step_plan.py`).
 Computations and collectives that are under way at the same time slow each other. Both use the

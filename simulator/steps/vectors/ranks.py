@@ -10,7 +10,7 @@ it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int
 | side  | [2 buckets + collectives, ranks] | of a side stream: when each bucket's part of the    |
 |       |                                  | backward pass is done; when each piece of work      |
 |       |                                  | starts                                              |
-| table | [rows, ranks or 1]               | durations, as `vectors/ranks.py` says              |
+| table | [rows, ranks or 1]               | durations (second table)                            |
 
 A table of int64 `[rows, width]`, with a column for each rank or one for all ranks:
 
@@ -23,7 +23,7 @@ A table of int64 `[rows, width]`, with a column for each rank or one for all ran
 | THREAD + buckets | the rest of the backward pass                                            |
 | side + b         | with a side stream: bucket b's `before`                                  |
 | after + c        | what follows collective c (numbered by bucket, then place)               |
-| totals + kind    | all work of a kind (side streams' left out), in the order of `KINDS`     |
+| totals + kind    | all work of a kind (side streams' left out), in the order of `_KINDS`     |
 
 Each job is stretched and rounded on its own and then added to its piece.
 """

@@ -1,4 +1,4 @@
-"""What does every rank do in one iteration, when every rank differs?
+"""Spans of every rank in one iteration, when every rank differs.
 
 Once it is known when each rank enters and leaves each collective (`vectors/ranks.py`), none needs
 another one: a rank's streams and its loader are followed by themselves, piece after piece, as

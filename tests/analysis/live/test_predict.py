@@ -222,7 +222,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Machine:
     monkeypatch.setattr(live, "network", _no_network)
     monkeypatch.setattr(live, "run_tasks", fake.run_tasks)
     monkeypatch.setattr(live, "times_of", lambda times: times)
-    monkeypatch.setattr(live, "traffic_profiles", lambda plan, trace, progress: _profiles())
+    monkeypatch.setattr(live, "_traffic_profiles", lambda plan, trace, progress: _profiles())
     monkeypatch.setattr(calibrate, "calibrate_kernels", lambda names, progress: HERE.device)
     monkeypatch.setattr(calibrate, "calibrate_passes", lambda plan, trace, progress: PASSES)
     monkeypatch.setattr(calibrate, "calibrate_links", lambda plan, progress: {})

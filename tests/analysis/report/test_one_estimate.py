@@ -28,7 +28,7 @@ from gcsim.analysis.report.selection import Verdict, verdicts
 from gcsim.analysis.report.table import SPEEDUP, TO_TARGET, brief_columns
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
 from gcsim.analysis.write import to_csv
-from gcsim.scenarios.advice.profiles import shipped_profile
+from gcsim.scenarios.advice.asked import shipped_profile
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row, fastest_first

@@ -100,6 +100,11 @@ SOME = ("powersgd", "topk", "count_sketch", "thc")
 """Kinds whose requests differ, for quick tests: sums, payloads, momentum, a server."""
 
 
+def each_exchange() -> list[tuple[str, dict[str, Any]]]:
+    """Some of `carried`, which together ask for every request and fuse some."""
+    return [case for case in carried() if case in OTHERS or case[0] in SOME]
+
+
 def carried_with_options(*kinds: str) -> list[tuple[str, dict[str, Any]]]:
     """Every one of `carried` (of these kinds, where any are named) with each option that means
     something for it, and some with all."""

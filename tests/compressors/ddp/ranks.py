@@ -40,6 +40,7 @@ from tests.compressors.ddp.plan import (
     SOME,
     carried,
     carried_with_options,
+    each_exchange,
     end_groups,
     gpus_for,
     planned,
@@ -196,6 +197,7 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "situations": situations,
     "trials": partial(trials, cases=carried(), full=False),
     "all_trials": partial(trials, cases=carried(), full=True),
+    "some_trials": partial(trials, cases=each_exchange(), full=False),
 }
 
 

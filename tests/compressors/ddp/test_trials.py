@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.compressors.ddp.plan import carried, start_ranks
+from tests.compressors.ddp.plan import carried, each_exchange, start_ranks
 from tests.compressors.ddp.trials import SITUATIONS
 
 CASES = carried()
@@ -29,13 +29,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return lambda job: outcome()[job == "situations"]
 
 
-def expect_nothing(of_ranks: list[list[list[str]]]) -> None:
+def expect_nothing(
+    of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, Any]] = CASES
+) -> None:
     """Of each method, on each rank."""
-    assert [len(found) for found in of_ranks] == [len(CASES)] * len(of_ranks)
+    assert [len(found) for found in of_ranks] == [len(cases)] * len(of_ranks)
     wrong = [
         f"{name} {parameters}, rank {rank}: {problem}"
         for rank, found in enumerate(of_ranks)
-        for (name, parameters), problems in zip(CASES, found, strict=True)
+        for (name, parameters), problems in zip(cases, found, strict=True)
         for problem in problems
     ]
     assert not wrong, "\n".join(wrong)
@@ -52,8 +54,12 @@ def test_situation(ranks: Results, number: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("count", "job"), [(2, "all_trials"), (4, "trials")])
-def test_each_method_is_skipped_and_saved(tmp_path: Path, count: int, job: str) -> None:
-    """Between two ranks in every way."""
+@pytest.mark.parametrize(
+    ("count", "job", "cases"), [(2, "all_trials", CASES), (4, "some_trials", each_exchange())]
+)
+def test_each_method_is_skipped_and_saved(
+    tmp_path: Path, count: int, job: str, cases: list[tuple[str, Any]]
+) -> None:
+    """Between two ranks in every way; between four, one method for each kind of exchange."""
     (found,) = start_ranks(tmp_path, count, job, timeout=600)
-    expect_nothing(found)
+    expect_nothing(found, cases)

@@ -16,12 +16,12 @@ from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.rounding import bucket_levels, tables
 from gcsim.compressors.coding.rounding.levels import cell_norms
-from gcsim.compressors.quantization.one_bit import bingrad_b, bingrad_pb
 from gcsim.compressors.quantization.rounding import adaptive_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters
-from gcsim.compressors.segments import Cells, Segments, starts
+from gcsim.compressors.segments import ZERO, Cells, Segments, starts
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
+from tests.compressors.shared import cells_of, packed_by
 
 SIZES = st.sampled_from((1, 5, 512, 2048, 5000))
 
@@ -31,36 +31,42 @@ SIZES = st.sampled_from((1, 5, 512, 2048, 5000))
 def test_bits_of_buckets(values: Tensor, size: int, key: np.uint64, seed: int) -> None:
     n = values.numel()
     lows, highs = (vector(-(-n // size), "normal", seed + i) for i in range(2))
-    bits = demand_same(binary.bits_above, values, lows, size)
-    demand_same(binary.random_bits, values, highs.abs(), size, key)
-    out = torch.linspace(-1, 1, n)
-    demand_same(binary.add_chosen, out, bits, lows, highs, size=size, weight=1 / 3)
+    bits = demand_same(lambda v: packed_by(binary.put_bits_above, v, size, lows), values)
+    bounds, keys = highs.abs(), np.array([key])
+    demand_same(lambda v: packed_by(binary.put_random_bits, v, size, bounds, keys), values)
+    out, cells = torch.linspace(-1, 1, n), cells_of(values, size)
+    demand_same(lambda o: binary.add_chosen(o, cells, bits, ZERO, lows, highs, 1 / 3), out)
 
 
 @few
 @given(values=EXACT, size=SIZES, iterations=st.sampled_from((0, 1, 9)))
 def test_thresholds_and_levels_of_buckets(values: Tensor, size: int, iterations: int) -> None:
     """Of whole numbers, whose sums are exact; the deviation is what is not."""
-    thresholds, *_ = demand_same(bingrad_b.class_means, values, size, iterations)
-    found = bingrad_b.class_sums(values, thresholds, size)
+    cells = cells_of(values, size)
+    thresholds, *_ = demand_same(lambda v: binary.class_means(v, cells, iterations), values)
+    found = binary.class_sums(values, cells, thresholds)
     with kernels():  # distances from a mean are not whole
-        assert torch.allclose(bingrad_b.class_sums(values, thresholds, size), found, rtol=1e-6)
-    demand_same(bingrad_b.class_sums, values, torch.zeros_like(thresholds), size)
-    demand_same(bingrad_pb.optimal_bounds, values, size)
+        assert torch.allclose(binary.class_sums(values, cells, thresholds), found, rtol=1e-6)
+    demand_same(lambda v: binary.class_sums(v, cells, torch.zeros_like(thresholds)), values)
+    demand_same(lambda v: binary.optimal_bounds(v, cells), values)
 
 
 def clipped(values: Tensor, size: int) -> Tensor:
     own = values.clone()
-    bucket_levels.clip_to_spread(own, size, 1.5)
+    binary.clip_to_spread(own, cells_of(own, size), 1.5)
     return own
 
 
 @pytest.mark.parametrize("size", [100, 2048])
 def test_buckets_of_any_numbers_differ_by_the_order_of_sums(size: int) -> None:
     values = vector(4097, "normal", 6)
+    cells = cells_of(values, size)
     ways: list[tuple[Callable[..., Any], float]] = [
-        (lambda: torch.stack(bingrad_b.class_means(values, size, 3)), 2**-23),
-        (lambda: bingrad_pb.optimal_bounds(values, size), 2**-20),  # the loop's are of float32
+        (lambda: binary.class_means(values, cells, 3), 2**-23),
+        (
+            lambda: binary.optimal_bounds(values, cells),
+            2**-20,
+        ),  # the loop's are of float32
         (lambda: clipped(values, size), 2**-23),
     ]
     for find, most in ways:
@@ -142,14 +148,22 @@ def test_statistics_of_buckets(parts: list[Tensor], size: int, most: int) -> Non
     workers=st.integers(1, 3), seed=SEEDS, keep=st.booleans(),
 )  # fmt: skip
 def test_columns(rows: int, width: int, workers: int, seed: int, keep: bool) -> None:
-    values, added = vector(rows * width, "ties", seed), vector(rows * width, "ties", seed + 1)
-    demand_same(columns.column_sums, values, torch.ones(width), width)
-    demand_same(columns.add_and_sum_columns, values, added, width)
-    cut = -(-width // workers)
-    stripe = (workers - 1) * cut, cut
-    if stripe[0] > width:
-        return
-    lines = tuple(vector(cut, "normal", seed + i) for i in range(3))
-    bits = demand_same(columns.column_bits, values, width, stripe, lines, keep_error=keep)
-    assert bits.numel() == packed_bytes(rows * cut, 1)
-    demand_same(columns.add_columns, values, width, stripe, bits, lines[1:], weight=1 / 3)
+    values, added = (vector(rows * width + 7, "ties", seed + i) for i in range(2))
+    matrices = columns.Matrices(
+        np.array([rows, 7]), np.array([width, 1]), np.array([0, rows * width]), workers
+    )
+    centres = torch.ones(workers * matrices.lines)
+    demand_same(columns.column_sums, values, matrices, centres=centres)
+    demand_same(columns.column_sums, values, matrices, added=added)
+    lines = vector(3 * len(centres), "normal", seed).view(3, -1)
+    stripes = matrices.stripes
+    sizes = packed_bytes(stripes.elements.length, 1)
+
+    def coded(values: Tensor) -> Tensor:
+        bits = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
+        columns.put_column_bits(values, stripes, lines, bits, starts(sizes), keep_error=keep)
+        return bits
+
+    bits = demand_same(coded, values)
+    given_ = stripes, bits, starts(sizes), lines[1].contiguous(), lines[2].contiguous(), 1 / 3
+    demand_same(columns.add_columns, values, *given_)

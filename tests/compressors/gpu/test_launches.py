@@ -32,6 +32,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
     ("onebit_adam", {"freeze_step": 0}),
+    ("onebit_sgd", {"threshold": "mean"}),
     ("bingrad_b", {"clip": 2.0}),
     ("bingrad_pb", {}),
     ("orq", {"clip": 2.0}),
@@ -40,8 +41,14 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("alq", {}),
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
+    ("strom", {"variant": "mxnet"}),
+    ("variance_bounded", {"ratio": 0.3}),
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
+    ("randomk", {"ratio": 0.2, "scaled": True}),
+    ("gradient_sampling_bayes", {"ratio": 0.2}),
+    ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
+    ("tk_ccd", {"ratio": 0.3, "groups": 4}),
 ]
 
 
@@ -66,10 +73,11 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
     def step(tensors: int) -> tuple[list[str], int]:
         launched.clear()
-        workers = team(name, ((5,), (9,), (3, 4)) * (tensors // 3), workers=2, **parameters)
+        workers = team(name, ((5,), (9,), (2, 9)) * (tensors // 3), workers=2, **parameters)
         with whole_methods(), host_copies() as seen:
-            gradients = torch.randn(2, workers.layout.numel, generator=generator)
-            workers.step(gradients.unbind(), 0)
+            for at in range(2):  # of some methods the first one is a synchronisation
+                gradients = torch.randn(2, workers.layout.numel, generator=generator)
+                workers.step(gradients.unbind(), at)
         return list(launched), len(seen)
 
     assert step(6) == step(3)

@@ -44,6 +44,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("randomk", {"ratio": 0.6, "scaled": True}),
     ("gradient_sampling_bayes", {"tau": 2, "unbiased": True, "values": "fp32"}),
     ("random_sampling_bayes", {"prior_scope": "ever", "residual": True}),
+    ("tk_ccd", {"ratio": 0.5, "groups": 3, "values": "fp32"}),
     ("variance_bounded", {"bound": 0.5}),
     ("dgc", {"nesterov": True, "ratio": 0.05, "too_many": "rescale", "sample_ratio": 0.1}),
     ("bingrad_b", {"lloyd_iterations": 3, "clip": 1.7, "bucket": 100}),

@@ -48,7 +48,7 @@ def drawn(
     number = np.arange(len(lengths))
     each = torch.from_numpy(scale * (1.0 + number))
     moments = scales.saturation(*given, each.numpy()).tolist()
-    reached = scales.scales_for_count(*given, 0.1 * weights.segments.length, 3)
+    reached = scales.scales_for_count(*given, 0.1 * weights.segments.length.astype(np.float64), 3)
     found = sampling.draw_poisson(
         *given, each, key + number.astype(np.uint64), expected=number, factor=factor,
         prior=prior if factor < 1.0 else None, chances=chances,

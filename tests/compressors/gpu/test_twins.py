@@ -22,7 +22,7 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frame
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.floats.decades import nearest_codes
+from gcsim.compressors.coding.floats.narrow_floats import nearest_codes
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding

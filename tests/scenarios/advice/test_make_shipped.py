@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.scenarios.advice import make_shipped, profiles
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice import make_shipped
+from gcsim.scenarios.advice.asked import Words, asked, name_of, path_of, shipped_profile
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.make_shipped import (
     compared,
@@ -19,7 +19,6 @@ from gcsim.scenarios.advice.make_shipped import (
     scenario_of,
     stale,
 )
-from gcsim.scenarios.advice.profiles import name_of, path_of, shipped_profile
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
@@ -171,6 +170,6 @@ def test_the_fit_and_the_model_are_in_the_name(monkeypatch: pytest.MonkeyPatch) 
     names = {
         name_of(model, choice, scenario.buckets) for model in (scenario.model, MODELS["lenet"])
     }
-    monkeypatch.setattr(profiles, "_fit", lambda: "another")
+    monkeypatch.setattr("gcsim.scenarios.advice.asked._fit", lambda: "another")
     names.add(name_of(scenario.model, choice, scenario.buckets))
     assert len(names) == 3

@@ -18,11 +18,13 @@ from gcsim.compressors.meter import kernel, kernel_name, segment
 from gcsim.compressors.streams import Clock
 from gcsim.errors import InputError
 from gcsim.scenarios.calibration import machine
-from gcsim.scenarios.calibration.copies import as_bus, in_words, time_copies
 from gcsim.scenarios.calibration.device import (
     Calibration,
+    as_bus,
     calibrate_device,
+    in_words,
     primitive_curves,
+    time_copies,
     time_device_sums,
     time_sums,
 )

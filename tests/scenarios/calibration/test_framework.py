@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.scenarios.calibration.framework import (
+from gcsim.scenarios.calibration.device import (
     CODES,
     SHAPES,
     CodeCost,

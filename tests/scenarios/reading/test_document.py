@@ -70,7 +70,7 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: !!python/name:os.system 1", "f:1:4: error: tags such as"),
         ("a: !mine 1", "f:1:4: error: tags such as '!mine'"),
         ("? [1, 2]\n: 3", "f:1:3: error: a key must be a single word"),
-        ("a: [1, 2", "f:1:9: error: while parsing a flow sequence"),
+        ("a: [1, 2", "f:1:9: error: while parsing a flow sequence that begins at 1:4; expected"),
         ("a: b: c", "f:1:5: error: mapping values are not allowed here"),
         ("a:\n\tb: 1", "f:2:1: error: a tab indents this line"),
         ("a: 1\n---\nb: 2", "f:2:1: error: expected a single document"),

@@ -15,8 +15,7 @@ from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
-from gcsim.scenarios.sweeps.grid import read_grid
-from gcsim.scenarios.sweeps.points import points
+from gcsim.scenarios.sweeps.grid import points, read_grid
 
 US = Fraction(1, 10**6)
 

@@ -19,8 +19,7 @@ from gcsim.scenarios.run import run
 from gcsim.scenarios.running.faults import survivors
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.sections.transports import defaults
-from gcsim.scenarios.sweeps.grid import read_grid
-from gcsim.scenarios.sweeps.points import points
+from gcsim.scenarios.sweeps.grid import points, read_grid
 from gcsim.simulator.cluster import Collectives
 from tests.command import invoked
 from tests.scenarios.files import load, reread, warnings

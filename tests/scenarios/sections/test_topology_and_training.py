@@ -21,8 +21,7 @@ from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.file import schema_json
-from gcsim.scenarios.sweeps.grid import read_grid
-from gcsim.scenarios.sweeps.points import points
+from gcsim.scenarios.sweeps.grid import points, read_grid
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes

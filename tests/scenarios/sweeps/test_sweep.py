@@ -25,8 +25,7 @@ from gcsim.scenarios.reading.document import read
 from gcsim.scenarios.result import LISTS, Result, row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
-from gcsim.scenarios.sweeps.grid import read_grid, split, written
-from gcsim.scenarios.sweeps.points import named, points
+from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1, sweep

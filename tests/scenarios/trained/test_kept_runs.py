@@ -17,7 +17,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.trained.runs import Run
 from gcsim.scenarios.trained.study import train
-from gcsim.traces.training import loop, shipped, team
+from gcsim.traces.training import checkpoint, loop, shipped
 from gcsim.traces.training.team import Team
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -155,7 +155,7 @@ def test_a_state_that_does_not_validate_is_trained_again(number: int, tmp_path: 
     performed(asked(tmp_path, until=4))
     run = asked(tmp_path)
     file = run.path.with_suffix(".state")
-    body, read = unsealed(file.read_bytes()), team.read(file)
+    body, read = unsealed(file.read_bytes()), checkpoint.read(file)
     assert body is not None
     assert read is not None
     about, _ = read
@@ -167,9 +167,9 @@ def test_a_state_that_does_not_validate_is_trained_again(number: int, tmp_path: 
     if number < 6:
         file.write_bytes(sealed(damaged(body)[number]))
     elif number < 9:
-        team.write(file, about, shapes[number - 6])
+        checkpoint.write(file, about, shapes[number - 6])
     elif number == 9:
-        team.write(file, {**about, "losses": [math.nan] * 4}, {})
+        checkpoint.write(file, {**about, "losses": [math.nan] * 4}, {})
     else:  # a class, a tensor, a kind that are not there
         old, new = (
             (b"compressors.dense", b"compressors.densf"),

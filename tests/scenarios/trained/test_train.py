@@ -19,6 +19,7 @@ from gcsim.analysis.report.selection import verdict
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
 from gcsim.analysis.write import REPORT
+from gcsim.cli.terminal import note_trained_before
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -185,10 +186,17 @@ def test_a_result_is_the_same_bytes_again(
     json.loads(first.to_json(), parse_constant=pytest.fail)  # neither NaN nor infinity
 
 
-def test_methods_whose_trajectories_are_there_are_said(tmp_path: Path) -> None:
+def test_methods_whose_trajectories_are_there_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     known = train(loaded(tmp_path, "seed=9", "compressors=[none, fp16]"))
-    assert known.from_cache == ()
-    assert train(loaded(tmp_path, "seed=9")).from_cache == ("dense", "fp16")
+    note_trained_before(known)
+    assert (known.from_cache, capsys.readouterr().err) == ((), "")
+    more = train(loaded(tmp_path, "seed=9"))
+    assert more.from_cache == ("dense", "fp16")
+    note_trained_before(more)
+    said = capsys.readouterr().err.split("\n", 1)[1]
+    assert said == "From the cache: trajectories of dense, fp16, trained before.\n"
     assert train(loaded(tmp_path, "seed=9", "train.seeds=3")).from_cache == ()
 
 

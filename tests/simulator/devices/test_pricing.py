@@ -14,7 +14,7 @@ from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost, b
 from gcsim.compressors.recorder import TimedKernel
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.device import Curve, Device, KernelRate
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
@@ -348,3 +348,37 @@ def test_what_no_time_depends_on_is_left_out() -> None:
     assert found.launch == pytest.approx(2e-6)
     assert found.bandwidth is None
     assert found.flop_rate is None
+
+
+HOST: dict[Queued, KernelRate] = {
+    "kernel": replace(RATE, launch=200e-6),
+    "operator": replace(RATE, launch=20e-6),
+}
+
+
+def test_on_a_gpu_a_stretch_takes_as_long_as_the_slower_clock() -> None:
+    gpu = replace(device(), host=HOST)
+    few, many = cost("aten.add", 7 * 10**9), cost("signs.fold", 7, launches=5)
+    # one launch of 3 us and a second of bytes; five launches of 200 us to queue
+    assert seconds(gpu, few) == Fraction(RATE.launch) + 1
+    assert seconds(gpu, many) == 5 * Fraction(200e-6)
+    # together: 6 launches of 3 us and a second of bytes hide 1.02 ms of queueing
+    assert seconds(gpu, few, many) == 6 * Fraction(RATE.launch) + (7 * 10**9 + 7) / Fraction(7e9)
+    assert seconds(gpu, few, many) > seconds(gpu, many)
+
+
+def test_a_wait_is_in_both_clocks_and_code_without_names_in_one() -> None:
+    gpu = replace(device(), host=HOST)
+    wait = cost("aten.item", 0, kind="host_sync")
+    each = Fraction(KERNELS["host_sync"].launch)
+    assert seconds(gpu, wait) == each
+    assert seconds(gpu, wait, cost("signs.fold", 7)) == each + Fraction(200e-6)
+    # launches of other people's code are those of their class
+    assert seconds(gpu, cost("", 7, launches=5)) == seconds(device(), cost("", 7, launches=5))
+
+
+@given(costs_strategy)
+def test_the_second_clock_never_makes_anything_faster(costs: list[KernelCost]) -> None:
+    gpu = replace(device(), host=HOST)
+    assert seconds(gpu, *costs) >= seconds(device(), *costs)
+    assert seconds(gpu, *total(costs)) == seconds(gpu, *costs)

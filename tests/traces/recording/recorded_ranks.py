@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
 from gcsim.errors import InputError
-from gcsim.traces.recording import ranks
+from gcsim.traces.recording import loop
 
 RANKS, STEPS = 2, 8
 KINDS = ("alone", "together", "views", "apart", "nan")
@@ -67,9 +67,9 @@ def main(rank: int, folder: Path) -> None:
 
 
 def job(rank: int, folder: Path, kind: str) -> None:
-    reads = ranks._reads
+    reads = loop._reads
     if kind == "apart" and rank == 1:  # as on machines without a shared file system
-        ranks._reads = lambda path, expected: False
+        loop._reads = lambda path, expected: False
     model = DistributedDataParallel(
         network(), bucket_cap_mb=0.2, gradient_as_bucket_view=kind == "views"
     )
@@ -81,7 +81,7 @@ def job(rank: int, folder: Path, kind: str) -> None:
                 train(model, rank, recording, broken=1 if kind == "nan" else -1)
         except InputError as error:
             (folder / f"error-{rank}").write_text(str(error))
-    ranks._reads = reads
+    loop._reads = reads
     torch.save(model.module.state_dict(), folder / f"weights-{rank}.pt")
 
 

@@ -1,4 +1,4 @@
-"""How is a training step of raysgd, bagua and global-qsgd predicted? Buckets, records, steps.
+"""Training steps of raysgd, bagua and global-qsgd: buckets, records, steps.
 
 Gradients are exchanged in buckets of PyTorch's DDP, in the order in which they become ready, behind
 the backward pass. What a method sends of n elements is a list of collectives.

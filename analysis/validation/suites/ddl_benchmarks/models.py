@@ -1,4 +1,4 @@
-"""When is each gradient tensor of ddl-benchmarks' models there, and what does its optimiser cost?
+"""Models of ddl-benchmarks: when each gradient tensor is ready, and the optimiser's cost.
 
 Facts of the models are data (`data/ddl_benchmarks_layers.csv` says how they were counted). A pass
 takes what one device was measured to take, or what the catalogue knows of the device; the

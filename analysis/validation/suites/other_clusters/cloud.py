@@ -1,4 +1,4 @@
-"""Does the simulator predict all-reduces over slow Ethernet? mlbench in the cloud, MG-WFBP's fit.
+"""All-reduces over slow Ethernet: mlbench in the cloud, MG-WFBP's fit.
 
 mlbench (T4, cloud machines whose network iperf shows at 7.5 Gbit/s): PyTorch with MPI, Gloo and
 NCCL, read off a chart, about 5 % off. Fitted for each library: the link, by the smallest, middle

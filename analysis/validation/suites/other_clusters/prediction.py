@@ -1,4 +1,4 @@
-"""How is a measurement of another cluster predicted? Times of passes, clusters, and what to fit.
+"""Predictions for other clusters: times of passes, clusters, and what to fit.
 
 The passes of a device take what its own measurement says, or, without any fit, what the catalogue
 says; the rest is the simulator's (`predict`).

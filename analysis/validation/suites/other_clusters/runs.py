@@ -1,4 +1,4 @@
-"""What was measured on the other clusters, and what do their models' gradients look like?
+"""Measurements on the other clusters, and the gradients of their models.
 
 The measurements, their sources and the layers of the models are package data (`data/`); dense
 traffic profiles are made of the layers, as stage 1 would make them of the shipped models.

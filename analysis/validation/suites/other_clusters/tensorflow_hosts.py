@@ -1,4 +1,4 @@
-"""Does the simulator predict TensorFlow on several hosts? Amazon's, eight K80 each, over gRPC.
+"""TensorFlow on several hosts: Amazon's, eight K80 each, over gRPC.
 
 TensorFlow's page of May 2017: distributed_replicated on one to eight p2.8xlarge; the GPUs of a host
 add their gradients up, one process a host exchanges them with parameter servers, which run on the

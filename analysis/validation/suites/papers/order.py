@@ -87,7 +87,7 @@ def point() -> Point:
 
 
 def _speedup(row: Row) -> float:
-    return row.speedup_as_stated or row.speedup_vs_dense or 0.0
+    return row.speedup_vs_dense or 0.0
 
 
 def traffic() -> list[TrafficProfile]:

@@ -218,9 +218,9 @@ def alexnet() -> ModelEntry:
     )
 
 
-def buckets(*, first: int = FIRST_BYTES, cap: int = CAP_BYTES) -> tuple[BucketLayout, ...]:
+def buckets(*, first: int = FIRST_BYTES) -> tuple[BucketLayout, ...]:
     """DDP's layout of its gradient."""
-    return bucket_layouts(table_parameters(alexnet()), first=first, cap=cap)
+    return bucket_layouts(table_parameters(alexnet()), first=first, cap=CAP_BYTES)
 
 
 def dense(layouts: Sequence[BucketLayout]) -> TrafficProfile:

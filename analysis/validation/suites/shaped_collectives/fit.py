@@ -1,4 +1,4 @@
-"""What do link and host cost where the shaped collectives were measured?
+"""Costs of link and host where the shaped collectives were measured.
 
 - Goodput: the median of bytes / (rate x time) of one message of 4 MB at 100 Mbit/s, over its rate.
 - Acknowledgements: the median of the bytes that left all NICs in the same transfers over what 1448

@@ -6,7 +6,7 @@ any exchange: the median over the runs of that model with as many ranks (`solo`)
 it at once, so that with more ranks than cores the time is a core's share of it, and is stretched
 again where ranks share cores.
 
-Traffic: `shaped_training/runs.py`; the simulated step: `shaped_training/suite.py`. The fit:
+Traffic: `shaped_training/runs.py`. The fit:
 
 What a user would measure before the training that is asked about:
 
@@ -14,7 +14,7 @@ What a user would measure before the training that is asked about:
   on its own subset (the same machine, the same shaper); no training step has a part in them. All
   collectives here are rings, whose data share the NICs with the acknowledgements of others'.
 - Hooks: seconds of encoding and decoding at a bucket's size, on a core of its own, at which the
-  simulated run spends as long on the stage as was measured (`ROUNDS` rounds of measured over
+  simulated run spends as long on the stage as was measured (`_ROUNDS` rounds of measured over
   simulated). On two ranks at 100 Mbit/s, where each rank has a core to itself; and for sizes of
   buckets that are not met there, on Top-k's and the signs' runs of the CNN and of the phantom that
   does not sleep. Other sizes are on the line between.

@@ -13,8 +13,10 @@ from gcsim.compressors.coding.indices.bitmap import (
     as_mask,
     at_bits,
     bit_starts,
+    bits_each,
     unite,
 )
+from gcsim.compressors.segments import Segments
 
 SIZES = [0, 1, 7, 8, 9, 255, BLOCK - 1, BLOCK, BLOCK + 1, 10 * BLOCK + 3]
 
@@ -32,21 +34,40 @@ def test_values_are_picked_and_put_back(n: int, density: float) -> None:
     # Against numpy's boolean indexing.
     flags, bits = random_bits(n, density)
     values = torch.arange(1.0, n + 1)
-    starts = bit_starts(bits, n)
+    segments = Segments.alone(n)
+    starts = bit_starts(bits, segments)
     assert starts[-1] == flags.sum()
     assert starts.tolist() == [int(flags[:at].sum()) for at in [*range(0, n, BLOCK), n]]
-    picked = at_bits(values, bits, starts)
+    picked = at_bits(values, bits, segments, starts)
     np.testing.assert_array_equal(picked.numpy(), values.numpy()[flags])
     out = torch.ones(n)
-    add_at_bits(out, bits, starts, picked, 0.5)
+    add_at_bits(out, bits, segments, starts, picked, 0.5)
     np.testing.assert_array_equal(out.numpy(), 1 + 0.5 * np.where(flags, values.numpy(), 0))
-    np.testing.assert_array_equal(as_mask(bits, n).numpy(), flags)
+    np.testing.assert_array_equal(as_mask(bits, segments).numpy(), flags)
+
+
+def test_a_bucket_is_its_tensors() -> None:
+    # Lengths that fill no byte: bitmaps begin at bytes of their own.
+    lengths = [3, 0, BLOCK + 5, 8, 1]
+    segments, values = Segments.behind(lengths), torch.arange(1.0, sum(lengths) + 1)
+    parts = [random_bits(n, 0.5) for n in lengths]
+    flags, bits = np.concatenate([f for f, _ in parts]), torch.cat([b for _, b in parts])
+    starts = bit_starts(bits, segments)
+    assert bits_each(starts, segments).tolist() == [int(f.sum()) for f, _ in parts]
+    picked = at_bits(values, bits, segments, starts)
+    np.testing.assert_array_equal(picked.numpy(), values.numpy()[flags])
+    out = torch.zeros(len(values))
+    add_at_bits(out, bits, segments, starts, picked, 1.0)
+    np.testing.assert_array_equal(out.numpy(), np.where(flags, values.numpy(), 0))
+    np.testing.assert_array_equal(as_mask(bits, segments).numpy(), flags)
 
 
 def test_infinite_values_do_not_leak_to_their_neighbours() -> None:
     bits = torch.tensor([0b1010], dtype=torch.uint8)
     out = torch.zeros(4)
-    add_at_bits(out, bits, bit_starts(bits, 4), torch.tensor([torch.inf, 2.0]), 1.0)
+    segments = Segments.alone(4)
+    given = torch.tensor([torch.inf, 2.0])
+    add_at_bits(out, bits, segments, bit_starts(bits, segments), given, 1.0)
     assert out.tolist() == [0.0, torch.inf, 0.0, 2.0]
 
 

@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import TensorSlice
-from gcsim.compressors.coding.frame import Codec, Frame, pack_frame, read_frames
+from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.binary import (
     KNOWN_LEVELS,
     SYMMETRIC,
     TWO_LEVELS,
     add_chosen,
-    bits_above,
-    pack_binary,
-    random_bits,
-    read_binary,
+    add_decoded,
+    message_of,
+    put_bits_above,
+    put_random_bits,
 )
 from gcsim.compressors.coding.one_bit.columns import (
-    add_and_sum_columns,
+    Matrices,
     add_columns,
-    column_bits,
     column_sums,
     matrix_shape,
+    put_column_bits,
 )
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
+from gcsim.compressors.segments import ZERO, Column, Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Draw, cells_of, layout_of, packed_by
+
+KEYS = np.array([random_key(1, 0, 0, "test")])
+
+
+def matrix_of(rows: int, columns: int, count: int = 1) -> Matrices:
+    """A matrix alone, in so many stripes."""
+    return Matrices(ZERO + rows, ZERO + columns, ZERO, count)
 
 
 def unpacked(bits: Tensor, count: int) -> Tensor:
     """Bits as bool `[count]`, by numpy."""
     return torch.from_numpy(np.unpackbits(bits.numpy(), bitorder="little")[:count]).bool()
-
-
-def frame_of(message: Tensor) -> Frame:
-    (frame,) = read_frames(message)
-    return frame
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100, 4096, 65535])
@@ -48,13 +53,13 @@ def test_bits_and_levels_of_buckets_are_numpys(n: int, size: int, normal: Draw) 
     values, buckets = normal(n), -(-n // size)
     thresholds, lows, highs = normal(buckets, 1), normal(buckets, 2), normal(buckets, 3)
     at = torch.arange(n) // size
-    bits = bits_above(values, thresholds, size)
+    bits = packed_by(put_bits_above, values, size, thresholds)
     assert bits.numel() == -(-n // 8)
     expected = values >= thresholds[at]
     assert torch.equal(unpacked(bits, n), expected)
     assert not np.unpackbits(bits.numpy(), bitorder="little")[n:].any()
     out = torch.ones(n)
-    add_chosen(out, bits, lows, highs, size=size, weight=0.25)
+    add_chosen(out, cells_of(out, size), bits, ZERO, lows, highs, 0.25)
     chosen = torch.where(expected, 0.25 * highs[at], 0.25 * lows[at])
     assert torch.equal(out, 1 + chosen)
 
@@ -64,21 +69,22 @@ def test_random_bits_are_right_on_average_at_any_magnitude(unit: float) -> None:
     # v = b / 2 is +b in 3 of 4 cases: 40000 elements, standard error .0022, five allowed.
     values, n = torch.full((40_000,), unit), 40_000
     bounds = torch.tensor([2 * unit])
-    bits = random_bits(values, bounds, n, random_key(1, 0, 0, "test"))
+    bits = packed_by(put_random_bits, values, n, bounds, KEYS)
     assert float(unpacked(bits, n).float().mean()) == pytest.approx(0.75, abs=0.011)
 
 
 def test_random_bits_of_the_outermost_values_are_certain() -> None:
     values = torch.tensor([2.0, -2.0, 3.0, -1e9, 1e38]).repeat(2000)
-    bits = random_bits(values, torch.tensor([2.0]), values.numel(), random_key(1, 0, 0, "test"))
+    bits = packed_by(put_random_bits, values, values.numel(), torch.tensor([2.0]), KEYS)
     assert torch.equal(unpacked(bits, values.numel()), values > 0)
 
 
 def test_random_bits_are_counted(normal: Draw) -> None:
     values, bounds = normal(1000), torch.ones(1)
     with segment() as recorder:
-        random_bits(values, bounds, 1000, random_key(1, 0, 0, "test"))
-    costs = {cost.kind: cost.nbytes for cost in recorder.costs()}
+        packed_by(put_random_bits, values, 1000, bounds, KEYS)
+    own = [cost for cost in recorder.costs() if cost.name == "binary.random_bits"]
+    costs = {cost.kind: cost.nbytes for cost in own}
     assert costs == {"streaming": 4000 + 4 + 125, "random": 2000}
 
 
@@ -103,13 +109,18 @@ def test_a_tensor_as_matrix(shape: tuple[int, ...], expected: tuple[int, int]) -
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 1), (1, 9), (9, 1), (2000, 3), (70, 40), (5, 9000), (3001, 1)]
 )
-def test_column_sums_are_numpys(rows: int, columns: int, normal: Draw) -> None:
-    values, centres = normal(rows * columns), 0.1 * normal(columns, 1)
-    total, magnitude, count = column_sums(values, centres, columns)
-    distance = values.view(rows, columns).double() - centres.double()
+@pytest.mark.parametrize("count", [1, 3])
+def test_column_sums_are_numpys(rows: int, columns: int, count: int, normal: Draw) -> None:
+    """Lines of several owners are those of the columns, and zeros."""
+    matrices = matrix_of(rows, columns, count)
+    values, centres = normal(rows * columns), 0.1 * normal(count * matrices.lines, 1)
+    sums = column_sums(values, matrices, centres=centres)
+    total, magnitude, number = sums[:, :columns]
+    distance = values.view(rows, columns).double() - centres[:columns].double()
     torch.testing.assert_close(total, distance.sum(0), rtol=1e-12, atol=1e-10)
     torch.testing.assert_close(magnitude, distance.abs().sum(0), rtol=1e-12, atol=1e-12)
-    assert torch.equal(count, (distance >= 0).double().sum(0))
+    assert torch.equal(number, (distance >= 0).double().sum(0))
+    assert not sums[:, columns:].any()
 
 
 @pytest.mark.parametrize(
@@ -117,11 +128,10 @@ def test_column_sums_are_numpys(rows: int, columns: int, normal: Draw) -> None:
 )
 def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int, normal: Draw) -> None:
     values, added = normal(rows * columns), normal(rows * columns, 1)
-    expected = column_sums(values + added, torch.zeros(columns), columns)
-    together = values + added
-    found = add_and_sum_columns(values, added, columns)
+    matrix, together = matrix_of(rows, columns), values + added
+    expected = column_sums(together, matrix)
+    assert torch.equal(column_sums(values, matrix, added=added), expected)
     assert torch.equal(values, together)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("keep_error", [False, True])
@@ -130,47 +140,59 @@ def test_adding_and_summing_is_adding_then_summing(rows: int, columns: int, norm
 def test_stripes_of_columns_are_numpys(
     rows: int, columns: int, parts: int, keep_error: bool, normal: Draw
 ) -> None:
-    values, width = normal(rows * columns), -(-columns // parts)
+    values, matrices = normal(rows * columns), matrix_of(rows, columns, parts)
+    width, stripes = int(matrices.width[0]), matrices.stripes
     levels = normal(3 * width * parts, 1).view(3, -1)
+    size = -(-rows * width // 8)
+    bits, at = torch.zeros(size * parts, dtype=torch.uint8), size * np.arange(parts)
     matrix = values.view(rows, columns).clone()
     out, work = torch.zeros(rows * columns), values.clone()
+    put_column_bits(work, stripes, levels, bits, at, keep_error=keep_error)
     for part in range(parts):
-        first = part * width
-        t, low, high = (line[first : first + width].contiguous() for line in levels)
-        bits = column_bits(work, columns, (first, width), (t, low, high), keep_error=keep_error)
         expected = torch.zeros(rows, width, dtype=torch.bool)
-        mine = matrix[:, first : first + width]
-        expected[:, : mine.shape[1]] = mine >= t[: mine.shape[1]]
-        assert torch.equal(unpacked(bits, rows * width), expected.view(-1))
-        assert bits.numel() == -(-rows * width // 8)
-        add_columns(out, columns, (first, width), bits, (low, high), weight=1.0)
+        own = slice(part * width, (part + 1) * width)
+        mine = matrix[:, own]
+        expected[:, : mine.shape[1]] = mine >= levels[0, own][: mine.shape[1]]
+        coded = bits[part * size : (part + 1) * size]
+        assert torch.equal(unpacked(coded, rows * width), expected.view(-1))
+        lows, highs = (line[own].contiguous() for line in levels[1:])
+        add_columns(out, matrices.stripes_of(part), coded, ZERO, lows, highs, 1.0)
     t, low, high = levels[:, :columns]
     decoded = torch.where(matrix >= t, high, low).view(-1)
     assert torch.equal(out, decoded)
     assert torch.equal(work, values - decoded if keep_error else values)
 
 
-def test_frames_give_back_bits_and_levels(normal: Draw) -> None:
-    bits, lows, highs = torch.tensor([0b101], dtype=torch.uint8), normal(2), normal(2, 1)
-    two = pack_binary(bits, torch.cat((lows, highs)), numel=3, flags=TWO_LEVELS, size=2)
-    symmetric = pack_binary(bits, highs, numel=3, flags=SYMMETRIC, size=2)
-    none = pack_binary(bits, None, numel=3, flags=KNOWN_LEVELS, size=2)
-    for message, expected, known in (
-        (two, (lows, highs), None),
-        (symmetric, (-highs, highs), None),
-        (none, (lows, highs), (lows, highs, 2)),
+def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
+    layout, lows, highs = layout_of(3, 0, 2), normal(3), normal(3, 1)
+    cells = Segments.of(layout).cells(2)
+    bits = torch.tensor([0b101, 0b10], dtype=torch.uint8)
+
+    def put_bits(message: Tensor, at: Column) -> None:
+        message[at[[0, 2]]] = bits
+
+    for flags, levels, decoded, known in (
+        (TWO_LEVELS, (lows, highs), (lows, highs), None),
+        (SYMMETRIC, (highs,), (-highs, highs), None),
+        (KNOWN_LEVELS, (), (lows, highs), (lows, highs, 2)),
     ):
-        found, low, high, size = read_binary(frame_of(message), known)
-        assert torch.equal(found, bits)
-        assert torch.equal(low, expected[0])
-        assert torch.equal(high, expected[1])
-        assert size == 2
+        out = torch.zeros(5)
+        message = message_of(out, cells, flags, levels, put_bits)
+        add_decoded(message, layout, out, 1.0, known)
+        low, high = decoded
+        assert out.tolist() == [high[0], low[0], high[1], low[2], high[2]]
 
 
 def test_damaged_frames_are_refused(normal: Draw) -> None:
-    levels, bits = normal(4), torch.tensor([0b101], dtype=torch.uint8)
-    good = pack_binary(bits, levels, numel=3, flags=TWO_LEVELS, size=2)
-    body = frame_of(good).body
+    levels, bits, layout = normal(4), torch.tensor([0b101], dtype=torch.uint8), layout_of(3)
+    body = torch.cat((as_bytes(levels), bits))
+    known = levels[:2], levels[2:], 2
+
+    def demand_refusal(flags: int, size: int, data: Tensor, known: Any = None) -> None:
+        message = pack_frame(Codec.BINARY, data, numel=3, nonzero=3, flags=flags, params=size)
+        with pytest.raises(InputError, match="damaged payload"):
+            add_decoded(message, layout, torch.zeros(3), 1.0, known)
+
     for flags, size, data in (
         (3, 2, body),
         (TWO_LEVELS, 0, body),
@@ -180,8 +202,5 @@ def test_damaged_frames_are_refused(normal: Draw) -> None:
         (TWO_LEVELS, 2, torch.cat((body[:-1], torch.tensor([0b1101]).byte()))),
         (KNOWN_LEVELS, 2, bits),  # of which the receiver knows nothing
     ):
-        message = pack_frame(Codec.BINARY, data, numel=3, nonzero=3, flags=flags, params=size)
-        with pytest.raises(InputError, match="damaged payload"):
-            read_binary(frame_of(message))
-    with pytest.raises(InputError, match="damaged payload"):
-        read_binary(frame_of(good), (levels[:2], levels[2:], 2))
+        demand_refusal(flags, size, data)
+    demand_refusal(TWO_LEVELS, 2, body, known)

@@ -12,7 +12,6 @@ from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, u
 from gcsim.compressors.coding.rounding.levels import (
     CHUNK,
     Norm,
-    add_levels,
     add_packed_levels,
     bucket_norms,
     bucket_parts,
@@ -150,7 +149,8 @@ def test_a_bound_clips_before_rounding(normal: Draw) -> None:
 def test_adding_levels_is_linear_in_the_weight() -> None:
     codes = torch.tensor([0, 7, 14, 8], dtype=torch.uint8)  # q = -7, 0, 7, 1 of s = 7
     out = torch.ones(4)
-    add_levels(out, codes, torch.tensor([2.0, 3.5]), size=3, steps=7, weight=0.5)
+    norms = torch.tensor([2.0, 3.5])
+    add_packed_levels(out, codes, norms, size=3, steps=7, bits=8, weight=0.5)
     torch.testing.assert_close(out, torch.tensor([0.0, 1.0, 2.0, 1.25]))
 
 

@@ -26,7 +26,12 @@ def alone(values: Tensor) -> Weights:
 
 
 def draw(weights: Weights, scale: float, key: np.uint64, **options: Any) -> tuple[Tensor, Tensor]:
-    given = weights.values, weights.sums, weights.segments, torch.tensor([scale]).double()
+    given = (
+        weights.values,
+        weights.sums,
+        weights.segments,
+        torch.tensor([scale], dtype=torch.float64),
+    )
     return draw_poisson(*given, np.array([key]), **{"expected": np.array([1]), **options})
 
 

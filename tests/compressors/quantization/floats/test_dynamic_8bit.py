@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.floats.decades import nearest_codes, tree
+from gcsim.compressors.coding.floats.narrow_floats import nearest_codes, tree
 from gcsim.compressors.coding.frame import HEADER_BYTES
 from gcsim.compressors.quantization.floats.dynamic_8bit import (
     add_decoded,

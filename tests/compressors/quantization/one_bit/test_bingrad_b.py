@@ -12,16 +12,14 @@ from torch import Tensor
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.one_bit.binary import add_decoded, class_means
 from gcsim.compressors.quantization.one_bit.bingrad_b import (
     BinGradB,
     BinGradBParameters,
-    add_decoded,
-    bucket_lengths,
-    class_means,
 )
 from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf
+from tests.compressors.shared import Draw, cells_of
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:
@@ -146,7 +144,7 @@ def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> N
     errors = [error_of(values, bucket=4000, lloyd_iterations=i) for i in (0, 1, 2, 5, 50)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.9 * errors[0]
-    thresholds, lows, highs = class_means(values, 4000, 50)
+    thresholds, lows, highs = class_means(values, cells_of(values, 4000), 50)
     torch.testing.assert_close(thresholds, (lows + highs) / 2)
 
 
@@ -198,10 +196,6 @@ def test_buckets_of_equal_elements_are_exact(team: Any) -> None:
         crew = team("bingrad_b", [(100,)], workers=1, bucket=33)
         (update,) = crew.step([torch.full((100,), value)])
         assert torch.equal(update, torch.full((100,), value))
-
-
-def test_the_last_bucket_of_a_tensor_may_be_shorter(layout_of: LayoutOf) -> None:
-    assert bucket_lengths(layout_of(10, 8, 0, 3), 4).tolist() == [4, 4, 2, 4, 4, 3]
 
 
 def test_levels_that_nobody_asked_for_are_refused(team: Any, normal: Draw) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frame import HEADER_BYTES
-from gcsim.compressors.coding.one_bit.binary import random_bits
+from gcsim.compressors.coding.one_bit.binary import optimal_bounds, put_random_bits
 from gcsim.compressors.quantization.one_bit.bingrad_pb import (
     BinGradPb,
     BinGradPbParameters,
-    optimal_bounds,
 )
 from gcsim.compressors.random import random_key
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Draw, cells_of, packed_by
 
 WIDE = 65535
 
@@ -24,6 +24,10 @@ WIDE = 65535
 def cut(values: Tensor, size: int) -> list[Tensor]:
     """The buckets of a vector."""
     return [values[at : at + size] for at in range(0, values.numel(), size)]
+
+
+def bounds_of(values: Tensor, size: int) -> Tensor:
+    return optimal_bounds(values, cells_of(values, size))
 
 
 def naive_bound(values: Tensor) -> float:
@@ -42,17 +46,17 @@ def naive_bound(values: Tensor) -> float:
 def test_the_bound_is_the_one_of_the_naive_search(size: int, normal: Draw) -> None:
     for seed in range(5):
         values = normal(size, seed) * normal(size, 99 + seed).exp()
-        (found,) = optimal_bounds(values, size).tolist()
+        (found,) = bounds_of(values, size).tolist()
         assert found == pytest.approx(naive_bound(values), rel=2e-6)
 
 
 def test_bounds_by_hand() -> None:
     # Three of 1 and one of 5: b = 1 is where 4 b meets 8 above (b <= 1) and 5 beyond.
     # At b = 1 the sum is 8 > 4, just beyond it 5 > 4 b until b = 1.25.
-    assert optimal_bounds(torch.tensor([1.0, -1, 1, 5]), 4).tolist() == pytest.approx([1.25])
+    assert bounds_of(torch.tensor([1.0, -1, 1, 5]), 4).tolist() == pytest.approx([1.25])
     # Equal magnitudes: the sum jumps from 4 b to 0 at b.
-    assert optimal_bounds(torch.tensor([2.0, -2, 2, -2]), 4).tolist() == pytest.approx([2.0])
-    assert optimal_bounds(torch.zeros(5), 5).tolist() == [0.0]
+    assert bounds_of(torch.tensor([2.0, -2, 2, -2]), 4).tolist() == pytest.approx([2.0])
+    assert bounds_of(torch.zeros(5), 5).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_the_bound_of_known_distributions(name: str, expected: float) -> None:
         "laplace": torch.empty(n).exponential_(generator=generator),
         "uniform": torch.rand(n, generator=generator) * 2 - 1,
     }[name]
-    assert float(optimal_bounds(values, WIDE).mean()) == pytest.approx(expected, abs=0.003)
+    assert float(bounds_of(values, WIDE).mean()) == pytest.approx(expected, abs=0.003)
 
 
 def test_the_error_on_gaussian_elements(normal: Draw) -> None:
@@ -81,7 +85,7 @@ def test_the_error_on_gaussian_elements(normal: Draw) -> None:
 
 def test_no_other_bound_costs_less(normal: Draw) -> None:
     values = normal(5000) * normal(5000, 1).exp()
-    (best,) = optimal_bounds(values, 5000).tolist()
+    (best,) = bounds_of(values, 5000).tolist()
 
     def cost(b: float) -> float:
         inside = values.abs() <= b
@@ -92,7 +96,7 @@ def test_no_other_bound_costs_less(normal: Draw) -> None:
 
 
 def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
-    # Bounds by the naive search, bits by `random_bits` (tested on its own).
+    # Bounds by the naive search, bits by `put_random_bits` (tested on its own).
     sizes, size, seed = (70, 9, 1), 32, 7
     crew = team("bingrad_pb", [(n,) for n in sizes], workers=2, bucket=size, seed=seed)
     for step in range(3):
@@ -103,8 +107,8 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
             for tensor, n in enumerate(sizes):
                 values = gradient[at : at + n]
                 bounds = torch.tensor([naive_bound(bucket) for bucket in cut(values, size)])
-                key = random_key(seed, step, tensor, "bingrad_pb rounding", rank)
-                packed = random_bits(values, optimal_bounds(values, size), size, key)
+                keys = np.array([random_key(seed, step, tensor, "bingrad_pb rounding", rank)])
+                packed = packed_by(put_random_bits, values, size, bounds_of(values, size), keys)
                 for i in range(n):
                     sign = 1 if int(packed[i // 8]) >> i % 8 & 1 else -1
                     expected[at + i] += sign * bounds[i // size] / 2
@@ -127,7 +131,7 @@ def test_elements_inside_are_unbiased_and_outside_saturate(
         limits = [clip * float(bucket.double().std(correction=0)) for bucket in cut(values, 64)]
         limit = torch.tensor(limits)[torch.arange(150) // 64]
         given = values.maximum(-limit).minimum(limit)
-    bounds = optimal_bounds(given, 64)[torch.arange(150) // 64]
+    bounds = bounds_of(given, 64)[torch.arange(150) // 64]
     wanted = given.maximum(-bounds).minimum(bounds)
     assert float((updates.mean(0) - wanted).abs().max()) < 5 * float(bounds.max()) / draws**0.5
     torch.testing.assert_close(updates[0].float().abs(), bounds)

@@ -16,15 +16,14 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.quantization.one_bit.onebit_sgd import (
-    Matrices,
-    Matrix,
     OneBitSgd,
-    add_stripe,
+    add_decoded,
     column_levels,
+    matrices_of,
 )
 from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Draw, layout_of_shapes
 
 Array = NDArray[np.float64]
 
@@ -51,7 +50,7 @@ def coded(matrix: Array, threshold: str) -> Array:
     return out
 
 
-def matrices_of(flat: Tensor) -> list[Array]:
+def matrices_in(flat: Tensor) -> list[Array]:
     found, at = [], 0
     for rows, columns in MATRICES:
         part = flat[at : at + rows * columns].double().numpy()
@@ -85,7 +84,7 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         gradients = [0.1 + normal(N, 10 * step + rank) for rank in range(count)]
         total = [np.zeros(shape) for shape in MATRICES]
         for rank, gradient in enumerate(gradients):
-            for t, part in enumerate(matrices_of(gradient)):
+            for t, part in enumerate(matrices_in(gradient)):
                 a = part + errors[rank][t]
                 q = coded(a, threshold)
                 errors[rank][t] = a - q if feedback else 0 * a
@@ -168,12 +167,13 @@ def test_the_laws_hold(team: Any, normal: Draw) -> None:
 def test_levels_by_hand() -> None:
     # Columns (1, -2, 3, -6) and (5, 6, 7, 8). Zero: means -4 | 2 and none | 6.5.
     values = torch.tensor([1.0, 5, -2, 6, 3, 7, -6, 8])
-    thresholds, lows, highs = column_levels(values, 2, "zero")
+    matrix = matrices_of(layout_of_shapes([(4, 2)]), 1)
+    thresholds, lows, highs = column_levels(values, matrix, "zero")
     assert thresholds.tolist() == [0, 0]
     assert lows.tolist() == [-4, 0]  # an empty side has level 0
     assert highs.tolist() == [2, 6.5]
     # Mean: -1 and 6.5; mean distances (2 + 1 + 4 + 5) / 4 = 3 and (1.5 + .5) / 2 = 1.
-    thresholds, lows, highs = column_levels(values, 2, "mean")
+    thresholds, lows, highs = column_levels(values, matrix, "mean")
     assert thresholds.tolist() == [-1, 6.5]
     assert lows.tolist() == [-4, 5.5]
     assert highs.tolist() == [2, 7.5]
@@ -230,14 +230,14 @@ def test_damage_is_refused(team: Any, normal: Draw) -> None:
     crew = team("onebit_sgd", [(5, 4)], workers=1, aggregation="all_gather")
     crew.step([normal(20)])
     ((payload,),) = crew.listener.received
-    matrices = Matrices([Matrix(rows=5, columns=4, offset=0, tensor_numel=20)])
 
-    def decode(message: Tensor, stripe: tuple[int, int] = (0, 1)) -> None:
-        add_stripe(message, crew.layout, torch.zeros(20), 1.0, matrices=matrices, stripe=stripe)
+    def decode(message: Tensor, count: int = 1) -> None:
+        stripes = matrices_of(crew.layout, count).stripes_of(0)
+        add_decoded(message, crew.layout, torch.zeros(20), 1.0, stripes=stripes)
 
     decode(payload)
     with pytest.raises(InputError, match="damaged payload"):
-        decode(payload, (0, 2))  # a stripe of 2 columns is expected
+        decode(payload, 2)  # a stripe of 2 columns is expected
     (frame,) = read_frames(payload)
     padded = torch.cat((frame.body[:-1], frame.body[-1:] | 0xF0))  # 20 bits: 4 of padding
     for body, flags in ((padded, 0), (frame.body, 1), (frame.body[:-1], 0)):

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from gcsim.compressors import check
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.packing import unpack_bits
-from gcsim.compressors.coding.rounding.rotated import LANES, rotate_back
 from gcsim.compressors.quantization.rounding.thc import (
+    LANES,
     ThcParameters,
     lookup_table,
     read_answer,
+    rotate_back,
     sum_dtype,
 )
 from gcsim.compressors.random import bits64, random_key

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame, read_frames
 from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.sparse import add_message, pack_coded, pack_sparse
+from gcsim.compressors.coding.sparse import add_message
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 
@@ -148,11 +149,17 @@ def test_the_error_bound_is_met_with_equality_by_equal_magnitudes(team: Any, rat
     assert float((update - gradient).square().sum()) == pytest.approx(bound(gradient), abs=1e-9)
 
 
+def message_of(k: int, coded: Tensor, coder: Coder) -> Tensor:
+    """k ones of ten elements, at coded positions."""
+    body = torch.cat((as_bytes(torch.ones(k)), as_bytes(coded)))
+    return pack_frame(Codec.SPARSE, body, numel=10, nonzero=k, flags=int(coder))
+
+
 @pytest.mark.parametrize("positions", [[0, 3, 3], [5, 4, 6], [0, 1, 10]])
 def test_positions_that_do_not_ascend_below_n_are_refused(
     layout_of: Callable[..., Any], positions: list[int]
 ) -> None:
-    message = pack_sparse(torch.ones(3), torch.tensor(positions), 10, Coder.RAW)
+    message = message_of(3, torch.tensor(positions, dtype=torch.int32), Coder.RAW)
     with pytest.raises(InputError, match="do not ascend"):
         add_message(message, layout_of(10), torch.zeros(10), 1.0)
 
@@ -163,6 +170,6 @@ def test_a_bitmap_of_another_number_of_bits_is_refused(
 ) -> None:
     # 10 elements: bit 3 of the second byte is the twelfth
     coded = torch.tensor(bits, dtype=torch.uint8)
-    message = pack_coded(torch.ones(k), coded, 10, Coder.BITMAP)
+    message = message_of(k, coded, Coder.BITMAP)
     with pytest.raises(InputError, match="bitmap"):
         add_message(message, layout_of(10), torch.zeros(10), 1.0)

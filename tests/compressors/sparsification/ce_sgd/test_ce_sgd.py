@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from fractions import Fraction
 from typing import Any
 
@@ -15,16 +14,14 @@ from torch import Tensor, nn
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, Frame, pack_frame, read_frames
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.indices.bitmap import bytes_of
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.random import random_key
 from gcsim.compressors.registry import check_parameters, create
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.ce_sgd.ce_sgd import CeSgd, inner_product
-from gcsim.compressors.sparsification.ce_sgd.messages import (
-    add_answer,
-    new_selection,
-    read_parts,
-)
+from gcsim.compressors.sparsification.ce_sgd.messages import add_answer, read_parts
 from gcsim.compressors.sparsification.ce_sgd.selection import Selection
 from gcsim.errors import InputError
 from tests.compressors.shared import (
@@ -50,6 +47,24 @@ def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
             at += bits.size
         found.append({"new": bool(new), "chosen": chosen, "rest": body[at:], "sent": frame.nonzero})
     return found
+
+
+def held(worker: CeSgd) -> int:
+    """Elements of V of the first bucket."""
+    return int(np.unpackbits(worker._selections[0].chosen.numpy()).sum())
+
+
+def renewed(
+    state: Selection, improved: bool | None, wanted: int, seed: int, values: Tensor | None = None
+) -> tuple[bool, Tensor]:
+    """The next step of one tensor: (whether V is another, speculative indices)."""
+    key = np.array([random_key(seed, 0, 0, "test")])
+    given = torch.zeros(state.age.numel()) if values is None else values
+    new, indices, (count,) = state.renew(
+        given, improved, np.array([wanted]), key, lambda _: np.random.default_rng(seed)
+    )
+    assert indices.numel() == count
+    return bool(new[0]), indices
 
 
 class Oracle:
@@ -176,18 +191,17 @@ def test_a_new_selection_costs_a_bitmap_and_a_kept_one_nothing(team: Any, normal
     gradient = normal(1000)
     for step, factor in enumerate((1.0, 1.0, -1.0)):  # kept at step 1, drawn at step 2
         crew.step([factor * gradient], step)
-        held = crew.workers[0]._selections[0].starts[-1]
         bitmap = 0 if step == 1 else 125
-        assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held + 8 * 10,)]
+        assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held(crew.workers[0]) + 8 * 10,)]
 
 
 def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
     # P(V_j = 1) = |g_j| / max |g|: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
     # five deviations of a binomial.
     g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
-    state = Selection(g, 100)
+    state = Selection(Segments.alone(20_000), 100)
     state.begun = True
-    new, _ = state.renew(g, False, 10, random_key(1, 2, 3, "test"), np.random.default_rng)
+    new, _ = renewed(state, False, 10, 1, g)
     assert new
     flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
     counts = flags.reshape(-1, 5).sum(0).tolist()
@@ -203,12 +217,9 @@ def test_every_set_of_equals_is_as_likely() -> None:
     # each element is drawn 5 times on average; thirds of the tensor get 1333 +- 25 each time.
     n, times = 40_000, np.zeros(40_000)
     for seed in range(50):
-        state = Selection(torch.zeros(n), 100)
+        state = Selection(Segments.alone(n), 100)
         state.begun = True
-        draws = functools.partial(np.random.default_rng, seed)
-        _, indices = state.renew(
-            state.rewards.float(), None, 4000, random_key(seed, 0, 0, "test"), draws
-        )
+        _, indices = renewed(state, None, 4000, seed)
         assert indices.numel() == 4000
         assert bool((indices.diff() > 0).all())
         assert np.bincount(indices.numpy() // 16384, minlength=3)[0] < 4000 * 0.4096 + 200
@@ -224,13 +235,10 @@ def test_every_set_of_equals_is_as_likely() -> None:
 def test_few_at_the_lowest_level_or_many_wanted_is_right_too(wanted: int) -> None:
     # Levels 0 ... 9 of 1000 elements each in two blocks: the wanted ones are the lowest.
     n = 20_000
-    state = Selection(torch.zeros(n), 200)
+    state = Selection(Segments.alone(n), 200)
     state.begun = True
     state.rewards.copy_(torch.arange(n) % 20)
-    draws = functools.partial(np.random.default_rng, 1)
-    _, indices = state.renew(
-        state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
-    )
+    _, indices = renewed(state, None, wanted, 1)
     assert indices.numel() == wanted
     levels = np.sort(state.rewards.numpy()[indices.numpy()])
     np.testing.assert_array_equal(levels, np.sort(np.arange(n) % 20)[:wanted])
@@ -243,25 +251,20 @@ def test_elements_unsent_for_long_come_before_all_others() -> None:
     # only some of them are; 99 steps give no precedence.
     late = torch.tensor([3, 50, 51, 700, 999])
     for wanted, steps, expected in ((8, 100, 5), (3, 100, 3), (8, 99, 0)):
-        state = Selection(torch.zeros(1000), 100)
+        state = Selection(Segments.alone(1000), 100)
         state.begun = True
         state.rewards[late] = 7
         state.age[late] = steps
-        draws = functools.partial(np.random.default_rng, 2)
-        _, indices = state.renew(
-            state.rewards.float(), None, wanted, random_key(1, 0, 0, "test"), draws
-        )
+        _, indices = renewed(state, None, wanted, 2)
         assert indices.numel() == wanted
         assert int(torch.isin(indices, late).sum()) == expected
 
 
 def test_ages_stop_at_what_a_byte_holds() -> None:
-    state = Selection(torch.zeros(10), 254)
+    state = Selection(Segments.alone(10), 254)
     state.begun = True
     for _ in range(300):
-        state.renew(
-            state.rewards.float(), None, 0, random_key(1, 0, 0, "test"), np.random.default_rng
-        )
+        renewed(state, None, 0, 1)
     assert bool((state.age == 255).all())
 
 
@@ -312,10 +315,10 @@ class Sent:
     def see(self, payloads: list[Tensor]) -> None:
         for rank, payload in enumerate(payloads):
             for number, frame in enumerate(read_frames(payload)):
-                brought = new_selection(frame)
-                if brought is not None:
-                    assert self.last.get((rank, number)) != brought.tolist()
-                    self.last[rank, number] = brought.tolist()
+                if frame.body[0]:
+                    brought = frame.body[1 : 1 - (-frame.numel // 8)].tolist()
+                    assert self.last.get((rank, number)) != brought
+                    self.last[rank, number] = brought
 
 
 def test_the_mask_moves_in_training_and_the_volume_is_that_of_the_papers_tables() -> None:
@@ -345,7 +348,7 @@ def test_the_mask_moves_in_training_and_the_volume_is_that_of_the_papers_tables(
             buckets.append(Bucket(layout=layout, gradient=flat, loss=loss.item()))
         payloads, answer, update = through(team, buckets, step)
         sent.see(payloads)
-        masks.add(tuple(team[0]._selections[2].chosen.tolist()))
+        masks.add(tuple(team[0]._selections[0].chosen.tolist()))
         up, down = up + sum(one.numel() for one in payloads), down + answer.numel()
         for parameter, (_, part) in zip(parameters, layout.views(update), strict=True):
             parameter.grad = part.view_as(parameter)
@@ -378,10 +381,10 @@ def test_no_selection_travels_twice_and_the_server_knows_the_last(
             buckets.append(Bucket(layout=layout, gradient=signs * kept, loss=loss))
         sent.see(through(team, buckets, step)[0])
         for rank, worker in enumerate(team):
-            for piece in layout.slices:
-                now = worker._selections[piece.index].chosen.tolist()
-                assert sent.last[rank, piece.index] == now
-                assert team[0]._known[piece.index, rank].tolist() == now
+            now = worker._selections[0].chosen
+            assert torch.equal(team[0]._known[0, rank], now)
+            for number, own in enumerate(torch.split(now, bytes_of(Segments.of(layout)).tolist())):
+                assert sent.last[rank, number] == own.tolist()
 
 
 def test_the_descent_feedback_is_sufficient_for_a_lower_convex_loss(normal: Draw) -> None:
@@ -445,8 +448,7 @@ def test_levels_cost_the_logarithm_of_their_number(
     crew = team("ce_sgd", [(800,)], workers=1, levels=levels)
     gradient = normal(800)
     (update,) = crew.step([gradient])
-    held = crew.workers[0]._selections[0].starts[-1]
-    packed = -(-(held + 8) * bits // 8)
+    packed = -(-(held(crew.workers[0]) + 8) * bits // 8)
     assert crew.sent == [(HEADER_BYTES + 1 + 100 + 4 * 8 + 4 + packed,)]
     sent = update != 0
     grid = float(gradient.abs().max()) / levels
@@ -455,21 +457,17 @@ def test_levels_cost_the_logarithm_of_their_number(
     torch.testing.assert_close(steps, steps.round(), rtol=1e-4, atol=1e-4)
 
 
-def framed(body: bytes, numel: int, nonzero: int) -> Frame:
-    data = torch.tensor(list(body), dtype=torch.uint8)
-    (frame,) = read_frames(pack_frame(Codec.CE_SGD, data, numel=numel, nonzero=nonzero))
-    return frame
-
-
 def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
-    one = np.float32(1).tobytes()
+    one, layout = np.float32(1).tobytes(), layout_of(4)
     chosen = torch.tensor([0b0101], dtype=torch.uint8)
 
+    def framed(body: bytes, nonzero: int) -> Tensor:
+        data = torch.tensor(list(body), dtype=torch.uint8)
+        return pack_frame(Codec.CE_SGD, data, numel=4, nonzero=nonzero)
+
     def parts(body: bytes, nonzero: int) -> None:
-        frame = framed(body, 4, nonzero)
-        brought = new_selection(frame)
-        read_parts(frame, chosen if brought is None else brought, None)
+        read_parts(framed(body, nonzero), layout, chosen, None)
 
     parts(b"\x01\x05" + 2 * one, 2)
     parts(b"\x00" + 2 * one + np.int32(1).tobytes() + one, 3)
@@ -486,14 +484,9 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     ):
         with pytest.raises(InputError, match=match):
             parts(body, nonzero)
-    layout = layout_of(4)
     for body, nonzero, match in ((b"\x05" + one, 1, "bits"), (b"\x05" + one, 2, "values")):
-        message = pack_frame(
-            Codec.CE_SGD, torch.frombuffer(bytearray(body), dtype=torch.uint8),
-            numel=4, nonzero=nonzero,
-        )  # fmt: skip
         with pytest.raises(InputError, match=match):
-            add_answer(message, layout, torch.zeros(4), 1.0)
+            add_answer(framed(body, nonzero), layout, torch.zeros(4), 1.0)
 
 
 def test_a_selection_that_was_never_sent_cannot_be_kept(layout_of: LayoutOf, normal: Draw) -> None:

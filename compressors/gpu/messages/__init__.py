@@ -1,1 +1,0 @@
-"""How does a whole bucket become a message on a GPU, and a message an update?"""

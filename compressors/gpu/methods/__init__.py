@@ -1,1 +1,0 @@
-"""What do single methods have of their own on a GPU?"""
