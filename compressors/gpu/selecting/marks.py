@@ -73,7 +73,7 @@ def _blocks_of(marks: Marks, parts: Parts) -> slice | Tensor:
     """The blocks of the parts among those that are marked."""
     if parts.firsts[-1] == len(marks.counts):
         return slice(None)
-    firsts = there(marks.first - np.array(parts.firsts[:-1]), marks.counts.device)
+    firsts = there(marks.first - np.array(parts.firsts[:-1], dtype=np.int64), marks.counts.device)
     return by_program(firsts, parts) + torch.arange(parts.firsts[-1], device=firsts.device)
 
 
