@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, Buckets, bucket_totals
+from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,
@@ -33,10 +33,9 @@ from gcsim.compressors.segments import Cells, Column
 @kernel_of(loops.cell_norms)
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     """Euclidean norms may differ as `reductions.py` says."""
-    buckets = Buckets.of(cells)
     if norm == "max":
-        return bucket_totals(values, buckets, MAGNITUDE).view(torch.float32)
-    root = bucket_totals(values, buckets, SQUARES).sqrt()
+        return bucket_totals(values, cells, MAGNITUDE).view(torch.float32)
+    root = bucket_totals(values, cells, SQUARES).sqrt()
     return torch.where(root.isfinite(), root.clamp(max=FLOAT32_MAX), root).float()
 
 

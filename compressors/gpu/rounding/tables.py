@@ -12,7 +12,7 @@ from gcsim.compressors.coding.rounding.levels import STRAY
 from gcsim.compressors.coding.rounding.tables import COUNTED, Levels
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.gpu.parts import launch_parts, own_part
-from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, Buckets, bucket_totals, joined
+from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.words import GROUPS, load_codes, places_of, random16, store_codes, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -65,8 +65,7 @@ def table_errors(values: Tensor, cells: Cells, norms: Tensor, levels: Levels) ->
 @kernel_of(loops.cell_sums)
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
     """Sums are in another order than the loop's."""
-    buckets = Buckets.of(cells)
-    return torch.stack([bucket_totals(values, buckets, what) for what in (PLAIN, SQUARES)], 1)
+    return torch.stack([bucket_totals(values, cells, what) for what in (PLAIN, SQUARES)], 1)
 
 
 # --- kernels --------------------------------------------------------------------------------------
