@@ -87,10 +87,9 @@ def fingerprint(values: Tensor) -> int:
 
 @triton.jit
 def _reduce(
-    values, found, table, parts,
-    LANES: tl.constexpr, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    values, found, table, parts, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    part, number, n = own_part(table, parts, LANES)
+    part, number, n = own_part(table, parts)
     size = tl.load(part + 3 * parts)
     pieces = tl.load(part + 4 * parts)
     row = number // pieces * ROWS + tl.arange(0, ROWS)

@@ -103,12 +103,12 @@ def add_scaled_signs(
 
 @triton.jit
 def _fold(
-    values, mixed, coded, scales, bits, m, c, a, b, table, parts, LANES: tl.constexpr,
+    values, mixed, coded, scales, bits, m, c, a, b, table, parts,
     MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     begin = tl.load(column + 2 * parts)
@@ -130,10 +130,10 @@ def _fold(
 
 @triton.jit
 def _write(
-    out, packed, scales, stray, weight, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    out, packed, scales, stray, weight, table, parts, ADD: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     room = tl.load(column + 6 * parts)

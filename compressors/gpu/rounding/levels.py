@@ -82,10 +82,10 @@ def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Par
 
 @triton.jit
 def _encode(
-    values, norms, out, steps, table, parts,
-    LANES: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, norms, out, steps, table, parts, BITS: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -109,10 +109,10 @@ def _encode(
 
 @triton.jit
 def _add(
-    out, packed, norms, highest, steps, weight, table, parts, LANES: tl.constexpr,
+    out, packed, norms, highest, steps, weight, table, parts,
     STRAY: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)

@@ -73,11 +73,10 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 
 @triton.jit
 def _encode(
-    values, norms, levels, out, pairs, table, parts,
-    LANES: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr,
-    INDEX: tl.constexpr,
+    values, norms, levels, out, pairs, table, parts, COUNT: tl.constexpr, BITS: tl.constexpr,
+    GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     size = tl.load(column + 5 * parts).to(INDEX)
     key = tl.load(column + 6 * parts).to(tl.uint64, bitcast=True)
@@ -105,10 +104,10 @@ def _encode(
 
 @triton.jit
 def _add(
-    out, packed, norms, levels, highest, count, weight, table, parts, LANES: tl.constexpr,
+    out, packed, norms, levels, highest, count, weight, table, parts,
     STRAY: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -125,10 +124,9 @@ def _add(
 
 @triton.jit
 def _errors(
-    values, norms, levels, sums, count, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, norms, levels, sums, count, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     _, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
