@@ -120,7 +120,8 @@ def add_and_select(
     maximum. Returns (its magnitude, float32 `[1]`; the number of sent elements; the words, uint8
     or int16 `[sent + empty bins]`). Raises `InputError` when a sum is not finite.
     """
-    with written_back(memory) as sums:
+    # a sum that overflows is refused; with the factor, it reaches any maximum
+    with written_back(memory) as sums, np.errstate(over="ignore"):
         added = array(gradient)
         np.add(sums, added, out=sums)
         maxima = np.zeros(0, dtype=np.float32)
