@@ -35,7 +35,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     capability: int, tmp_path: Path, team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No fused multiply-add, no approximate division or root, nothing that flushes subnormals but
-    `FLUSHING`. Atomic operations are those of histograms: on integers."""
+    `FLUSHING`. Atomic operations are on integers: histograms, sums modulo 2^64."""
     launches: set[str] = set()
     wrap_launches(monkeypatch, lambda run: _noting(run, launches))
     with whole_methods():
@@ -43,7 +43,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             workers = team(name, ((30, 10),), workers=2, **parameters)
             for step in range(2 if parameters else 1):
                 workers.step(torch.randn(2, 300).unbind(), step)
-    assert len(launches) > 100
+    assert len(launches) > 60
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for launch in sorted(launches):  # kernels that differ in numbers alone: the first and the last
         module, kernel, types, known = json.loads(launch)
@@ -66,7 +66,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             assert "approx" not in each, name
             assert "div.full" not in each, name
             assert ".ftz" not in each or each in FLUSHING, name
-            assert not each.startswith("atom.") or name == "_histogram", name
+            assert not each.startswith("atom.") or name in ("_histogram", "_weigh"), name
 
 
 def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]:
@@ -80,10 +80,6 @@ def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]
             name: value if isinstance(value, (int, float)) else f"tl.{value}"
             for name, value in constants.items()
         }
-        for name, value in zip(parameters, arguments, strict=False):
-            if type(value) is int and value == 1 and types[name] == "i32":
-                del types[name]
-                known[name] = 1  # so is it compiled at run time
         launches.add(json.dumps([kernel.fn.__module__, kernel.fn.__name__, types, known]))
         run(kernel, programs, *arguments, **constants)
 
