@@ -1,43 +1,48 @@
-"""How do frames get their checksums on a GPU, and how are those of a message read there?
+"""Frames of a message on a GPU: headers, copies and checksums of all tensors in a few launches.
 
-All frames of a message together, so that the number of launches does not grow with theirs: the sums
-over words by as many programs as it takes, and then the hash in a lane for each frame, which loads
-the few words that are not zero. To write, the host waits for nothing. To read, it waits twice a
-message: for the headers, which say how long frames are, and for whether checksums are right.
+To write checksums the host waits for nothing. To read headers it waits once a message: one program
+follows the frames, as many programs as it takes add up their words, one for each frame hashes, and
+the fields come to the host together with whether each checksum is right.
 
-See `coding/frame.py` for the header and `coding/checksum.py` for the checksum and its source.
+`coding/frame.py` has the header, `coding/checksum.py` the checksum and its source.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes, read_header
-from gcsim.compressors.gpu.parts import put, starts
-from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there, tiles
+from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes
+from gcsim.compressors.gpu.parts import own_row, put, starts
+from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column
 
+_FIELDS = 9
+"""Columns of a table of frames: begin, bytes of the body, first program, codec, flags, params,
+elements, elements that travel, whether the checksum is right."""
+
 
 def seal(message: Tensor, lengths: list[int]) -> None:
     """Put the checksums of frames, whose bodies have these lengths, into their headers."""
-    begins = list(itertools.accumulate((n + HEADER_BYTES for n in lengths[:-1]), initial=0))
-    found = _checksums(message, begins, lengths).view(torch.uint8).view(-1, 8)[:, :4]
-    message[_bytes_of(message, begins, HEADER_BYTES - 4, HEADER_BYTES)] = found
+    sizes = np.array(lengths, dtype=np.int64)
+    _sealed(message, np.cumsum(sizes + HEADER_BYTES) - sizes, sizes)
 
 
 @kernel_of(loops.seal)
 def _sealed(message: Tensor, at: Column, sizes: Column) -> Tensor:
-    seal(message, sizes.tolist())
+    programs = -(-(sizes // 8) // GROUPS)
+    ends = np.cumsum(programs)
+    table = there((at - HEADER_BYTES, sizes, ends - programs), message.device, np.int64)
+    _hash_all(message, table, len(sizes), int(ends[-1]) if len(ends) else 0, check=False)
     return message
 
 
@@ -58,58 +63,40 @@ def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> 
     return found
 
 
+@kernel_of(loops.find)
+def _find(message: Tensor, table: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
+    begin, size, codec, flags, params, numel, nonzero, right = _read(message, 0, len(table))
+    rows[:] = np.stack((codec, flags, params, nonzero, begin + HEADER_BYTES, size), axis=1)
+    whole = HEADER_BYTES + begin[-1] + size[-1] if len(table) else 0
+    fitting = (numel == table[:, 1]) & (nonzero <= numel) & (right == 1)
+    return bool(fitting.all()) and whole == message.numel()
+
+
 def frames_at(message: Tensor, start: int, most: int) -> list[tuple[Any, ...]]:
-    """What `frame.read_frame` gives, of the frames from there on: of at least one, if it fits."""
+    """Fields of the frames from `start` on, as `frame.read_frame` gives them; one at least."""
+    begin, size, *fields, right = _read(message, start, most).tolist()
+    rows = zip(begin, *fields, size, right, strict=True)
+    return [(*row[1:-1], bool(row[-1])) for row in rows if row[0] >= 0]
+
+
+def _read(message: Tensor, start: int, most: int) -> NDArray[np.int64]:
+    """Columns of at most so many frames from `start` on, but for the programs; begin -1: none."""
+    table = torch.empty((_FIELDS, most), dtype=torch.int64, device=message.device)
     total = message.numel()
-    heads = message.new_empty((min(most, (total - start) // HEADER_BYTES), HEADER_BYTES))
-    launch(_walk, 1, message, heads, start, total, len(heads), HEADER=HEADER_BYTES)
-    begins, fields, at = [], [], start
-    for head in heads.cpu().numpy():
-        if total - at < HEADER_BYTES:
-            break
-        begins.append(at)
-        fields.append(read_header(head))
-        at += HEADER_BYTES + fields[-1][-1]
-    whole = at <= total  # else the last one is cut off
-    lengths = [each[-1] for each in fields]
-    count = len(begins) if whole else len(begins) - 1
-    right = [False] * len(begins)
-    if count:
-        stored = message[_bytes_of(message, begins[:count], HEADER_BYTES - 4, HEADER_BYTES)]
-        found = _checksums(message, begins[:count], lengths[:count])
-        same = found.view(torch.uint8).view(-1, 8)[:, :4] == stored
-        right[:count] = same.all(1).tolist()
-    return [(*each, intact) for each, intact in zip(fields, right, strict=True)]
+    launch(_walk, 1, message, table, start, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
+    _hash_all(message, table, most, total // (8 * GROUPS) + most, check=True)
+    found: NDArray[np.int64] = table.cpu().numpy()
+    return np.delete(found, 2, axis=0)
 
 
-def _bytes_of(message: Tensor, begins: list[int], first: int, last: int) -> Tensor:
-    """Where these bytes of each frame are: int64 `[frames, last - first]`."""
-    places = np.array(begins)[:, None] + np.arange(first, last)
-    return there(places, message.device)
-
-
-def _checksums(message: Tensor, begins: list[int], lengths: list[int]) -> Tensor:
-    """The checksums of frames that begin there: int64 `[frames]`, in the low 32 bits."""
-    frames, lanes = len(begins), 1 << (len(begins) - 1).bit_length()
-    programs = [tiles(8 * (length // 8)) for length in lengths]
-    ends = np.cumsum(programs)
-    table = there((begins, lengths, ends - programs, ends), message.device)
-    sums = message.new_empty(int(ends[-1]), dtype=torch.int64)
+def _hash_all(message: Tensor, table: Tensor, frames: int, programs: int, *, check: bool) -> None:
+    """Write the checksums of the frames of a table into their headers, or check them."""
+    sums = torch.zeros(frames, dtype=torch.int64, device=message.device)
+    launch(_weigh, programs, message, table, sums, frames, HEADER=HEADER_BYTES, GROUPS=GROUPS)
     launch(
-        _weigh, len(sums), message, table, sums, frames,
-        HEADER=HEADER_BYTES, LANES=lanes, GROUPS=GROUPS,
+        _hash, frames, message, table, sums, _constants(message.device), frames, message.numel(),
+        CHECK=check, HEADER=HEADER_BYTES, ROUNDS=ROUNDS,
     )  # fmt: skip
-    words = sums.new_zeros((lanes, 16))  # of which but four stay zero
-    words[:frames, :2] = message[_bytes_of(message, begins, 0, 16)].view(torch.int64)
-    byte = torch.arange(8, device=message.device)
-    behind = (table[0] + HEADER_BYTES + table[1] // 8 * 8)[:, None] + byte
-    rest = message[behind.clamp(max=len(message) - 1)] * (byte < table[1][:, None] % 8)
-    words[:frames, 2:3] = rest.view(torch.int64)
-    upto = torch.cat((sums.new_zeros(1), sums.cumsum(0)))  # modulo 2^64, as differences are
-    words[:frames, 3] = upto[table[3]] - upto[table[2]]
-    found = sums.new_empty(lanes)
-    launch(_hash, 1, words, _constants(message.device), found, LANES=lanes, ROUNDS=ROUNDS)
-    return found[:frames]
 
 
 @functools.cache
@@ -128,48 +115,80 @@ def _constants(device: torch.device) -> Tensor:
 
 
 @triton.jit
-def _walk(message, heads, start, total, most, HEADER: tl.constexpr):
-    """Copy each header: the one before says where it is."""
-    lane = tl.arange(0, 32)
+def _field(head, lane, first, size: tl.constexpr):
+    """The number in `size` bytes of a header."""
+    here = (lane >= first) & (lane < first + size)
+    return tl.sum(tl.where(here, head << (((lane - first) * 8) & 63), 0), axis=0)
+
+
+@triton.jit
+def _walk(message, table, start, total, most, HEADER: tl.constexpr, GROUPS: tl.constexpr):
+    """Fill the columns of a table of frames: a frame's header says where the next one begins."""
+    lane = tl.arange(0, 32).to(tl.int64)
     at = tl.cast(start, tl.int64)
+    program = tl.cast(0, tl.int64)
     number = tl.cast(0, tl.int32)
-    while (number < most) & (at + HEADER <= total):
-        head = tl.load(message + at + lane, mask=lane < HEADER, other=0)
-        tl.store(heads + number * HEADER + lane, head, mask=lane < HEADER)
-        place = (lane.to(tl.int64) - 12) * 8
-        length = tl.where((lane >= 12) & (lane < 16), head.to(tl.int64) << (place & 31), 0)
-        at += HEADER + tl.sum(length, axis=0)
+    while number < most:
+        row = table + number
+        here = at + HEADER <= total
+        head = tl.load(message + at + lane, mask=(lane < HEADER) & here, other=0).to(tl.int64)
+        size = _field(head, lane, 12, 4)
+        whole = here & (at + HEADER + size <= total)
+        tl.store(row, tl.where(here, at, -1))
+        tl.store(row + most, size)
+        tl.store(row + 2 * most, program)
+        tl.store(row + 3 * most, _field(head, lane, 0, 1))
+        tl.store(row + 4 * most, _field(head, lane, 1, 1))
+        tl.store(row + 5 * most, _field(head, lane, 2, 2))
+        tl.store(row + 6 * most, _field(head, lane, 4, 4))
+        tl.store(row + 7 * most, _field(head, lane, 8, 4))
+        program += tl.where(whole, (size // 8 + GROUPS - 1) // GROUPS, 0)
+        at = tl.where(here, at + HEADER + size, at)
         number += 1
 
 
 @triton.jit
-def _weigh(
-    message, table, sums, frames, HEADER: tl.constexpr, LANES: tl.constexpr, GROUPS: tl.constexpr
-):
-    """The sum of the whole words of a part of a frame's body, times odd numbers that differ."""
+def _weigh(message, table, sums, frames, HEADER: tl.constexpr, GROUPS: tl.constexpr):
+    """Add up the whole words of a part of a frame's body, times odd numbers that differ.
+
+    There may be more programs than parts.
+    """
     program = tl.program_id(0)
-    lane = tl.arange(0, LANES)
-    firsts = tl.load(table + 2 * frames + lane, mask=lane < frames, other=1 << 62)
-    frame = tl.sum((firsts <= program).to(tl.int32), axis=0) - 1
+    frame = own_row(table + 2 * frames, frames, program)
     begin = tl.load(table + frame) + HEADER
     words = tl.load(table + frames + frame) // 8
     group = (program - tl.load(table + 2 * frames + frame)) * GROUPS + tl.arange(0, GROUPS)
     word = load_words(message + begin, group, words * 8, 8)
     total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
-    tl.store(sums + program, total.to(tl.int64, bitcast=True))
+    tl.atomic_add(sums + frame, total.to(tl.int64, bitcast=True))  # modulo 2^64: in any order
 
 
 @triton.jit
-def _hash(words, constants, out, LANES: tl.constexpr, ROUNDS: tl.constexpr):
-    """The first word of BLAKE2b of each row of `words`, one block of which 32 bytes are given.
+def _hash(  # noqa: PLR0915 - rotations are written out
+    message, table, sums, constants, frames, total, CHECK: tl.constexpr, HEADER: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """Write a frame's checksum, or note whether it is right: BLAKE2b of one block of 32 bytes.
 
     The state is four rows of four columns: a, b, c and d. Rotations are written out: a call of a
     function takes the interpreter longer than what is in it.
     """
-    lane = tl.arange(0, LANES)
-    row = words + lane[:, None] * 16
-    none = tl.zeros([LANES, 4], dtype=tl.int32)
-    column = tl.arange(0, 4)[None, :] + none
+    frame = tl.program_id(0)
+    begin = tl.load(table + frame)
+    size = tl.load(table + frames + frame)
+    whole = (begin >= 0) & (begin + HEADER + size <= total)
+    lane = tl.arange(0, 8).to(tl.int64)
+    shift = (lane * 8).to(tl.uint64)
+    rest = begin + HEADER + size // 8 * 8
+    byte = tl.load(message + begin + lane, mask=(lane < 8) & whole, other=0).to(tl.uint64)
+    first = tl.sum(byte << shift, axis=0)
+    byte = tl.load(message + begin + 8 + lane, mask=(lane < 8) & whole, other=0).to(tl.uint64)
+    second = tl.sum(byte << shift, axis=0)
+    byte = tl.load(message + rest + lane, mask=(lane < size % 8) & whole, other=0).to(tl.uint64)
+    third = tl.sum(byte << shift, axis=0)
+    fourth = tl.load(sums + frame).to(tl.uint64, bitcast=True)
+    zero = tl.cast(0, tl.uint64)
+    column = tl.arange(0, 4)[None, :]
     a = tl.load(constants + 160 + column).to(tl.uint64, bitcast=True)
     b = tl.load(constants + 164 + column).to(tl.uint64, bitcast=True)
     c = tl.load(constants + 168 + column).to(tl.uint64, bitcast=True)
@@ -181,13 +200,19 @@ def _hash(words, constants, out, LANES: tl.constexpr, ROUNDS: tl.constexpr):
     for turn in range(ROUNDS):
         for half in tl.static_range(2):  # columns of the square, then diagonals
             order = constants + turn % 10 * 16 + half * 8 + 2 * column
-            a = a + b + tl.load(row + tl.load(order)).to(tl.uint64, bitcast=True)
+            which = tl.load(order)
+            word = tl.where(which == 0, first, tl.where(which == 1, second, zero))
+            word = tl.where(which == 2, third, tl.where(which == 3, fourth, word))
+            a = a + b + word
             d = d ^ a
             d = (d >> 32) | (d << 32)
             c = c + d
             b = b ^ c
             b = (b >> 24) | (b << 40)
-            a = a + b + tl.load(row + tl.load(order + 1)).to(tl.uint64, bitcast=True)
+            which = tl.load(order + 1)
+            word = tl.where(which == 0, first, tl.where(which == 1, second, zero))
+            word = tl.where(which == 2, third, tl.where(which == 3, fourth, word))
+            a = a + b + word
             d = d ^ a
             d = (d >> 16) | (d << 48)
             c = c + d
@@ -197,5 +222,13 @@ def _hash(words, constants, out, LANES: tl.constexpr, ROUNDS: tl.constexpr):
             b = tl.gather(b, by_one if half == 0 else by_three, 1)
             c = tl.gather(c, by_two, 1)
             d = tl.gather(d, by_three if half == 0 else by_one, 1)
-    found = tl.where(column == 0, (begun ^ a ^ c) & 0xFFFFFFFF, 0)
-    tl.store(out + lane, tl.sum(found, axis=1).to(tl.int64, bitcast=True))
+    found = tl.sum(tl.where(column == 0, (begun ^ a ^ c) & 0xFFFFFFFF, 0), axis=1)  # [1]
+    stored = message + begin + 16 + lane
+    byte = (found >> shift) & 255
+    mask = (lane < 4) & whole
+    if CHECK:
+        same = tl.load(stored, mask=mask, other=0).to(tl.uint64) == byte
+        right = tl.sum((mask & same).to(tl.int64), axis=0) == 4
+        tl.store(table + 8 * frames + frame, right.to(tl.int64))
+    else:
+        tl.store(stored, byte.to(tl.uint8), mask=mask)

@@ -71,10 +71,9 @@ def last_step(
 
 @triton.jit
 def _accumulate(
-    u, v, gradient, counts, momentum, table, parts,
-    LANES: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
+    u, v, gradient, counts, momentum, table, parts, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
     at = tl.load(column + 2 * parts) + within

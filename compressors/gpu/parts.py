@@ -34,11 +34,6 @@ class Parts:
     def count(self) -> int:
         return len(self.firsts) - 1
 
-    @property
-    def lanes(self) -> int:
-        """The next power of two."""
-        return 1 << max(0, self.count - 1).bit_length()
-
 
 def parts_of(
     like: Tensor, elements: Sequence[int], programs: Sequence[int], *columns: Sequence[int]
@@ -51,11 +46,8 @@ def parts_of(
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
-    """`launch`, with the table behind the other arguments: kernels end in `table, parts, LANES`."""
-    launch(
-        kernel, parts.firsts[-1], *arguments, parts.table, parts.count, LANES=parts.lanes,
-        **constants,
-    )  # fmt: skip
+    """`launch`, with the table behind the other arguments: kernels end in `table, parts`."""
+    launch(kernel, parts.firsts[-1], *arguments, parts.table, parts.count, **constants)
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
@@ -103,18 +95,29 @@ def put(
 
 
 @triton.jit
-def own_part(table, parts, LANES: tl.constexpr):
+def own_row(firsts, rows, program):
+    """The row of a table that a program works on: the last whose first program is not later."""
+    low = tl.cast(0, tl.int32)
+    high = tl.cast(rows, tl.int32)
+    while high - low > 1:
+        middle = (low + high) // 2
+        later = tl.load(firsts + middle) > program
+        high = tl.where(later, middle, high)
+        low = tl.where(later, low, middle)
+    return low
+
+
+@triton.jit
+def own_part(table, parts):
     """(this program's column of the table, its number within the part, the part's elements)."""
     program = tl.program_id(0)
-    lane = tl.arange(0, LANES)
-    firsts = tl.load(table + lane, mask=lane < parts, other=1 << 62)
-    column = table + (tl.sum((firsts <= program).to(tl.int32), axis=0) - 1)
+    column = table + own_row(table, parts, program)
     return column, program - tl.load(column), tl.load(column + parts)
 
 
 @triton.jit
-def _copy(source, target, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    column, number, n = own_part(table, parts, LANES)
+def _copy(source, target, table, parts, BLOCK: tl.constexpr):
+    column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     byte = tl.load(source + tl.load(column + 2 * parts) + at, mask=at < n, other=0)
     tl.store(target + tl.load(column + 3 * parts) + at, byte, mask=at < n)

@@ -10,8 +10,6 @@ m 2^28 / n is exact in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import triton
 import triton.language as tl
@@ -19,69 +17,30 @@ import triton.language as tl
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.segments import Cells
+from gcsim.compressors.segments import Cells, Segments
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
 _INFINITE = 0x7F800000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
-    """Those of many tensors in a flat vector."""
-
-    elements: list[int]
-    """Of each tensor."""
-    begins: list[int]
-    """Where it begins in the vector."""
-    sizes: list[int]
-    """Elements of each of its buckets but perhaps the last."""
-
-    @classmethod
-    def of(cls, cells: Cells) -> Buckets:
-        """Tiles of a table."""
-        rows = cells.segments.length, cells.segments.begin, cells.size
-        elements, begins, sizes = (row.tolist() for row in rows)
-        return cls(elements=elements, begins=begins, sizes=sizes)
-
-    @classmethod
-    def of_one(cls, values: Tensor, size: int) -> Buckets:
-        """Those of a tensor."""
-        return cls(elements=[values.numel()], begins=[0], sizes=[size])
-
-    @property
-    def counts(self) -> list[int]:
-        """Of each tensor."""
-        return [-(-n // max(1, size)) for n, size in zip(self.elements, self.sizes, strict=True)]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Of each bucket of all tensors."""
-        return [
-            min(size, n - first)
-            for n, size in zip(self.elements, self.sizes, strict=True)
-            for first in range(0, n, max(1, size))
-        ]
-
-
-def bucket_totals(values: Tensor, buckets: Buckets, what: int) -> Tensor:
-    """Of each bucket of a float32 `[n]`, one tensor's after the other: `[buckets]`.
+def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
+    """A number of each cell of a flat float32: `[cells]`, 0 for a cell without elements.
 
     `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
     `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64.
     """
-    counts = buckets.counts
-    width = min(BLOCK, 1 << max(0, max(buckets.sizes) - 1).bit_length())
-    pieces = [-(-max(1, size) // width) for size in buckets.sizes]  # programs of a bucket
-    several = max(pieces) > 1
-    rows = 1 if several else BLOCK // width  # buckets of a program
+    rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
+    elements, begins, sizes, counts = (row.tolist() for row in rows)
+    width = min(BLOCK, 1 << max(0, max(sizes, default=1) - 1).bit_length())
+    pieces = [-(-size // width) for size in sizes]  # programs of a cell
+    several = max(pieces, default=1) > 1
+    together = 1 if several else BLOCK // width  # cells of a program
     slots = [count * each for count, each in zip(counts, pieces, strict=True)]
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
     found = values.new_empty(sum(slots), dtype=dtype)
-    programs = [-(-count // rows) * each for count, each in zip(counts, pieces, strict=True)]
-    parts = parts_of(
-        values, buckets.elements, programs, buckets.begins, buckets.sizes, pieces, starts(slots)
-    )
-    launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=rows, WIDTH=width)
+    programs = [-(-count // together) * each for count, each in zip(counts, pieces, strict=True)]
+    parts = parts_of(values, elements, programs, begins, sizes, pieces, starts(slots))
+    launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=together, WIDTH=width)
     if not several:
         return found
     if len(counts) == 1:
@@ -101,13 +60,17 @@ def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
 
 def all_finite(values: Tensor) -> bool:
     """See `scans.all_finite`."""
-    largest = bucket_totals(values, Buckets.of_one(values, BLOCK), MAGNITUDE)
+    largest = bucket_totals(values, _blocks(values), MAGNITUDE)
     return not bool((largest >= _INFINITE).any())
 
 
 def squared_length(values: Tensor) -> float:
     """See `scans.squared_length`."""
-    return float(bucket_totals(values, Buckets.of_one(values, BLOCK), SQUARES).sum())
+    return float(bucket_totals(values, _blocks(values), SQUARES).sum())
+
+
+def _blocks(values: Tensor) -> Cells:
+    return Segments.alone(values.numel()).cells(BLOCK)
 
 
 def fingerprint(values: Tensor) -> int:
@@ -124,10 +87,9 @@ def fingerprint(values: Tensor) -> int:
 
 @triton.jit
 def _reduce(
-    values, found, table, parts,
-    LANES: tl.constexpr, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    values, found, table, parts, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    part, number, n = own_part(table, parts, LANES)
+    part, number, n = own_part(table, parts)
     size = tl.load(part + 3 * parts)
     pieces = tl.load(part + 4 * parts)
     row = number // pieces * ROWS + tl.arange(0, ROWS)
@@ -146,7 +108,7 @@ def _reduce(
     else:
         total = tl.sum(v.to(tl.float64), axis=1)
     slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
-    tl.store(slot, total, mask=row * size < n)
+    tl.store(slot, total, mask=(row == 0) | (row * size < n))
 
 
 @triton.jit

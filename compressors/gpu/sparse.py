@@ -62,10 +62,8 @@ def add_at_parts(
 
 
 @triton.jit
-def _add(
-    out, positions, values, wrong, weight, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
-):
-    column, number, k = own_part(table, parts, LANES)
+def _add(out, positions, values, wrong, weight, table, parts, BLOCK: tl.constexpr):
+    column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     place = positions + tl.load(column + 2 * parts) + i
     at = tl.load(place, mask=i < k, other=0)

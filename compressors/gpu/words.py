@@ -30,9 +30,17 @@ _NARROW = 1 << 30
 """Positions below this, and eight times their group, fit 32 bits."""
 
 
+_general: set[Any] = set()
+"""Kernels whose numbers are no constants of the program, so that one serves all sizes."""
+
+
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
     """Run `programs` programs of a kernel; none for an empty tensor."""
     if programs:
+        if kernel not in _general:
+            _general.add(kernel)
+            for parameter, value in zip(getattr(kernel, "params", ()), arguments, strict=False):
+                parameter.do_not_specialize |= isinstance(value, int)
         kernel[(programs,)](*arguments, **constants, enable_fp_fusion=False)
 
 

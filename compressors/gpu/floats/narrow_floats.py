@@ -66,11 +66,11 @@ def _parts(like: Tensor, segments: Segments, *columns: NDArray[np.generic]) -> P
 
 @triton.jit
 def _cast(
-    values, codes, magic, table, parts, LANES: tl.constexpr, MANTISSA: tl.constexpr,
+    values, codes, magic, table, parts, MANTISSA: tl.constexpr,
     BIAS: tl.constexpr, BITS: tl.constexpr, OVERFLOW: tl.constexpr, NAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     factor = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
     source = values + tl.load(column + 2 * parts) + at
@@ -94,8 +94,8 @@ def _cast(
 
 
 @triton.jit
-def _look_up(out, codes, tables, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    column, number, n = own_part(table, parts, LANES)
+def _look_up(out, codes, tables, table, parts, BLOCK: tl.constexpr):
+    column, number, n = own_part(table, parts)
     at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     code = tl.load(codes + tl.load(column + 3 * parts) + at, mask=at < n, other=0).to(tl.int32)
     value = tl.load(tables + tl.load(column + 4 * parts) * 256 + code, mask=at < n, other=0.0)
@@ -105,10 +105,9 @@ def _look_up(out, codes, tables, table, parts, LANES: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def _nearest(
-    values, codes, largest, lines, table, parts,
-    LANES: tl.constexpr, DECADES: tl.constexpr, BLOCK: tl.constexpr,
+    values, codes, largest, lines, table, parts, DECADES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
     unit = tl.load(largest + tl.load(column + 4 * parts))

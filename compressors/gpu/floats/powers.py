@@ -63,10 +63,10 @@ def _parts(like: Tensor, segments: Segments, *columns: NDArray[np.int64 | np.uin
 
 @triton.jit
 def _put(
-    values, out, table, parts, LANES: tl.constexpr, BITS: tl.constexpr,
+    values, out, table, parts, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
     source = values + tl.load(column + 2 * parts) + at
@@ -88,10 +88,10 @@ def _put(
 
 @triton.jit
 def _add(
-    out, packed, stray, weight, table, parts, LANES: tl.constexpr, BITS: tl.constexpr,
+    out, packed, stray, weight, table, parts, BITS: tl.constexpr,
     LOWEST: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     place = packed + tl.load(column + 3 * parts)
     target = out + tl.load(column + 2 * parts) + at

@@ -135,9 +135,9 @@ def add_words(
 @triton.jit(do_not_specialize=["alpha"])
 def _send(
     r, v, gradient, second_moment, words, chosen, counts, alpha: tl.uint64, tau, zeta,
-    table, parts, LANES: tl.constexpr, AFTER: tl.constexpr, BLOCK: tl.constexpr,
+    table, parts, AFTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
     at = tl.load(column + 2 * parts) + within
@@ -163,9 +163,9 @@ def _send(
 @triton.jit(do_not_specialize=["alpha"])
 def _find(
     r, v, gradient, second_moment, chosen, tops, alpha: tl.uint64, zeta, table, parts,
-    LANES: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
     at = tl.load(column + 2 * parts) + within
@@ -187,11 +187,11 @@ def _find(
 
 @triton.jit
 def _code(
-    r, v, words, chosen, counts, caps, table, parts, LANES: tl.constexpr, DROP: tl.constexpr,
+    r, v, words, chosen, counts, caps, table, parts, DROP: tl.constexpr,
     MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The word of each clear element; of those whose d fits, r and v become zero."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
     clear = tl.load(chosen + at, mask=within < n, other=0) != 0
@@ -212,9 +212,9 @@ def _code(
 
 
 @triton.jit
-def _list(words, chosen, offsets, out, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
+def _list(words, chosen, offsets, out, table, parts, BLOCK: tl.constexpr):
     """Each program's words behind those of the programs before."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
     hit = tl.load(chosen + at, mask=within < n, other=0).to(tl.int32)
@@ -224,10 +224,9 @@ def _list(words, chosen, offsets, out, table, parts, LANES: tl.constexpr, BLOCK:
 
 @triton.jit
 def _add(
-    out, words, levels, wrong, table, parts,
-    LANES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
+    out, words, levels, wrong, table, parts, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, k = own_part(table, parts, LANES)
+    column, number, k = own_part(table, parts)
     i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = words + tl.load(column + 2 * parts) + i
     word = tl.load(place, mask=i < k, other=0).to(tl.int64) & 0xFFFFFFFF

@@ -189,10 +189,10 @@ def _unpack_wide(packed, out, n, nbytes, BITS: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def _combine(
-    digits, groups, highest, table, parts, LANES: tl.constexpr,
+    digits, groups, highest, table, parts,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     source = digits + tl.load(column + 2 * parts)
     plane = (n + SIZE - 1) // SIZE
     group = number * BLOCK + tl.arange(0, BLOCK)
@@ -210,10 +210,10 @@ def _combine(
 
 @triton.jit
 def _separate(
-    groups, out, found, table, parts, LANES: tl.constexpr,
+    groups, out, found, table, parts,
     BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     target = out + tl.load(column + 2 * parts)
     plane = (n + SIZE - 1) // SIZE
     group = number * BLOCK + tl.arange(0, BLOCK)

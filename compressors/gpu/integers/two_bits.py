@@ -49,10 +49,9 @@ def _parts(like: Tensor, segments: Segments, at: Column) -> Parts:
 
 @triton.jit
 def _code(
-    memory, gradient, out, tau, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    memory, gradient, out, tau, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, within = places_of(number, GROUPS, INDEX)
     here = within < n
     at = tl.load(column + 2 * parts) + within
@@ -68,10 +67,9 @@ def _code(
 
 @triton.jit
 def _decode(
-    out, packed, wrong, level, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, packed, wrong, level, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, within = places_of(number, GROUPS, INDEX)
     here = within < n
     code = load_codes(packed + tl.load(column + 3 * parts), group, (n + 3) // 4, 2)

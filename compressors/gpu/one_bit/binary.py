@@ -121,10 +121,9 @@ def _width(cells: Cells) -> int:
 
 @triton.jit
 def _above(
-    values, thresholds, out, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, thresholds, out, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
     cell = tl.load(column + 3 * parts) + at // tl.load(column + 5 * parts).to(INDEX)
@@ -135,10 +134,9 @@ def _above(
 
 @triton.jit
 def _draw(
-    values, bounds, out, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, bounds, out, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     key = tl.load(column + 6 * parts).to(tl.uint64, bitcast=True)
     v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
@@ -153,10 +151,9 @@ def _draw(
 
 @triton.jit
 def _choose(
-    out, bits, lows, highs, stray, weight, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, bits, lows, highs, stray, weight, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     cell = tl.load(column + 3 * parts) + at // tl.load(column + 5 * parts).to(INDEX)
     low = weight * tl.load(lows + cell, mask=at < n, other=0.0)
@@ -186,9 +183,9 @@ def _about(values, first, length, centre, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _cell(table, parts, LANES: tl.constexpr):
+def _cell(table, parts):
     """Begin and length of this program's cell."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     size = tl.load(column + 3 * parts)
     first = number.to(tl.int64) * size
     begin = tl.load(column + 2 * parts) + first
@@ -197,10 +194,9 @@ def _cell(table, parts, LANES: tl.constexpr):
 
 @triton.jit
 def _means(
-    values, found, iterations, cells, table, parts,
-    LANES: tl.constexpr, WIDTH: tl.constexpr,
+    values, found, iterations, cells, table, parts, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    first, length = _cell(table, parts, LANES)
+    first, length = _cell(table, parts)
     elements = length.to(tl.float64)
     total, magnitude, count = _about(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     threshold = (total / elements).to(tl.float32)
@@ -226,10 +222,9 @@ def _means(
 
 @triton.jit
 def _sums(
-    values, thresholds, found, cells, table, parts,
-    LANES: tl.constexpr, WIDTH: tl.constexpr,
+    values, thresholds, found, cells, table, parts, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    first, length = _cell(table, parts, LANES)
+    first, length = _cell(table, parts)
     cell = tl.program_id(0)
     threshold = tl.load(thresholds + cell)
     total, magnitude, count = _about(values, first, length, threshold, WIDTH)
@@ -253,8 +248,8 @@ def _mean_from(values, first, length, bound, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _halve(values, bounds, most, table, parts, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    first, length = _cell(table, parts, LANES)
+def _halve(values, bounds, most, table, parts, WIDTH: tl.constexpr):
+    first, length = _cell(table, parts)
     low = tl.cast(0.0, tl.float64)
     high = _mean_from(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     left = tl.cast(most, tl.int32)
@@ -272,8 +267,8 @@ def _halve(values, bounds, most, table, parts, LANES: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit(do_not_specialize=["factor"])
-def _clip(values, factor: tl.uint64, table, parts, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    first, length = _cell(table, parts, LANES)
+def _clip(values, factor: tl.uint64, table, parts, WIDTH: tl.constexpr):
+    first, length = _cell(table, parts)
     elements = length.to(tl.float64)
     total, _, _ = _about(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     mean = total / elements

@@ -104,11 +104,10 @@ def _index(stripes: Stripes) -> object:
 
 @triton.jit
 def _sum(
-    values, added, centres, cuts, found, all_pieces, all_lines, table, parts,
-    LANES: tl.constexpr, ADD: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr,
-    TIMES: tl.constexpr, COLUMNS: tl.constexpr,
+    values, added, centres, cuts, found, all_pieces, all_lines, table, parts, ADD: tl.constexpr,
+    CENTRED: tl.constexpr, ROWS: tl.constexpr, TIMES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    own, number, n = own_part(table, parts, LANES)
+    own, number, n = own_part(table, parts)
     offset = tl.load(own + 2 * parts)
     columns = tl.load(own + 3 * parts)
     side = tl.load(own + 4 * parts)
@@ -156,10 +155,10 @@ def _stripe(own, parts, number, GROUPS: tl.constexpr, INDEX: tl.constexpr):
 
 @triton.jit
 def _code(
-    values, lines, bits, count, table, parts,
-    LANES: tl.constexpr, KEEP: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, lines, bits, count, table, parts, KEEP: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    own, number, n = own_part(table, parts, LANES)
+    own, number, n = own_part(table, parts)
     group, line, source, here = _stripe(own, parts, number, GROUPS, INDEX)
     v = tl.load(values + source, mask=here, other=0.0)
     above = here & (v >= tl.load(lines + line, mask=here, other=0.0))
@@ -172,10 +171,9 @@ def _code(
 
 @triton.jit
 def _decode(
-    out, lows, highs, bits, stray, weight, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, lows, highs, bits, stray, weight, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    own, number, n = own_part(table, parts, LANES)
+    own, number, n = own_part(table, parts)
     group, line, source, here = _stripe(own, parts, number, GROUPS, INDEX)
     code = load_codes(bits + tl.load(own + 2 * parts), group, (n + 7) // 8, 1)
     behind = tl.where(group[:, None] * 8 + tl.arange(0, 8)[None, :] < n, 0, code)

@@ -6,16 +6,14 @@ the scales: those are sums in float64, whose last bit may differ as `reductions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
-from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, Buckets, bucket_totals
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,
@@ -33,7 +31,7 @@ from gcsim.compressors.segments import Cells, Column, Segments
 @kernel_of(loops.put_sign_bits)
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """A fold without memories."""
-    _fold_parts(values.contiguous(), bits, Buckets.of(segments.whole), at.tolist())
+    _fold_parts(values.contiguous(), bits, segments.whole, at)
 
 
 @kernel_of(loops.fold_signs)
@@ -44,16 +42,16 @@ def fold_signs(
     norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
     """Sums for the scales may differ as `reductions.py` says."""
-    data, buckets = values.contiguous(), Buckets.of(cells)
+    data = values.contiguous()
     _fold_parts(
-        data, bits, buckets, at.tolist(), coded=coded, scales=scales, mixed=mixed, factors=factors,
+        data, bits, cells, at, coded=coded, scales=scales, mixed=mixed, factors=factors,
         keep=keep,
     )  # fmt: skip
     if not cells.total:
         return values.new_empty(0)
     squares = norm == "rms"
     totals = bucket_totals(
-        data if coded is None else coded, buckets, SQUARES if squares else ABSOLUTE
+        data if coded is None else coded, cells, SQUARES if squares else ABSOLUTE
     )
     means = totals / there(cells.length, values.device, np.float64)
     means = means.sqrt() if squares else means
@@ -62,18 +60,14 @@ def fold_signs(
 
 
 def _fold_parts(
-    values: Tensor, bits: Tensor, buckets: Buckets, places: Sequence[int], *,
+    values: Tensor, bits: Tensor, cells: Cells, at: Column, *,
     coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
     factors: tuple[float, float, float, float] = loops.NO_FACTORS, keep: bool = False,
 ) -> None:  # fmt: skip
-    """Bring memories on, of which `buckets` are blocks, and write signs to their places in `bits`.
-
-    All vectors are laid out as `values`; `scales` are those of all blocks, one behind the other.
-    """
-    parts = parts_of(
-        values, buckets.elements, [tiles(n) for n in buckets.elements], buckets.begins, places,
-        starts(buckets.counts), buckets.sizes,
-    )  # fmt: skip
+    """Bring memories on, and write signs to `bits` from `at` on."""
+    length, begin = cells.segments.length.tolist(), cells.segments.begin.tolist()
+    columns = (each.tolist() for each in (at, cells.first, cells.size))
+    parts = parts_of(values, length, [tiles(n) for n in length], begin, *columns)
     launch_parts(
         _fold, parts, values, values if mixed is None else mixed,
         values if coded is None else coded, values if scales is None else scales, bits,
@@ -109,12 +103,12 @@ def add_scaled_signs(
 
 @triton.jit
 def _fold(
-    values, mixed, coded, scales, bits, m, c, a, b, table, parts, LANES: tl.constexpr,
+    values, mixed, coded, scales, bits, m, c, a, b, table, parts,
     MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     begin = tl.load(column + 2 * parts)
@@ -136,10 +130,10 @@ def _fold(
 
 @triton.jit
 def _write(
-    out, packed, scales, stray, weight, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    out, packed, scales, stray, weight, table, parts, ADD: tl.constexpr,
     GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     negative = load_codes(packed + tl.load(column + 3 * parts), group, (n + 7) // 8, 1)

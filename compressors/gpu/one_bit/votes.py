@@ -54,10 +54,9 @@ def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
 
 @triton.jit
 def _vote(
-    counts, message, stray, size, table, parts,
-    LANES: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
+    counts, message, stray, size, table, parts, PLANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
     carry = tl.load(message + tl.load(column + 2 * parts) + within, mask=here, other=0)

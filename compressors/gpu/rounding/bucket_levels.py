@@ -144,10 +144,10 @@ def _best(
 
 @triton.jit
 def _round(
-    values, tables, codes, table, parts,
-    LANES: tl.constexpr, COUNT: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, tables, codes, table, parts, COUNT: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -169,10 +169,10 @@ def _round(
 
 @triton.jit
 def _look_up(
-    out, codes, tables, weight, table, parts,
-    LANES: tl.constexpr, COUNT: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    out, codes, tables, weight, table, parts, COUNT: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     _, at = places_of(number, GROUPS, INDEX)
     code = tl.load(codes + tl.load(column + 4 * parts) + at, mask=at < n, other=0).to(tl.int32)
     size = tl.load(column + 5 * parts).to(INDEX)

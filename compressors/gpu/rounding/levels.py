@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, Buckets, bucket_totals
+from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,
@@ -33,10 +33,9 @@ from gcsim.compressors.segments import Cells, Column
 @kernel_of(loops.cell_norms)
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     """Euclidean norms may differ as `reductions.py` says."""
-    buckets = Buckets.of(cells)
     if norm == "max":
-        return bucket_totals(values, buckets, MAGNITUDE).view(torch.float32)
-    root = bucket_totals(values, buckets, SQUARES).sqrt()
+        return bucket_totals(values, cells, MAGNITUDE).view(torch.float32)
+    root = bucket_totals(values, cells, SQUARES).sqrt()
     return torch.where(root.isfinite(), root.clamp(max=FLOAT32_MAX), root).float()
 
 
@@ -83,10 +82,10 @@ def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Par
 
 @triton.jit
 def _encode(
-    values, norms, out, steps, table, parts,
-    LANES: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, norms, out, steps, table, parts, BITS: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -110,10 +109,10 @@ def _encode(
 
 @triton.jit
 def _add(
-    out, packed, norms, highest, steps, weight, table, parts, LANES: tl.constexpr,
+    out, packed, norms, highest, steps, weight, table, parts,
     STRAY: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)

@@ -36,9 +36,9 @@ def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.flo
 
 
 @triton.jit
-def _moments(values, found, sums, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
+def _moments(values, found, sums, programs, table, parts, BLOCK: tl.constexpr):
     program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     source = values + tl.load(column + 2 * parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(source + at, mask=at < n, other=0.0)

@@ -12,7 +12,7 @@ from gcsim.compressors.coding.rounding.levels import STRAY
 from gcsim.compressors.coding.rounding.tables import COUNTED, Levels
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.gpu.parts import launch_parts, own_part
-from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, Buckets, bucket_totals, joined
+from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.words import GROUPS, load_codes, places_of, random16, store_codes, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -65,8 +65,7 @@ def table_errors(values: Tensor, cells: Cells, norms: Tensor, levels: Levels) ->
 @kernel_of(loops.cell_sums)
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
     """Sums are in another order than the loop's."""
-    buckets = Buckets.of(cells)
-    return torch.stack([bucket_totals(values, buckets, what) for what in (PLAIN, SQUARES)], 1)
+    return torch.stack([bucket_totals(values, cells, what) for what in (PLAIN, SQUARES)], 1)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -74,11 +73,10 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 
 @triton.jit
 def _encode(
-    values, norms, levels, out, pairs, table, parts,
-    LANES: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr,
-    INDEX: tl.constexpr,
+    values, norms, levels, out, pairs, table, parts, COUNT: tl.constexpr, BITS: tl.constexpr,
+    GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     size = tl.load(column + 5 * parts).to(INDEX)
     key = tl.load(column + 6 * parts).to(tl.uint64, bitcast=True)
@@ -106,10 +104,10 @@ def _encode(
 
 @triton.jit
 def _add(
-    out, packed, norms, levels, highest, count, weight, table, parts, LANES: tl.constexpr,
+    out, packed, norms, levels, highest, count, weight, table, parts,
     STRAY: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -126,10 +124,9 @@ def _add(
 
 @triton.jit
 def _errors(
-    values, norms, levels, sums, count, table, parts,
-    LANES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, norms, levels, sums, count, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     _, at = places_of(number, GROUPS, INDEX)
     here = at < n
     size = tl.load(column + 5 * parts).to(INDEX)

@@ -53,12 +53,12 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 
 
 @triton.jit
-def _shuffle(dealt, groups, stride, table, parts, LANES: tl.constexpr, RUNS: tl.constexpr):
+def _shuffle(dealt, groups, stride, table, parts, RUNS: tl.constexpr):
     """Fisher and Yates, a run a lane.
 
     What a thread stores another one may load, since layouts differ: hence barriers.
     """
-    column, program, runs = own_part(table, parts, LANES)
+    column, program, runs = own_part(table, parts)
     key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
     run = program.to(tl.int64) * RUNS + tl.arange(0, RUNS)
     here = run < runs
@@ -86,10 +86,10 @@ def _shuffle(dealt, groups, stride, table, parts, LANES: tl.constexpr, RUNS: tl.
 
 @triton.jit
 def _turn(
-    always, dealt, stride, out, groups, steps, table, parts, LANES: tl.constexpr,
+    always, dealt, stride, out, groups, steps, table, parts,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, program, n = own_part(table, parts, LANES)
+    column, program, n = own_part(table, parts)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(column + 3 * parts)
     own = always + tl.load(column + 4 * parts)

@@ -73,7 +73,7 @@ def _blocks_of(marks: Marks, parts: Parts) -> slice | Tensor:
     """The blocks of the parts among those that are marked."""
     if parts.firsts[-1] == len(marks.counts):
         return slice(None)
-    firsts = there(marks.first - np.array(parts.firsts[:-1]), marks.counts.device)
+    firsts = there(marks.first - np.array(parts.firsts[:-1], dtype=np.int64), marks.counts.device)
     return by_program(firsts, parts) + torch.arange(parts.firsts[-1], device=firsts.device)
 
 
@@ -90,10 +90,10 @@ def inside(v, column, parts):
 
 @triton.jit
 def _mark(
-    values, added, counts, programs, table, parts,
-    LANES: tl.constexpr, ADD: tl.constexpr, SIDES: tl.constexpr, BLOCK: tl.constexpr,
+    values, added, counts, programs, table, parts, ADD: tl.constexpr, SIDES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
@@ -111,10 +111,9 @@ def _mark(
 
 @triton.jit
 def _take(
-    values, offsets, indices, taken, table, parts,
-    LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    values, offsets, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)

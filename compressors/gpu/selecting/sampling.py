@@ -94,11 +94,11 @@ def _fraction64(key, index):
 
 @triton.jit
 def _own_blocks(
-    table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):  # fmt: skip
     """(column of the table, the part's elements, its blocks, its begin, blocks of this program, the
     place of their first elements and of their sums)."""
-    column, program, n = own_part(table, parts, LANES)
+    column, program, n = own_part(table, parts)
     block = program.to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     count = (n + BLOCK - 1) // BLOCK
     return column, n, count, tl.load(column + 2 * parts), block, tl.load(column + 3 * parts) + block
@@ -106,9 +106,9 @@ def _own_blocks(
 
 @triton.jit
 def _sum_blocks(
-    values, sums, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    values, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):  # fmt: skip
-    _, n, count, begin, block, place = _own_blocks(table, parts, LANES, BLOCK, BLOCKS)
+    _, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     total = tl.zeros([BLOCKS], dtype=tl.float64)
     for i in tl.static_range(BLOCK):
         at = block * BLOCK + i
@@ -118,10 +118,10 @@ def _sum_blocks(
 
 @triton.jit(do_not_specialize=["least", "most"])
 def _lift(
-    values, sums, scales, least: tl.uint64, most: tl.uint64, table, parts, LANES: tl.constexpr,
+    values, sums, scales, least: tl.uint64, most: tl.uint64, table, parts,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    column, n, count, begin, block, place = _own_blocks(table, parts, LANES, BLOCK, BLOCKS)
+    column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
     if scale > float64(least):
         factor = tl.minimum(scale, float64(most)).to(tl.float32)
@@ -136,12 +136,12 @@ def _lift(
 
 @triton.jit
 def _draw(
-    values, sums, scales, prior, drawn, counts, chance, factor, table, parts, LANES: tl.constexpr,
+    values, sums, scales, prior, drawn, counts, chance, factor, table, parts,
     SLACK: tl.constexpr, LOWER: tl.constexpr, PRIOR: tl.constexpr, CHANCES: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """The recurrence of the loop's `_draw_tile`, in a lane for each block; a bit an element."""
-    column, n, count, begin, block, place = _own_blocks(table, parts, LANES, BLOCK, BLOCKS)
+    column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
     key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
     left = tl.load(sums + place, mask=block < count, other=0.0) * scale * SLACK
@@ -188,11 +188,11 @@ def _draw(
 
 @triton.jit
 def _compact(
-    drawn, upto, chance, positions, kept, table, parts, LANES: tl.constexpr,
+    drawn, upto, chance, positions, kept, table, parts,
     CHANCES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Places of the bits that are set, behind those of the programs before."""
-    _, _, count, begin, block, place = _own_blocks(table, parts, LANES, BLOCK, BLOCKS)
+    _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     ones = tl.zeros([BLOCKS], dtype=tl.int32)
     for i in tl.static_range(BLOCK):

@@ -64,14 +64,14 @@ def _parts(values: Tensor, segments: Segments) -> Parts:
 
 @triton.jit
 def _saturate(
-    values, state, found, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
+    values, state, found, programs, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
     """By block: elements with scale |v| >= 1, sum of the others, sum of squares of the former.
 
     `state`: the scales, and whether a tensor is going.
     """
     program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     own = state + tl.load(column + 3 * parts)
     if tl.load(own + parts) > 0.0:
         at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

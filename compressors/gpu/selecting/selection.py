@@ -127,12 +127,12 @@ def kth_bits(
 
 @triton.jit
 def _histogram(
-    values, added, prefix, counts, table, parts, LANES: tl.constexpr, ADD: tl.constexpr,
+    values, added, prefix, counts, table, parts, ADD: tl.constexpr,
     ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Count the magnitudes that begin with `prefix` by their next bits."""
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     begin = tl.load(column + 2 * parts)
     source = values + begin
     begun = tl.load(prefix + tl.program_id(0))
@@ -150,12 +150,10 @@ def _histogram(
 
 
 @triton.jit
-def _count_ranked(
-    values, limit, counts, programs, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
-):
+def _count_ranked(values, limit, counts, programs, table, parts, BLOCK: tl.constexpr):
     """By block: magnitudes above the limit, equal to it, and not-a-number."""
     program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
@@ -171,11 +169,11 @@ def _count_ranked(
 
 @triton.jit
 def _take_ranked(
-    values, limit, wanted, before, offsets, indices, taken, table, parts,
-    LANES: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    values, limit, wanted, before, offsets, indices, taken, table, parts, CLEAR: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    column, number, n = own_part(table, parts, LANES)
+    column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)

@@ -57,8 +57,8 @@ def _draw_pieces(
 
 
 @triton.jit
-def _draw(positions, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    column, program, draws = own_part(table, parts, LANES)
+def _draw(positions, table, parts, BLOCK: tl.constexpr):
+    column, program, draws = own_part(table, parts)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n = tl.load(column + 2 * parts).to(tl.uint64)
     key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
@@ -69,10 +69,10 @@ def _draw(positions, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mark(
-    positions, fresh, upto, taken, table, parts, LANES: tl.constexpr, BLOCK: tl.constexpr
+    positions, fresh, upto, taken, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The first different positions, as many as are drawn; of a complement they are cleared."""
-    column, program, draws = own_part(table, parts, LANES)
+    column, program, draws = own_part(table, parts)
     start = tl.load(column + 8 * parts)
     at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = (at < draws) & (tl.load(fresh + start + at, mask=at < draws, other=0) != 0)

@@ -228,7 +228,7 @@ def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayou
     message, _ = sparse_message(
         Segments.of(layout), sizes, indices, values, values_as="fp32", coding="raw"
     )
-    return list(message.split((HEADER_BYTES + 8 * sizes).tolist()))
+    return list(torch.split(message, (HEADER_BYTES + 8 * sizes).tolist()))
 
 
 def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:

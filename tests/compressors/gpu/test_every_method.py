@@ -16,7 +16,7 @@ from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_methods
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
-SHAPES = ((30, 70), (1,))
+SHAPES = ((30, 70), (0,), (1,))
 STEPS = 3
 
 

@@ -18,7 +18,7 @@ from gcsim.compressors.conformance import CHECKS
 from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
 
-SHAPES = ((30, 9), (1,), (2100,))
+SHAPES = ((30, 9), (1,), (0, 3), (2100,))
 QUICK: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("threshold", {"threshold": 0.5}),

@@ -247,11 +247,11 @@ def _served_cluster(row: Row, factors: Factors, found: list[_Group]) -> Cluster:
     if row.network in factors.served:
         link = link.exactly(efficiency=round(factors.served[row.network]) / link.bandwidth)
     inside = _inside(row, factors, {size for group in found for size in group.messages})
-    own = device()
+    copies = {_TO_NODE: inside, _FROM_NODE: inside}
     return Cluster(
         nodes=_SERVED_NODES,
         devices_per_node=1,
-        device=replace(own, primitives={**own.primitives, _TO_NODE: inside, _FROM_NODE: inside}),
+        device=replace(device(), primitives=copies, host={}),  # BytePS queues them, not gcsim
         network=link,
         intra_node=_bus(factors),
         collectives=Collectives(

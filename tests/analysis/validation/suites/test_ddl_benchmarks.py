@@ -26,6 +26,7 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.models import model, update
 from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import (
     PARTITION,
     SCHEDULED,
+    SERVED,
     SMALL,
     Factors,
     groups,
@@ -52,6 +53,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios import catalog
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
+from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.training import Interference
 
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)[1:]
@@ -390,6 +392,17 @@ def test_the_fit_uses_what_the_suite_says(fit: Fit) -> None:
     between = [r for r in several if r.nodes > 1 and r.network == "100Gb IB"]
     assert {(r.scheduler, r.workers) for r in between} == {("BSP-A2A", 8), ("BSP-A2A", 32)}
     assert Counter(r.workers for r in used.values()) == {1: 3, 4: 3 + 6, 8: 4, 32: 4}
+
+
+def test_byteps_pays_for_no_launches_of_gcsims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It queues its own code: a second per launch of a compressor's changes nothing."""
+    rows = [row for row in all_rows() if row.scheduler in SERVED and row.workers == 8]
+    stated = [seconds(row, Factors()) for row in rows]
+    slow = KernelRate(launch=1.0, source="a second")
+    own = replace(prediction.device(), host={"kernel": slow, "operator": slow})
+    monkeypatch.setattr(prediction, "device", lambda: own)
+    assert rows
+    assert [seconds(row, Factors()) for row in rows] == stated
 
 
 def test_byteps_pushes_while_it_pulls(fit: Fit) -> None:
