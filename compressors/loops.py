@@ -49,7 +49,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 SUM_BLOCK = 4096
 """Elements that are added up in one go."""
 _WORTH_A_THREAD = 1 << 17
-SHORT = 2 * _WORTH_A_THREAD
+_SHORT = 2 * _WORTH_A_THREAD
 """Fewer elements are one thread's."""
 
 
@@ -103,7 +103,7 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
     As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
     dropped; an exception in any of the parts is raised.
     """
-    if n < SHORT:  # most tensors: no more questions
+    if n < _SHORT:  # most tensors: no more questions
         kernel(0, n, *arguments)
         return
     parts = n // max(grain, _WORTH_A_THREAD)
@@ -127,7 +127,7 @@ def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: A
     if threads > 1 and len(tiles) > 1:
         upto = np.cumsum(tiles[:, 2] - tiles[:, 1])
         total = int(upto[-1])
-        threads = min(threads, total // _WORTH_A_THREAD) if total >= SHORT else 1
+        threads = min(threads, total // _WORTH_A_THREAD) if total >= _SHORT else 1
         shares = total * np.arange(1, threads) // max(1, threads)
         cuts[1:1] = np.searchsorted(upto, shares, side="right").tolist()
     _in_parts(kernel, cuts, (tiles, *arguments))
@@ -180,11 +180,6 @@ class written_back:  # noqa: N801 - used as a function; a generator would take l
 def partial_sums(n: int) -> NDArray[np.float64]:
     """Room for one sum of each `SUM_BLOCK` of n elements, zeros."""
     return np.zeros(-(-n // SUM_BLOCK), dtype=np.float64)
-
-
-def total_of(sums: NDArray[Any]) -> Any:
-    """The sum of partial sums: of one, as most tensors have, without numpy's reduction."""
-    return sums[0] if sums.size == 1 else sums.sum()
 
 
 @cache

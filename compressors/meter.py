@@ -186,12 +186,6 @@ def drawn(name: str, elements: ArrayLike, bits: int) -> KernelCost:
     return KernelCost(kind="random", name=name, part=True, launches=0, elements=n, nbytes=nbytes)
 
 
-def counting() -> bool:
-    """Whether somebody counts kernels: else what does their work in fewer calls may take their
-    place."""
-    return bool(_active)
-
-
 def kernel_name(function: Callable[..., object]) -> str:
     """File and function of a method that is gcsim's own, "signs.fold"; else the whole path."""
     module = function.__module__
@@ -231,7 +225,7 @@ def count_bytes(kind: KernelClass, nbytes: int) -> None:
         _active[-1].state(kind, nbytes)
 
 
-def batched(tensors: Iterable[T], *also: KernelClass) -> Iterator[T]:
+def batched(tensors: Iterable[T]) -> Iterator[T]:
     """Iterate over a bucket's tensors: for methods that are written tensor by tensor."""
     yield from tensors
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SHORT, array, loop, written_back
-from gcsim.compressors.meter import counting, unpriced
+from gcsim.compressors.loops import array, loop, written_back
+from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import handled, twin
 from gcsim.errors import InputError, InternalError
 
@@ -198,14 +198,6 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     return body.view(dtype)
 
 
-def together(values: Tensor) -> bool:
-    """Whether what travels of `values` may be coded by one loop for all frames, to the same bits.
-
-    Where calls take longer than elements, and nobody counts the kernels of each frame.
-    """
-    return values.numel() < SHORT and values.is_cpu and not (counting() or handled(values))
-
-
 # --- loops: a call for each frame, most of which are short ---------------------------------------
 
 
@@ -248,49 +240,6 @@ def read_frame(data: Any, start: int) -> Any:
         intact = number_at(frame, 16, 4) == checksum(frame, body)
     codec, flags, params, numel, nonzero, _ = read_header(frame)
     return codec, flags, params, numel, nonzero, length, intact
-
-
-@loop
-def find_frames(data: Any, table: Any, codec: int, flags: int, found: Any) -> Any:
-    """Whether a message is an intact frame of that codec for each tensor of `table`, and no more.
-
-    All have these flags, or any where `flags` is -1.
-    `table` is a layout's; `found`, int64 `[tensors, 5]`, becomes the frames' flags, params,
-    elements that travel, and where their bodies begin and end.
-    """
-    at = 0
-    for t in range(table.shape[0]):
-        if data.size - at < HEADER_BYTES:
-            return False
-        kind, own, params, numel, nonzero, length, intact = read_frame(data, at)
-        if kind != codec or numel != table[t, 1] or nonzero > numel or not intact:
-            return False
-        if own != flags and flags >= 0:
-            return False
-        at += HEADER_BYTES + length
-        found[t, 0], found[t, 1], found[t, 2] = own, params, nonzero
-        found[t, 3], found[t, 4] = at - length, at
-    return at == data.size
-
-
-@loop
-def words_at(data: Any, at: int, count: int) -> Any:
-    """A copy of `count` words of 32 bits, uint32, from bytes that need not be aligned."""
-    words = np.empty(count, dtype=np.uint32)
-    given, copied = data[at : at + 4 * count], words.view(np.uint8)
-    for i in range(copied.size):
-        copied[i] = given[i]
-    return words
-
-
-@loop
-def put_words(data: Any, at: int, words: Any) -> Any:
-    """Write words of four bytes; where they end."""
-    given = words.view(np.uint8)
-    put = data[at : at + given.size]
-    for i in range(put.size):
-        put[i] = given[i]
-    return at + put.size
 
 
 @loop

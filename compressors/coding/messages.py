@@ -10,13 +10,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator
 
-import numpy as np
-
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import Frame, find_frames, read_frames, together
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array
-from gcsim.compressors.meter import batched
+from gcsim.compressors.coding.frame import Frame, read_frames
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.errors import InputError
 
 
@@ -28,7 +24,7 @@ def frames_of(
     Raises `InputError` when the frames are not those of this layout.
     """
     frames = read_frames(message, expected=codec, most=len(layout.slices))
-    for piece in batched(layout.slices):
+    for piece in layout.slices:
         frame = next(frames, None)
         if frame is None:
             raise InputError(f"the message ends before the frame of {piece.name}")
@@ -39,19 +35,12 @@ def frames_of(
         raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
 
 
-def decoder(
-    codec: int | Collection[int], short: Callable[..., bool] | None = None, flags: int = -1
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
 
     The result is `add(message, layout, out, weight, **known)`: out += weight * decoded message, in
     place; `out` is float32 `[layout.numel]`. Raises `InputError` when the message is damaged or of
     another layout.
-
-    `short(data, found, table, out, weight, **known)` does the same for all frames that
-    `find_frames` found in an array, with these flags, where that may be done (`together`). It
-    returns False for what it cannot read, and has added nothing unless that is damaged: the loop
-    over tensors then reads it, or says what is wrong.
     """
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
@@ -59,13 +48,6 @@ def decoder(
         def of_message(
             message: Tensor, layout: BucketLayout, out: Tensor, weight: float, **known: object
         ) -> None:
-            whole = message.dtype == torch.uint8 and message.dim() == 1
-            if short is not None and isinstance(codec, int) and whole and together(out):
-                data, table = array(message), layout.table
-                found = np.empty((len(table), 5), dtype=np.int64)
-                given = data, found, table, array(out), float(weight)
-                if find_frames(data, table, int(codec), flags, found) and short(*given, **known):
-                    return
             for piece, frame in frames_of(message, layout, codec):
                 add(frame, piece.of(out), weight, **known)
 

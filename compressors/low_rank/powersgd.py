@@ -40,7 +40,6 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import together
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -143,10 +142,10 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
         matrices, others = self.split(bucket.layout)
-        if not matrices and together(gradient):  # without the copies that others would need
+        if not matrices:
             total = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
-        length = max((m.offset + m.rows * m.columns for m in matrices), default=0)
+        length = max(m.offset + m.rows * m.columns for m in matrices)
         corrected = self._corrected(bucket, matrices, length)
         update = gradient.new_empty(max(length, gradient.numel()))
         phase = self.phase(self.parameters, step)
@@ -155,9 +154,9 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         if phase != "step":
             given = [torch.linalg.qr(factor).Q for factor in given]
         products = self._products(corrected, matrices, given, transposed=phase == "Q")
-        if others or not together(gradient):
+        if others:
             # One flat vector of what is not compressed, and the factors of all matrices behind it.
-            plain = torch.cat([piece.of(gradient) for piece in others] or [gradient[:0]])
+            plain = torch.cat([piece.of(gradient) for piece in others])
             products = torch.cat((plain, products))
         first: Tensor = yield AllReduce(tensor=products)
         first.div_(count)
@@ -165,8 +164,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         for piece in others:
             piece.of(update).copy_(first[at : at + piece.numel])
             at += piece.numel
-        if not matrices:
-            return update
 
         heights = [m.columns if phase == "Q" else m.rows for m in matrices]
         averaged = list(thin(first[at:].clone(), heights, [f.shape[1] for f in given]))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_scaled_signs,
@@ -25,6 +26,14 @@ from gcsim.compressors.coding.rounding.level_codes import (
     LevelCoding,
     coded_levels,
     decoded_levels,
+)
+from gcsim.compressors.coding.rounding.levels import (
+    Norm as LevelNorm,
+)
+from gcsim.compressors.coding.rounding.levels import (
+    add_coded_levels,
+    cell_norms,
+    round_levels,
 )
 from gcsim.compressors.segments import ZERO, Cells, Segments
 
@@ -54,6 +63,32 @@ def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
 def layout_of(*sizes: int) -> BucketLayout:
     """Of vectors."""
     return layout_of_shapes((size,) for size in sizes)
+
+
+def bucket_norms(values: Tensor, size: int, norm: LevelNorm) -> Tensor:
+    """`cell_norms` of a tensor alone."""
+    return cell_norms(values, Segments.alone(values.numel()).cells(size), norm)
+
+
+def encode_levels(
+    values: Tensor, norms: Tensor, key: np.uint64, *, size: int, steps: int, bits: int,
+    bound: float = np.inf,
+) -> Tensor:  # fmt: skip
+    """`round_levels` of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
+    n = values.numel()
+    out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
+    cells, bounds = Segments.alone(n).cells(size), np.array([bound], dtype=np.float32)
+    keys = np.array([key], dtype=np.uint64)
+    round_levels(values, cells, norms, keys, out, ZERO, steps=steps, bits=bits, bounds=bounds)
+    return out
+
+
+def add_packed_levels(
+    out: Tensor, packed: Tensor, norms: Tensor, *, size: int, steps: int, bits: int, weight: float
+) -> None:
+    """`add_coded_levels` to a tensor alone."""
+    cells = Segments.alone(out.numel()).cells(size)
+    add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
 
 
 def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:

@@ -30,7 +30,7 @@ from gcsim.compressors.coding.scans import (
     sum_of_squares,
 )
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
     FLOAT32_MAX,
     SUM_BLOCK,
@@ -42,10 +42,10 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import count_random, counted_as, drawn, kernel, launch
+from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
-from gcsim.compressors.segments import ZERO, Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Column
 
 Norm = Literal["max", "l2"]
 
@@ -70,11 +70,6 @@ def bucket_count(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def bucket_grain(size: int) -> int:
-    """Elements that threads share out at a time: whole buckets, about `SHARED_OUT` elements."""
-    return size * max(1, SHARED_OUT // size)
-
-
 def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
     """(elements, buckets, bucket length): the whole buckets, then the short one."""
     whole = n // size
@@ -82,52 +77,6 @@ def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
         yield slice(0, whole * size), slice(0, whole), size
     if n % size:
         yield slice(whole * size, n), slice(whole, whole + 1), n % size
-
-
-@kernel("reduction")
-def bucket_norms(values: Tensor, size: int, norm: Norm) -> Tensor:
-    """`cell_norms` of a tensor alone, float32 `[n]`: float32 `[ceil(n / size)]`."""
-    return cell_norms(values, Segments.alone(values.numel()).cells(size), norm)
-
-
-@kernel("streaming")
-def encode_levels(
-    values: Tensor,
-    norms: Tensor,
-    key: np.uint64,
-    *,
-    size: int,
-    steps: int,
-    bits: int,
-    bound: float = float(_NO_BOUND),
-) -> Tensor:
-    """`round_levels` of a tensor alone, float32 `[n]`: uint8 `[ceil(n bits / 8)]`."""
-    n = values.numel()
-    out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
-    count_random(n, 16)
-    cells, keys = Segments.alone(n).cells(size), np.array([key], dtype=np.uint64)
-    bounds = np.array([bound], dtype=np.float32)
-    round_levels(values, cells, norms, keys, out, ZERO, steps=steps, bits=bits, bounds=bounds)
-    return out
-
-
-@kernel("streaming", updates=("out",))
-def add_packed_levels(
-    out: Tensor,
-    packed: Tensor,
-    norms: Tensor,
-    *,
-    size: int,
-    steps: int,
-    bits: int,
-    weight: float,
-) -> None:
-    """`add_coded_levels` to a tensor alone; `InputError` also when `packed` has another length."""
-    n, expected = out.numel(), packed_bytes(out.numel(), bits)
-    if packed.numel() != expected:
-        raise damaged(f"{packed.numel()} bytes for {n} codes of {bits} bits, not {expected}")
-    cells = Segments.alone(n).cells(size)
-    add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------

@@ -48,11 +48,6 @@ def share_kept(numel: int, ratio: float) -> float:
     return count_kept(numel, ratio) / numel if numel else 1.0
 
 
-def scatter_add(update: Tensor, indices: Tensor, values: Tensor) -> None:
-    """update[indices] += values, in place; the indices of one call are distinct."""
-    update.index_add_(0, indices, values)
-
-
 def safe_rank(expected: float) -> int:
     """Of a sample: the rank below which, most likely, lies all that `expected` of it stand for.
 

@@ -38,7 +38,7 @@ from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, tensor, written_back
-from gcsim.compressors.meter import batched, kernel
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.errors import InputError
@@ -91,7 +91,7 @@ class Inceptionn(Compressor[InceptionnParameters]):
     def encode(self, vector: Tensor, layout: BucketLayout) -> Tensor:
         """Tags and values of each tensor of a float32 `[layout.numel]`: uint8, framed."""
         b, frames = self.parameters.bound, []
-        for piece, values in batched(layout.views(vector)):
+        for piece, values in layout.views(vector):
             exponent = 0
             if self.parameters.relative:
                 exponent = exponent_above(largest_magnitude(values))

@@ -30,7 +30,6 @@ Encoding", NIPS 2017, arXiv:1610.02132 (both Elias codings, buckets and the maxi
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -47,8 +46,6 @@ from gcsim.compressors.coding.rounding.levels import (
     MAX_STEPS,
     Norm,
     add_coded_levels,
-    bucket_norms,
-    bucket_parts,
     cell_norms,
     round_levels,
 )
@@ -163,16 +160,12 @@ def encoded(
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
     """The bound on E|Q(v) - v|^2 of float32 `[n]`, added up over buckets (see the first lines)."""
-    n = values.numel()
-    size = size or max(1, n)
-    norms = bucket_norms(values, size, norm).double()
-    total = 0.0
-    for _, buckets, length in bucket_parts(n, size):
-        factor = min(length / steps**2, math.sqrt(length) / steps)
-        if norm == "max":
-            factor = length / (4 * steps**2)
-        total += factor * float(norms[buckets].square().sum())
-    return total
+    cells = Segments.alone(values.numel()).cells(size)
+    length = torch.from_numpy(cells.length).double()
+    factor = torch.minimum(length / steps**2, length.sqrt() / steps)
+    if norm == "max":
+        factor = length / (4 * steps**2)
+    return float((factor * cell_norms(values, cells, norm).double().square()).sum())
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

@@ -30,7 +30,6 @@ from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
-from gcsim.compressors.coding.rounding import levels
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks, selection
 from gcsim.compressors.coding.selecting.largest import largest
@@ -44,7 +43,10 @@ from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
 from tests.compressors.shared import (
+    add_packed_levels,
     add_signs,
+    bucket_norms,
+    encode_levels,
     fold,
     fold_average,
     fold_nesterov,
@@ -114,33 +116,33 @@ def test_packed_signs(values: Tensor) -> None:
     key=KEYS, bound=st.sampled_from((np.inf, 0.5)),
 )  # fmt: skip
 def test_levels(values: Tensor, size: int, steps: int, key: np.uint64, bound: float) -> None:
-    norms = demand_same(levels.bucket_norms, values, size, "max")
+    norms = demand_same(bucket_norms, values, size, "max")
     form = {"size": size, "steps": steps, "bits": (2 * steps).bit_length()}
-    packed = demand_same(levels.encode_levels, values, norms, key, bound=bound, **form)
+    packed = demand_same(encode_levels, values, norms, key, bound=bound, **form)
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(levels.add_packed_levels, out, packed, norms, weight=1 / 3, **form)
+    demand_same(add_packed_levels, out, packed, norms, weight=1 / 3, **form)
 
 
 @few
 @given(values=VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), exact=EXACT)
 def test_euclidean_norms_are_equal_or_neighbours(values: Tensor, size: int, exact: Tensor) -> None:
-    demand_same(levels.bucket_norms, exact, size, "l2")
+    demand_same(bucket_norms, exact, size, "l2")
     with kernels():
-        found = levels.bucket_norms(values, size, "l2")
-    distance = found.view(torch.int32) - levels.bucket_norms(values, size, "l2").view(torch.int32)
+        found = bucket_norms(values, size, "l2")
+    distance = found.view(torch.int32) - bucket_norms(values, size, "l2").view(torch.int32)
     assert not values.numel() or int(distance.abs().max()) <= 1
 
 
 def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
     for what in (np.inf, np.nan):
         values = spoilt(vector(1000, "normal", 0), by=what)
-        norms = demand_same(levels.bucket_norms, values, 300, "max")
+        norms = demand_same(bucket_norms, values, 300, "max")
         assert not norms.isfinite().all()
     over = torch.full((100,), 255, dtype=torch.uint8)
     form = {"size": 100, "steps": 5, "bits": 8, "weight": 1.0}
-    assert demand_same(levels.add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[
-        0
-    ] is (InputError)
+    assert demand_same(add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[0] is (
+        InputError
+    )
 
 
 @few
@@ -461,8 +463,8 @@ def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
 
     def run() -> list[object]:
         with segment() as recorder:
-            norms = levels.bucket_norms(values, 512, "max")
-            levels.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
+            norms = bucket_norms(values, 512, "max")
+            encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
             largest(values, Segments.alone(3000), np.array([30]))
             marks.passing(values, Segments.alone(3000), 1.0, memory=values.clone())
             signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))

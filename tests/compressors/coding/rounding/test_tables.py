@@ -13,7 +13,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.coding.rounding.levels import CHUNK, bucket_norms
+from gcsim.compressors.coding.rounding.levels import CHUNK
 from gcsim.compressors.coding.rounding.tables import (
     TableParameters,
     add_decoded,
@@ -27,7 +27,7 @@ from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, random16
+from tests.compressors.shared import BucketOf, Draw, bucket_norms, random16
 
 Levels = NDArray[np.float32]
 KEY = random_key(1, 2, 3, "test", 4)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.selecting.largest import largest, largest_of
 from gcsim.compressors.coding.selecting.marks import BLOCK, at_least, mark, passing, take
-from gcsim.compressors.coding.selecting.selection import count_kept, kth_magnitude, scatter_add
+from gcsim.compressors.coding.selecting.selection import count_kept, kth_magnitude
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import Draw
@@ -89,12 +89,6 @@ def test_threshold_selection_is_the_definition(values: list[float], threshold: f
 def test_k_is_at_least_one_and_rounds() -> None:
     assert [count_kept(n, 0.01) for n in (0, 1, 49, 151, 1000)] == [0, 1, 1, 2, 10]
     assert count_kept(3, 1.0) == 3
-
-
-def test_scatter_add_adds_where_it_is_told() -> None:
-    update = torch.ones(4)
-    scatter_add(update, torch.tensor([0, 3]), torch.tensor([0.5, -1.0]))
-    assert update.tolist() == [1.5, 1.0, 1.0, 0.0]
 
 
 # --- marks: one pass, then what was found -----------------------------------------------------
