@@ -29,6 +29,7 @@ from gcsim.compressors.coding.indices.bitmap import (
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.rounding.levels import add_coded_levels, cell_norms, round_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
@@ -186,7 +187,7 @@ def check_padding(bits: Tensor, segments: Segments) -> None:
     """`InputError` when bits are set behind the last element of a bitmap."""
     used = segments.length % 8
     ends = starts(bytes_of(segments)) + bytes_of(segments) - 1
-    if (bits.numpy()[ends[used > 0]] >> used[used > 0]).any():
+    if (array(bits)[ends[used > 0]] >> used[used > 0]).any():
         raise InputError("damaged payload: padding after the last code is not zero")
 
 
