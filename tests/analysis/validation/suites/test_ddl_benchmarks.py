@@ -26,7 +26,6 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.models import model, update
 from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import (
     PARTITION,
     SCHEDULED,
-    SERVED,
     SMALL,
     Factors,
     groups,
@@ -36,6 +35,7 @@ from gcsim.analysis.validation.suites.ddl_benchmarks.prediction import (
 )
 from gcsim.analysis.validation.suites.ddl_benchmarks.rows import (
     MODELS,
+    SERVED,
     Row,
     Scheduler,
     all_rows,
