@@ -27,8 +27,9 @@ from triton.runtime import interpreter
 from gcsim.compressors import gpu
 from gcsim.compressors.gpu import frames
 
-ON_HOST = 4 * 9 * 8
-"""Bytes of the longest thing that may come to the host: fields of the frames of four tensors."""
+ON_HOST = 6 * 9 * 8
+"""Bytes of the longest thing that may come to the host: fields of six frames, as two owners of
+stripes of three tensors send."""
 Outcome = tuple[object, list[Tensor]]
 
 

@@ -42,7 +42,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
     ("strom", {"variant": "mxnet"}),
-    ("variance_bounded", {"ratio": 0.3}),
+    ("variance_bounded", {"ratio": 0.6}),  # certain and uncertain elements in each message
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
     ("randomk", {"ratio": 0.2, "scaled": True}),
