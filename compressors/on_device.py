@@ -43,12 +43,10 @@ def handled(values: Tensor) -> bool:
     return (interpreted or (values.is_cuda and _new_enough(values.device))) and _has_triton()
 
 
-def on_device(
-    file: str, name: str | None = None, *, aside: Callable[[], bool] | None = None
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def on_device(file: str, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Hand calls with tensors on a GPU over to the function's twin: `a.b` is `gpu/a/b.py`.
 
-    It has the function's name, or that one. It steps aside while that holds.
+    It has the function's name, or that one.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -57,8 +55,7 @@ def on_device(
             first: Any = args[0] if args else next(iter(kwargs.values()))
             if isinstance(first, (list, tuple)):
                 first = first[0]
-            given = isinstance(first, torch.Tensor) and handled(first)
-            if given and not (aside and aside()):
+            if isinstance(first, torch.Tensor) and handled(first):
                 # kernels are launched on the current device
                 with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
                     result = twin(file, name or function.__name__)(*args, **kwargs)

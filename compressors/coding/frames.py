@@ -26,7 +26,7 @@ from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_heade
 from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, loop
+from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
@@ -99,7 +99,8 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
     if source.numel():
         data = array(source.contiguous()).view(np.uint8)
-        _copy(data, starts(lengths), array(message), at, lengths)
+        with written_back(message) as out:
+            _copy(data, starts(lengths), out, at, lengths)
 
 
 @counted_as(_copying)
@@ -121,7 +122,8 @@ def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
 @primitive
 def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
     """The message, once the checksums of its frames are written."""
-    _write_checksums(array(message), at, sizes)
+    with written_back(message) as data:
+        _write_checksums(data, at, sizes)
     return message
 
 

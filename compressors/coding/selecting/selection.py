@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.selecting.marks import BLOCK, Marks, note_places, take_arrays
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop
+from gcsim.compressors.loops import array, in_parallel, loop, tensor
 from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
-from gcsim.compressors.on_device import primitive
+from gcsim.compressors.on_device import handled, primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
@@ -69,8 +69,11 @@ def strided(
 
     Of several flat vectors of the table.
     """
+    first = segments.begin + start
+    if not handled(terms[0]):
+        return [tensor(_strided(array(term), first, stride, counts), term) for term in terms]
     number = torch.arange(int(counts.sum()), device=terms[0].device)
-    first = segments.begin + start - starts(counts) * stride
+    first = first - starts(counts) * stride
     places = number.mul_(each_of(stride, counts, number)).add_(each_of(first, counts, number))
     return [term[places] for term in terms]
 
@@ -207,6 +210,18 @@ def _kth(values: NDArray[np.float32], k: int) -> np.float32:
 
 
 # --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _strided(values: Any, first: Any, stride: Any, counts: Any) -> Any:
+    """Samples of each tensor: from its first on, a stride apart."""
+    out = np.empty(counts.sum(), dtype=values.dtype)
+    at = 0
+    for t in range(counts.size):
+        for i in range(counts[t]):
+            out[at + i] = values[first[t] + i * stride[t]]
+        at += counts[t]
+    return out
 
 
 @loop
