@@ -177,16 +177,21 @@ def _with_worlds(
     rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
     """With what the worlds near the rate say of it."""
+    label = one.label
+
+    def printed_gain(rate: float) -> float:
+        return _gain(rows(rate, [label], True)[label])
+
     for _ in range(_CENTRED):
         assert one.rate is not None  # noqa: S101
         before, sides, ends = one.rate, [], []
         for factor in (1 / _NEAR, _NEAR):
-            of = rows(before * factor, [one.label], True)
+            of = rows(before * factor, [label], True)
             if not of or not of[dense].iteration_draws_s:
                 return one
-            times = [np.array(of[label].iteration_draws_s) for label in (dense, one.label)]
+            times = [np.array(of[name].iteration_draws_s) for name in (dense, label)]
             sides.append(np.log(times[0] / times[1]))
-            ends.append((before * factor, _gain(of[one.label])))
+            ends.append((before * factor, _gain(of[label])))
         slow, fast = sides
         falls = np.maximum(slow - fast, 1e-9)
         places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
@@ -195,10 +200,7 @@ def _with_worlds(
         one = replace(one, rate=middle, low=low, high=high)
         if 1 / _NEAR < middle / before < _NEAR:
             if ends[0][1] > 0 > ends[1][1]:
-                rate = _crossing(
-                    lambda rate: _gain(rows(rate, [one.label], True)[one.label]),
-                    (ends[0], ends[1]), _CLOSER,
-                )  # fmt: skip
+                rate = _crossing(printed_gain, (ends[0], ends[1]), _CLOSER)
                 one = replace(one, rate=min(max(rate, low), high))
             break
     return one
