@@ -52,7 +52,7 @@ _KEPT_REQUESTS = 2**28
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
-    """Algorithm that `Cluster.collectives` assigns to a request's kind, size and number of ranks."""
+    """Algorithm that `Cluster.collectives` assigns to a request, by kind, size and ranks."""
     return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
 
 

@@ -44,7 +44,7 @@ class RingWorlds:
         self._is_priced = False
 
     def _price(self) -> None:
-        """Price the hops of all clusters, only once such a ring comes: most transports have none."""
+        """Price the hops of all clusters once such a ring comes: most transports have none."""
         self._is_priced, clusters = True, self._clusters
         links: list[Link] = []
         self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
