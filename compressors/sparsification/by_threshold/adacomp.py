@@ -36,9 +36,15 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frames import (
+    Codec,
+    Frame,
+    as_bytes,
+    frames_of,
+    from_bytes,
+    pack_frame,
+)
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
