@@ -1,4 +1,4 @@
-"""What does it cost to bring device tensors to the host's network stack and back?
+"""Copies of device tensors to the host's network stack and back.
 
 Gloo moves host memory: PyTorch copies a device tensor to pinned host memory before the
 collective and the result back after it. A copy takes latency + bytes / bandwidth of the link
@@ -16,8 +16,7 @@ All devices of a node copy at the same time; where they share a bus (`Cluster.sh
 copy has its share of it, else none slows down another's. Copies have no random delays.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
-AsyncAllgatherCUDAWork).
-"""
+AsyncAllgatherCUDAWork)."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def copy_time(nbytes: int, link: Link) -> Picoseconds:
 
 
 def copy_times(sizes: Sequence[int], link: Link) -> Times:
-    """How long each rank's copy takes, `[p]`. Raises `InputError` where that is too long."""
+    """Time of each rank's copy, `[p]`. Raises `InputError` where that is too long."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
     if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
         raise too_long(longest)

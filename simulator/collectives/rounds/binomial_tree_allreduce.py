@@ -1,4 +1,4 @@
-"""How long do a reduction to rank 0 and a broadcast from it take, along binomial trees?
+"""All-reduce as a reduction to rank 0 and a broadcast from it, along binomial trees.
 
 Reduction, round j: each rank r with r mod 2^(j+1) = 2^j sends its vector to rank r - 2^j, which
 adds it. Broadcast: the same tree the other way, the largest subtree first; a rank sends to its
@@ -12,8 +12,7 @@ Assumptions: those of `fabric/rounds.py`; the vector is not cut into pieces; chi
 fixed order, nearest first, also when one farther away is early.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2 and
-4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c.
-"""
+4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def binomial_tree_allreduce(nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST) -> Rounds:
-    """Of a vector of so many bytes; a reduction costs `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; a reduction costs `gamma` seconds a byte."""
     rounds = Rounds(fabric)
     for distance in tree_distances(fabric.ranks):
         senders = children(fabric.ranks, distance)

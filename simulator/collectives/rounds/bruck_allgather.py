@@ -1,4 +1,4 @@
-"""How long does Bruck's all-gather take, blocks equal or not, for any number of ranks?
+"""Bruck's all-gather of equal or unequal blocks, for any number of ranks.
 
 In round j, with d = 2^j < p, rank r sends the first min(d, p - d) of the blocks r, r + 1, ... that
 it holds to rank r - d (mod p), and so receives as many from rank r + d: ceil(log2 p) rounds.
@@ -13,8 +13,7 @@ starts the next round when both are done; an empty block still costs a message's
 the blocks in order, a copy inside each rank, is free.
 
 Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8), sec.
-3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
-"""
+3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def bruck_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Of `sizes[r]` bytes of rank r."""
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
     ranks, rank = fabric.ranks, fabric.everyone
     blocks = np.array(sizes, dtype=np.int64)
     ends = np.cumsum(np.concatenate(([0], blocks, blocks)))
