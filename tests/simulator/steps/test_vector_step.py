@@ -23,9 +23,6 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.steps.vectors import ranks as vector_ends
-from gcsim.simulator.steps.vectors import ranks as vector_layout
-from gcsim.simulator.steps.vectors import ranks as vector_ranks
 from gcsim.simulator.steps.vectors import step as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
@@ -318,26 +315,6 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
         run.finish * factor,
         simulate(scaled, ranks=ranks, execute=slower, iterations=2).finish,
     )
-
-
-@given(data=st.data(), ranks=st.integers(1, 4), how=CARRIED)
-def test_the_loops_do_the_same_when_they_are_not_compiled(
-    data: st.DataObject, ranks: int, how: CarryOut
-) -> None:
-    plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
-    arguments: dict[str, Any] = {
-        "ranks": ranks,
-        "execute": how,
-        "iterations": 2,
-        "slowdown": slowdown,
-    }
-    compiled = simulate(plan, **arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (vector_ends, vector_layout, vector_ranks):
-            for name, found in list(vars(module).items()):
-                if hasattr(found, "py_func"):
-                    patch.setattr(module, name, found.py_func)
-        same(compiled, simulate(plan, **arguments))
 
 
 # What must not be
