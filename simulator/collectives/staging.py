@@ -16,7 +16,8 @@ All devices of a node copy at the same time; where they share a bus (`Cluster.sh
 copy has its share of it, else none slows down another's. Copies have no random delays.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
-AsyncAllgatherCUDAWork)."""
+AsyncAllgatherCUDAWork).
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,15 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import frames_of, split_body
+from gcsim.compressors.coding.frames import (
+    Codec,
+    Frame,
+    as_bytes,
+    frames_of,
+    from_bytes,
+    pack_frame,
+    split_body,
+)
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.sparse import energy

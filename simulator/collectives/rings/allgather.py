@@ -7,7 +7,8 @@ the textbook do it this way.
 Assumptions: those of `rings/recurrence.py`. An empty block still costs a message's latency. Sizes
 are known: an exchange of lengths is a collective of its own (`gather_variable`).
 
-Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1."""
+Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1.
+"""
 
 from __future__ import annotations
 

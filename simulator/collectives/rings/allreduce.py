@@ -9,7 +9,8 @@ With equal links, chunks and entries: 2(p - 1)(alpha + n beta / p) + (p - 1) n g
 Assumptions: those of `rings/recurrence.py`; links may differ from hop to hop and ranks may enter at
 any time.
 
-Source: Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69, 117-124), sec. 3."""
+Source: Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69, 117-124), sec. 3.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ blocks of one byte, are messages too; if all blocks are empty nobody sends anyth
 
 Source: pytorch/gloo, gloo/allgather.cc and gloo/allgatherv.cc; PyTorch uses the first for tensors,
 which must be of one size, and the second for sparse ones (torch/csrc/distributed/c10d,
-ProcessGroupGloo.cpp, where all blocks are gathered in one buffer and copied from there)."""
+ProcessGroupGloo.cpp, where all blocks are gathered in one buffer and copied from there).
+"""
 
 from __future__ import annotations
 

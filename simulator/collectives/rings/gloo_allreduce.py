@@ -21,7 +21,8 @@ Assumptions: those of `rings/announced.py`; an empty vector costs nothing once a
 
 Source: pytorch/gloo, gloo/allreduce.cc (`ring`) and gloo/allreduce.h (`kMaxSegmentSize`). Before
 July 2019 (pull request 192) the last s - 2 iterations of both loops sent segments that nobody
-needed."""
+needed.
+"""
 
 from __future__ import annotations
 

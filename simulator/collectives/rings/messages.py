@@ -3,7 +3,8 @@
 Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
 tables by size class and link class instead of being computed a message at a time. On links whose
 rate changes over time `Departures` takes the place of the table, and where that cannot tell it, the
-link is asked, in the same loop, uncompiled."""
+link is asked, in the same loop, uncompiled.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ cluster (`rings/announced_loop.py`). With copies and the host, as `dispatch.py` 
 
 Left out: that the last segments of an all-reduce are short, where that is a few bytes, so that
 ranks on equal links are alike and one stands for all; random delays and links that change over
-time; picoseconds by rounding."""
+time; picoseconds by rounding.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ Assumptions: those of `fabric/rounds.py`; the vector is not cut into pieces; chi
 fixed order, nearest first, also when one farther away is early.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2 and
-4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c."""
+4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c.
+"""
 
 from __future__ import annotations
 

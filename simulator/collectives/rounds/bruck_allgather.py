@@ -13,7 +13,8 @@ starts the next round when both are done; an empty block still costs a message's
 the blocks in order, a copy inside each rank, is free.
 
 Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8), sec.
-3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c."""
+3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ Assumptions: those of `fabric/rounds.py`; sizes are known; blocks are not cut in
 block still costs a message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2;
-Open MPI's coll_basic_allgather.c has the two parts, the gather there linear."""
+Open MPI's coll_basic_allgather.c has the two parts, the gather there linear.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ A merged payload has the size of the result: methods that merge this way keep it
 Assumptions: those of `fabric/rounds.py`; a rank sends one message at a time.
 
 Source: the tree of S. Shi et al. 2019 (ICDCS, gTop-k, Alg. 3); binomial trees as in Thakur,
-Rabenseifner and Gropp 2005, sec. 4.2."""
+Rabenseifner and Gropp 2005, sec. 4.2.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ Assumptions: a switch that holds nothing up (no racks, no shared medium); messag
 of a node share nothing; TCP's flows are fair, which flows that have just started are not yet: real
 broadcasts are up to a tenth faster, since the copies that get ahead let their receivers send.
 
-Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc."""
+Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.conformance import check
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
