@@ -233,7 +233,7 @@ def remove_left_gradients() -> None:
 
 
 def _room() -> tuple[str, Path | None]:
-    """Where gradients of a run lie: the cache folder, or that of temporary files (None)."""
+    """Folder for a run's gradients: the cache folder, or that of temporary files (None)."""
     with suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
     if os.access(cache_folder(), os.W_OK):
