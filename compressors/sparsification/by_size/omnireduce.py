@@ -28,8 +28,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, picked, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, picked, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.rounding.levels import cell_norms
 from gcsim.compressors.coding.selecting.largest import largest

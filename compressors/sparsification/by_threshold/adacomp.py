@@ -30,8 +30,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.checksum import number_at
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.scans import greatest_magnitude
 from gcsim.compressors.error_feedback import ErrorFeedback

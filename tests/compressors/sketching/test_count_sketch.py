@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.sketching.count_sketch import estimate, sketch, unpack_answer
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, split_mix

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_decoded, cut
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of

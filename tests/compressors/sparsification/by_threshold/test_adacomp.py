@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.sparsification.by_threshold.adacomp import add_decoded
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf
