@@ -54,7 +54,7 @@ def suite_of(path: Path, name: str) -> Suite:
             )
             for one in file.bounds
         ),
-        find=lambda: Folder(path, document, file, read_rows(path / "rows.csv")).findings(),
+        find=Folder(path, document, file).findings,
         figure_x=file.figure_x,
     )  # fmt: skip
 
@@ -66,10 +66,14 @@ class Folder:
     path: Path
     document: Document
     file: SuiteFile
-    rows: Sequence[Row]
     values: dict[str, float] = field(default_factory=dict)
     """Fitted so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All that the CSV has."""
+        return read_rows(self.path / "rows.csv")
 
     # --- a row's runs ---------------------------------------------------------------------------
 
