@@ -38,14 +38,14 @@ _CENTRED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Of one method, in bits a second."""
+    """Break-even of one method, in bits a second."""
 
     label: str
     rate: float | None
     """Below it the method is faster than uncompressed training, above it slower: median over the
     drawn worlds; None where they do not change places between `SLOWEST` and `FASTEST`."""
     pays: bool
-    """Where there is no such rate: the method is the faster one at all of them."""
+    """Whether the method is the faster one at all rates, where there is no break-even."""
     low: float | None = None
     """10th percentile of the rate over the drawn worlds; None without draws. `SLOWEST` stands for
     that rate and any below."""
@@ -70,14 +70,14 @@ def _is_settable(link: Link) -> bool:
 
 
 def at_rate(key: str, rate: float) -> str:
-    """What sets it, as `--set` has it."""
+    """Setting of the rate, in the form of `--set`."""
     return f"{key}={rate:.6g} bit/s"
 
 
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Of some methods; of those in `ranged` with what the drawn worlds say.
+    """Break-evens of some methods; for those in `ranged` with the drawn worlds' range.
 
     Empty where the network's rate is no single number, or nothing is dense. `progress` is told
     when rates have been looked through, and after each method.
@@ -123,8 +123,8 @@ def _spans(
     labels: Sequence[str],
     rows: Callable[[float, Sequence[str]], dict[str, Row]],
 ) -> dict[str, _Ends | bool]:
-    """By method: the fastest two neighbouring rates between which it stops being faster; where
-    there are none, whether it is faster at any. Empty where a rate that is asked for is none."""
+    """Find for each method the fastest two neighbouring rates between which it stops being faster;
+    where there are none, whether it is faster at any. Empty where a rate is refused."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -150,7 +150,7 @@ def _gain(row: Row) -> float:
 
 
 def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
-    """Where a gain goes from above 0 to below it, in a span of rates: a bisection whose next point
+    """Find the rate at which a gain falls below 0, in a span of rates: a bisection whose next point
     is where a line between the ends would cross, unless one end has stood still (Illinois)."""
     (slow, before), (fast, after) = span
     ends, values = [math.log(slow), math.log(fast)], [before, after]
@@ -176,7 +176,7 @@ def _with_worlds(
     dense: str,
     rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
-    """With what the worlds near the rate say of it."""
+    """Add the range that the worlds near the rate give, and centre the rate."""
     label = one.label
 
     def printed_gain(rate: float) -> float:
