@@ -12,6 +12,7 @@ The checksum is not priced: networks have their own.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +25,7 @@ from gcsim.compressors.coding.checksum import checksum, number_at, put_number
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import unpriced
-from gcsim.compressors.on_device import handled, twin
+from gcsim.compressors.on_device import handled
 from gcsim.errors import InputError, InternalError
 
 P = ParamSpec("P")
@@ -174,7 +175,9 @@ def read_frames(
 def on_gpu(work: str, message: Tensor, *given: Any) -> Any:
     """What kernels do with the frames of a message: a function of `gpu/frames.py`."""
     with torch.cuda.device_of(message):  # type: ignore[no-untyped-call]
-        return twin("frames", work)(message, *given)
+        return getattr(importlib.import_module("gcsim.compressors.gpu.frames"), work)(
+            message, *given
+        )
 
 
 def as_bytes(values: Tensor) -> Tensor:
