@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import sparse as loops
-from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.indices.coded import decoded_positions
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.demands import demand
 from gcsim.compressors.gpu.indices.coded import read_positions
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks
@@ -24,8 +25,8 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """One launch for raw positions; the host waits once."""
-    given, wrong = (coded, segments, sizes, k, coders), coded.new_zeros(1, dtype=torch.int32)
+    """One launch for raw positions."""
+    given, wrong = (coded, segments, sizes, k, coders), coded.new_zeros((), dtype=torch.int32)
     if (coders == Coder.RAW).all() and (sizes == 4 * k).all():
         positions = from_bytes(coded, torch.int32, int(k.sum()))
     elif found := read_positions(*given):
@@ -38,8 +39,7 @@ def scatter_add(
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
-    if bool(wrong):
-        raise damaged("positions do not ascend below the tensor's length, or cannot be read")
+    demand(wrong == 0, lambda: damaged("positions do not ascend below the tensor's length"))
 
 
 @triton.jit

@@ -52,7 +52,7 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
 
 
 def made_here() -> str:
-    """On what, for people."""
+    """Processor and libraries, for people."""
     libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
@@ -68,7 +68,7 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Those that are damaged or of other code, and those that nobody asks for."""
+    """Files that are damaged or of other code, and files that nothing asks for."""
     asked = {path: code for path, code, _ in files(folder)}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
     return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))

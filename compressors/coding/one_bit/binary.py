@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import (
     demand_no_stray,
     fold_bits,

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import bucket_parts

@@ -73,7 +73,7 @@ def decoded_positions(
 def read_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> tuple[Tensor, Tensor] | None:
-    """(int64 `[sum of k]`; int32 `[1]`, not 0 where bodies do not say so); None: for the loop."""
+    """(int64 `[sum of k]`; an int32, not 0 where bodies do not say so); None: for the loop."""
     kinds, widths = set(coders.tolist()), loops.widths_of(segments, k, coders)
     most, cuts = loops.most_bytes(segments, k, coders, widths), packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
@@ -81,7 +81,10 @@ def read_positions(
     elias = not kinds.isdisjoint((Coder.OMEGA, Coder.GAMMA))
     if not readable(8 * coded.numel(), elias=elias) or not fit.all() or not kinds <= set(Coder):
         return None
-    wrong, gaps = coded.new_zeros(1).int(), coded.new_empty(int(k.sum()), dtype=torch.int64)
+    wrong, gaps = (
+        coded.new_zeros((), dtype=torch.int32),
+        coded.new_empty(int(k.sum()), dtype=torch.int64),
+    )
     first, at = starts(k), starts(sizes)
     parts = _parts(coded, k, first, segments.length, coders, widths, at, sizes)
     if elias:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.rounding import level_codes as loops

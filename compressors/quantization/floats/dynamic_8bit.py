@@ -31,8 +31,7 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     nearest_codes,
     tree,
 )
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties

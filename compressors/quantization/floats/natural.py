@@ -34,8 +34,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.powers import LOWEST, add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array

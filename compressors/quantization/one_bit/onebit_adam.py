@@ -48,8 +48,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.signs import NO_FACTORS, Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch

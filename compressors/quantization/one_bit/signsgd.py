@@ -35,8 +35,7 @@ from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import add_votes, from_counters, more_than, no_votes

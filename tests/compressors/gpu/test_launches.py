@@ -49,6 +49,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("gradient_sampling_bayes", {"ratio": 0.2}),
     ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
     ("tk_ccd", {"ratio": 0.3, "groups": 4}),
+    ("omnireduce", {}),
 ]
 
 
