@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.selecting.marks import NO_NUMBER, Marks, collect, mark_arrays
+from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
 from gcsim.compressors.coding.selecting.selection import (
     SAMPLE_STRIDE,
     WORTH_A_SAMPLE,
@@ -28,7 +28,6 @@ from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
-from gcsim.errors import InputError
 
 
 def _launches(
@@ -79,8 +78,7 @@ def largest_of_each_sign(
             marks.up, marks.lower, marks.first, array(marks.counts), marks.places, marks.passed,
             indices, taken, sizes, strange,
         )  # fmt: skip
-    if strange[0]:
-        raise InputError(NO_NUMBER)
+    demand_numbers(strange[0])
     return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
 
 

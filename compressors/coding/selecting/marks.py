@@ -73,7 +73,7 @@ class Marks:
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, down=lower, first=blocks.first,
-            counts=like.new_zeros(blocks.total, dtype=torch.int32),
+            counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
             places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
             totals=like.new_zeros((columns, tensors), dtype=torch.int32),
         )  # fmt: skip
@@ -222,8 +222,7 @@ def take(
             _take, segments.tiles, source, segments.table, marks.up, marks.lower, marks.first,
             starts(marks.passed), array(marks.counts), marks.places, indices, taken, clear, strange,
         )  # fmt: skip
-    if strange[0]:
-        raise InputError(NO_NUMBER)
+    demand_numbers(strange[0])
     return tensor(indices, values), tensor(taken, values)
 
 
@@ -250,6 +249,12 @@ def passing(
     marks = mark(values, segments, limits, memory=memory)
     source = values if memory is None else memory
     return *take(source, segments, marks, clear=memory is not None), marks.passed
+
+
+def demand_numbers(strange: bool) -> None:
+    """`InputError` where not-a-number is among the values."""
+    if strange:
+        raise InputError(NO_NUMBER)
 
 
 @kernel("gather_scatter")
