@@ -20,25 +20,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors import gpu, on_device
-from gcsim.compressors.coding import frame
+from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
 from gcsim.compressors.coding.floats.narrow_floats import nearest_codes
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
-from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import kth_magnitude
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.segments import ZERO, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
@@ -232,11 +232,6 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
-def kth_magnitudes(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """`kth_magnitude` as a tensor."""
-    return torch.from_numpy(selection.kth_magnitude(values, segments, k))
-
-
 def parts_of(n: int) -> Segments:
     """A table of three tensors, the second without elements."""
     return Segments.behind([n // 3, 0, n - n // 3])
@@ -249,32 +244,31 @@ def test_the_largest(values: Tensor, share: float, added: bool) -> None:
     k = np.rint(share * segments.length).astype(np.int64)
     memory = values.flip(0) / 2 if added else None
     demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
-    some = np.flatnonzero(k)
-    demand_same(kth_magnitudes, values, segments.rows(some), k[some])
+    demand_same(kth_magnitude, values, segments, k)
 
 
 @few
 @given(
-    values=VECTORS, up=st.sampled_from((0.0, 0.5, 1.0, 3.0)), down=st.sampled_from((None, -2.0)),
-    clear=st.booleans(), added=st.booleans(),
+    values=VECTORS, limit=st.sampled_from((0.0, 0.5, 1.0, 3.0)), clear=st.booleans(),
+    added=st.booleans(), raised=st.booleans(), share=st.sampled_from((0.01, 0.3, 1.0)),
 )  # fmt: skip
 def test_what_passes_a_threshold(
-    values: Tensor, up: float, down: float | None, clear: bool, added: bool
+    values: Tensor, limit: float, clear: bool, added: bool, raised: bool, share: float
 ) -> None:
-    """Also where limits change of some tensors, and where some are taken."""
+    """And the first k of those that pass limits that were adjusted to k, or the k largest."""
     segments = parts_of(values.numel())
 
     def run() -> list[object]:
-        own, more = values.clone(), values.flip(0) / 2
-        if added:
-            found = marks.mark(more, segments, up, down, memory=own)
-        else:
-            found = marks.mark(own, segments, up, down)
-        first = found.passed.copy()
-        last = marks.take(own, segments.rows([2]), found.rows([2]))
-        found.up[2] = up + 0.25
-        marks.mark_again(own, segments, found, np.array([2]))
-        return [first, last, found.passed, marks.take(own, segments, found, clear=clear), own]
+        own, more, other = values.clone(), values.flip(0) / 2, values.clone()
+        found = marks.mark(more, segments, limit, memory=own if added else None)
+        own = own if added else more
+        passed, taken = found.passed, marks.take(own.clone(), segments, found, clear=clear)
+        k = np.ceil(share * segments.length).astype(np.int64)
+        marks.adjust(own, segments, found, k, raised=raised)
+        ranked = np.array([True, False, False])
+        sent = np.where(ranked, k, np.minimum(found.passed, k))
+        chosen = largest(own, segments, sent, marks=found, ranked=ranked, cleared=[own, other])
+        return [passed, taken, found.passed, found.up[segments.length > 0], chosen, own, other]
 
     expected = run()
     with kernels():
@@ -285,7 +279,7 @@ def test_not_a_number_is_selected_by_nobody() -> None:
     values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
     alone = Segments.alone(100)
     assert demand_same(largest, values, alone, 3 * one)[0] is InputError
-    assert demand_same(kth_magnitudes, values, alone, one).isnan().all()
+    assert demand_same(kth_magnitude, values, alone, one).isnan().all()
     with kernels(), pytest.raises(InputError, match="not a number"):
         marks.passing(values, alone, 1.0)
 
@@ -437,25 +431,31 @@ def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
 def test_frames_and_their_checksums(lengths: list[int]) -> None:
     rng = np.random.default_rng(len(lengths))
     bodies = [torch.from_numpy(rng.integers(0, 256, n, dtype=np.uint8)) for n in lengths]
-    frames = [demand_same(frame.pack_frame, frame.Codec.SIGN, each, numel=9) for each in bodies]
+    codec, layout = framing.Codec.SIGN, layout_of_shapes([(9,)] * len(bodies))
+    frames = [demand_same(framing.pack_frame, codec, each, numel=9) for each in bodies]
     message = torch.cat(frames)
     with kernels():
-        again = torch.cat([torch.cat((one[:16], one.new_zeros(4), one[20:])) for one in frames])
-        on_gpu("seal", again, lengths)
-        assert torch.equal(again, message)
-        for most in (2, 9):
-            read = [each.body for each in frame.read_frames(message, most=most)]
-            assert equal(read, bodies)
+        unsealed = torch.cat([torch.cat((one[:16], one.new_zeros(4), one[20:])) for one in frames])
+        sizes = np.array(lengths)
+        at = np.cumsum(sizes + framing.HEADER_BYTES) - sizes
+        assert torch.equal(framing.seal(unsealed, at, sizes), message)
+        read = [each.body for _, each in framing.frames_of(message, layout, codec)]
+        assert equal(read, bodies)
 
 
 @few
 @given(at=st.integers(0, 99), flip=st.integers(1, 255), cut=st.integers(0, 3))
 def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
     """With the same words: which frame it is, and what is wrong with it."""
-    body = torch.arange(30, dtype=torch.uint8)
-    message = torch.cat([frame.pack_frame(frame.Codec.SIGN, body, numel=9) for _ in range(2)])
+    body, codec = torch.arange(30, dtype=torch.uint8), framing.Codec.SIGN
+    message = torch.cat([framing.pack_frame(codec, body, numel=9) for _ in range(2)])
     message[at] ^= flip
-    demand_same(lambda sent: [f.body for f in frame.read_frames(sent, most=3)], message[cut:])
+    layout = layout_of_shapes([(9,)] * 2)
+
+    def read(sent: Tensor) -> list[Tensor]:
+        return [each.body for _, each in framing.frames_of(sent, layout, codec)]
+
+    demand_same(read, message[cut:])
 
 
 def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
