@@ -58,10 +58,9 @@ def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
     return out
 
 
-def all_finite(values: Tensor) -> bool:
-    """See `scans.all_finite`."""
-    largest = bucket_totals(values, _blocks(values), MAGNITUDE)
-    return not bool((largest >= _INFINITE).any())
+def finite(values: Tensor) -> Tensor:
+    """See `scans.finite`."""
+    return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
 
 
 def squared_length(values: Tensor) -> float:
