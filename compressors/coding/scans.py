@@ -6,14 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
 from gcsim.compressors.on_device import primitive
 
 
-@primitive
 def all_finite(values: Tensor) -> bool:
     """Whether a float32 `[n]` holds neither NaN nor infinity."""
+    return bool(finite(values))
+
+
+@primitive
+def finite(values: Tensor) -> Found:
+    """`all_finite`, for which nobody has waited."""
     found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
     in_parallel(
         block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
