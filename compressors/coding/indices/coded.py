@@ -128,8 +128,9 @@ def positions_in(
     in_tiles(_get, _whole(k), rows, np.ascontiguousarray(coded), positions, faults)
     if (wrong := np.flatnonzero(faults)).size:
         n, coder, _, _, many, _, size = rows[wrong[0]].tolist()
+        name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
         what = FAULTS[faults[wrong[0]]]
-        raise damaged(f"{size} bytes are not {many} positions below {n} by coder {coder}: {what}")
+        raise damaged(f"{size} bytes are not {many} positions below {n} by {name}: {what}")
     return positions
 
 

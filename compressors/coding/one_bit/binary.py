@@ -65,7 +65,9 @@ def message_of(
     """
     segments, head = cells.segments, 4 * cells.count
     sizes = len(levels) * head + packed_bytes(segments.length, 1)
-    message, at = frames(values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size)
+    message, at = frames(
+        values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
+    )
     for number, level in enumerate(levels):
         put(message, at + number * head, level, head)
     put_bits(message, at + len(levels) * head)

@@ -72,7 +72,9 @@ def encode_message(
     codes = round_between(gradient, cells, tables, keys)
     head = 4 * count * cells.count
     coded, tail, _ = coded_levels(codes, segments, count // 2, "digits")
-    message, at = frames(gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size)
+    message, at = frames(
+        gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size, fixed=True
+    )
     put(message, at, tables.view(-1), head)
     put(message, at + head, coded, tail)
     return seal(message, at, head + tail)

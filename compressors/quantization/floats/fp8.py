@@ -128,7 +128,7 @@ class Fp8(Compressor[Fp8Parameters]):
         segments, flags = Segments.of(layout), _ORDER.index(self.parameters.format)
         head, scales = segments.column(4), self._scales(largest_magnitudes(vector, segments))
         sizes = head + segments.length
-        message, at = frames(vector, Codec.CAST, segments, sizes, flags=flags)
+        message, at = frames(vector, Codec.CAST, segments, sizes, flags=flags, fixed=True)
         put(message, at, torch.from_numpy(scales.astype(np.float32)), head)
         cast(vector, segments, self.form, scales, message, at + head)
         return seal(message, at, sizes)

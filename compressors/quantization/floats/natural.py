@@ -84,7 +84,9 @@ class Natural(Compressor[NaturalParameters]):
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)
         sizes = power_bytes(segments.length, bits)
-        message, at = frames(bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits)
+        message, at = frames(
+            bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits, fixed=True
+        )
         put_powers(bucket.gradient, segments, keys, message, at, bits=bits)
         return seal(message, at, sizes)
 

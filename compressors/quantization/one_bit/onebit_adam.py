@@ -217,7 +217,7 @@ def chunk_messages(bits: Tensor, scale: Tensor, chunks: BucketLayout) -> list[Te
     """A frame for each chunk: the scale, float32 `[1]` (`[0]` says 0), and its bits."""
     segments = Segments.of(chunks)
     head, size = segments.column(4), segments.length // 8
-    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size)
+    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size, fixed=True)
     scales = scale.expand(len(size)) if scale.numel() else scale.new_zeros(len(size))
     put(message, at, scales, head)
     put(message, at + head, bits, size)

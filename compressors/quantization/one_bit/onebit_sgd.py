@@ -194,7 +194,7 @@ def encoded(
     stripes = matrices.stripes
     sent, head = stripes.elements.length, 4 * stripes.width
     sizes = 2 * head + packed_bytes(sent, 1)
-    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent)
+    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent, fixed=True)
     put(message, at, lines[1], head)
     put(message, at + head, lines[2], head)
     put_column_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)

@@ -171,7 +171,7 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     segments = Segments.of(layout)
     sizes = packed_bytes(segments.length, 1)
-    message, at = frames(vector, Codec.SIGN, segments, sizes)
+    message, at = frames(vector, Codec.SIGN, segments, sizes, fixed=True)
     put_sign_bits(vector, segments, message, at)
     return seal(message, at, sizes)
 

@@ -147,7 +147,7 @@ def encoded(
         coded, tail, sent = coded_levels(codes, segments, steps, coding)
     message, at = frames(
         gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
-        params=chosen.bucket or 0,
+        params=chosen.bucket or 0, fixed=coding in ("fixed", "digits"),
     )  # fmt: skip
     put(message, at, norms, head)
     if coding == "fixed":

@@ -152,7 +152,9 @@ class TernGrad(Compressor[TernGradParameters]):
             self._round(bucket, step, bounds, scalars, codes, starts(length), 8)
             coded, tail, _ = coded_levels(codes, segments, 1, "digits")
         flags = TWO_BIT if two_bit else BASE3
-        message, at = frames(scalars, Codec.TERNGRAD, segments, head + tail, flags=flags)
+        message, at = frames(
+            scalars, Codec.TERNGRAD, segments, head + tail, flags=flags, fixed=True
+        )
         put(message, at, scalars, head)
         if two_bit:
             self._round(bucket, step, bounds, scalars, message, at + head, 2)

@@ -81,7 +81,7 @@ class Strom(ErrorFeedback[StromParameters]):
         residual = bucket_state(self.residual, bucket)
         if self.parameters.variant == "mxnet":
             sizes = packed_bytes(segments.length, 2)
-            message, at = frames(residual, Codec.TABLE, segments, sizes)
+            message, at = frames(residual, Codec.TABLE, segments, sizes, fixed=True)
             two_bits(residual, bucket.gradient, segments, tau, message, at)
             return seal(message, at, sizes)
         indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)
