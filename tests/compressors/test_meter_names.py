@@ -65,7 +65,7 @@ KERNELS = {
     "curve": "fit_curve read_curve",
     "dgc": "_next_velocity add_momentum",
     "digits": "pack_digits unpack_digits",
-    "dryden": "_add_and_count _enough _largest_of_each_sign _means",
+    "dryden": "_add_and_count _largest_of_each_sign _means",
     "dynamic_8bit": "nearest_codes",
     "index_coding": "decode_indices encode_indices",
     "level_words": "decode_dense decode_sparse encode_dense encode_sparse",

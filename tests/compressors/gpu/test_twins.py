@@ -30,13 +30,14 @@ from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
-from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import kth_magnitude
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
-from gcsim.compressors.segments import ZERO, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
@@ -215,11 +216,6 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
-def kth_magnitudes(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """`kth_magnitude` as a tensor."""
-    return torch.from_numpy(selection.kth_magnitude(values, segments, k))
-
-
 def parts_of(n: int) -> Segments:
     """A table of three tensors, the second without elements."""
     return Segments.behind([n // 3, 0, n - n // 3])
@@ -232,32 +228,31 @@ def test_the_largest(values: Tensor, share: float, added: bool) -> None:
     k = np.rint(share * segments.length).astype(np.int64)
     memory = values.flip(0) / 2 if added else None
     demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
-    some = np.flatnonzero(k)
-    demand_same(kth_magnitudes, values, segments.rows(some), k[some])
+    demand_same(kth_magnitude, values, segments, k)
 
 
 @few
 @given(
-    values=VECTORS, up=st.sampled_from((0.0, 0.5, 1.0, 3.0)), down=st.sampled_from((None, -2.0)),
-    clear=st.booleans(), added=st.booleans(),
+    values=VECTORS, limit=st.sampled_from((0.0, 0.5, 1.0, 3.0)), clear=st.booleans(),
+    added=st.booleans(), raised=st.booleans(), share=st.sampled_from((0.01, 0.3, 1.0)),
 )  # fmt: skip
 def test_what_passes_a_threshold(
-    values: Tensor, up: float, down: float | None, clear: bool, added: bool
+    values: Tensor, limit: float, clear: bool, added: bool, raised: bool, share: float
 ) -> None:
-    """Also where limits change of some tensors, and where some are taken."""
+    """And the first k of those that pass limits that were adjusted to k, or the k largest."""
     segments = parts_of(values.numel())
 
     def run() -> list[object]:
-        own, more = values.clone(), values.flip(0) / 2
-        if added:
-            found = marks.mark(more, segments, up, down, memory=own)
-        else:
-            found = marks.mark(own, segments, up, down)
-        first = found.passed.copy()
-        last = marks.take(own, segments.rows([2]), found.rows([2]))
-        found.up[2] = up + 0.25
-        marks.mark_again(own, segments, found, np.array([2]))
-        return [first, last, found.passed, marks.take(own, segments, found, clear=clear), own]
+        own, more, other = values.clone(), values.flip(0) / 2, values.clone()
+        found = marks.mark(more, segments, limit, memory=own if added else None)
+        own = own if added else more
+        passed, taken = found.passed, marks.take(own.clone(), segments, found, clear=clear)
+        k = np.ceil(share * segments.length).astype(np.int64)
+        marks.adjust(own, segments, found, k, raised=raised)
+        ranked = np.array([True, False, False])
+        sent = np.where(ranked, k, np.minimum(found.passed, k))
+        chosen = largest(own, segments, sent, marks=found, ranked=ranked, cleared=[own, other])
+        return [passed, taken, found.passed, found.up[segments.length > 0], chosen, own, other]
 
     expected = run()
     with kernels():
@@ -268,7 +263,7 @@ def test_not_a_number_is_selected_by_nobody() -> None:
     values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
     alone = Segments.alone(100)
     assert demand_same(largest, values, alone, 3 * one)[0] is InputError
-    assert demand_same(kth_magnitudes, values, alone, one).isnan().all()
+    assert demand_same(kth_magnitude, values, alone, one).isnan().all()
     with kernels(), pytest.raises(InputError, match="not a number"):
         marks.passing(values, alone, 1.0)
 

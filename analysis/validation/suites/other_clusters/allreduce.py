@@ -24,7 +24,6 @@ from gcsim.analysis.calibration.link.solver import Problem
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.analysis.validation.interval import Interval, ends, intervals
 from gcsim.analysis.validation.suite import Factor, Findings, Point
-from gcsim.analysis.validation.suites.cluster_runs.runs import Run as ClusterRun
 from gcsim.analysis.validation.suites.other_clusters.prediction import cluster_of
 from gcsim.analysis.validation.suites.other_clusters.runs import Run, runs
 from gcsim.scenarios import catalog
@@ -58,9 +57,7 @@ class Fit:
     points: int
 
 
-def measurement(
-    run: Run | ClusterRun, algorithm: str, element: int = 4, dtype: str = "float32"
-) -> Measurement:
+def measurement(run: Run, algorithm: str, element: int = 4, dtype: str = "float32") -> Measurement:
     """As the link calibration takes it."""
     return Measurement(
         collective="all_reduce",
