@@ -26,8 +26,8 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
-_LONGEST = {Coder.OMEGA: 6, Coder.GAMMA: 8, Coder.VARINT: 5}
-"""Bytes of the longest code of a gap below 2^32."""
+_LONGEST_WORD = 6
+"""Bytes of the omega word of a gap below 2^32, at most."""
 
 
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
@@ -54,7 +54,7 @@ def most_bytes(segments: Segments, k: Column, coders: Column, widths: Column) ->
         if coder in (Coder.RICE, Coder.BITMAP):
             more = packed_bytes(n if coder == Coder.BITMAP else k + (n >> widths), 1)
         else:
-            more = _LONGEST.get(coder, 0) * k
+            more = _LONGEST_WORD * k if coder == Coder.OMEGA else 0 * k
         most = np.where(coders == coder, most + more, most)
     return most
 
