@@ -81,6 +81,7 @@ KERNELS = {
     "rotated": "rotate_back round_rotated",
     "sampling": "_saturation block_sums draw draw_and_lower lift",
     "selection": "_sum kth_magnitude largest take_largest",
+    "sidco": "excess",
     "signs": "add_signs fold fold_average fold_nesterov scaled_sign_bits write_signs",
     "signsgd": "from_counters",
     "sparse": "_add_checked _add_set _add_signs signed_words",
