@@ -61,7 +61,6 @@ KERNELS = {
     "ce_sgd_speculation": "find level_of",
     "columns": "add_and_sum_columns add_columns column_bits column_sums",
     "cser": "local_step",
-    "curve": "fit_curve read_curve",
     "dgc": "_next_velocity add_momentum",
     "digits": "pack_digits unpack_digits",
     "dryden": "_add_and_count _enough _largest_of_each_sign _means",
