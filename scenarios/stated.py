@@ -39,10 +39,10 @@ from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check, invalid
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.reading.types import Count, PositiveDuration
-from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
-from gcsim.scenarios.sections.file import TRAINING, build_training
+from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -123,6 +123,8 @@ class EntrySection(Section):
     decode: list[_Kernel] | None = None
     per_payload: list[_Kernel] | None = None
     """As decode, once for each payload."""
+    busy: Formula | None = None
+    """Seconds that a device computes, as measured."""
     all_reduce: Formula | None = None
     all_gather: Formula | None = None
     all_to_all: Formula | None = None
@@ -143,7 +145,7 @@ class EntrySection(Section):
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
-        stages = [self.encode, self.decode, self.per_payload]
+        stages = [self.encode, self.decode, self.per_payload, self.busy]
         if sum(one is not None for one in (*stages, *self.sent)) != 1:
             raise invalid(
                 "an entry is one stage or one collective", f"of {', '.join(_COLLECTIVES)}"
@@ -183,9 +185,6 @@ class StepSection(Section):
     """Forward and backward of one device."""
 
 
-_DDP = As(DdpBuckets)
-
-
 class StatedFile(Section):
     """The whole of it."""
 
@@ -194,7 +193,7 @@ class StatedFile(Section):
     batch_size: Count = 1
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
-    ddp: Annotated[Spelled, _DDP] = Field(default_factory=_DDP.section)
+    ddp: Annotated[Spelled, DDP] = Field(default_factory=DDP.section)
     compute: StepSection | None = None
     traffic: TrafficSection = TrafficSection()
 
@@ -214,7 +213,7 @@ def stated(
     return Stated(
         cluster=cluster,
         training=build_training(file.training, cluster.collectives.transport),
-        buckets=file.ddp.value(DdpBuckets),
+        buckets=buckets_of(file.ddp),
         traffic=file.traffic,
         model=model,
         sizes=tuple(sizes),
@@ -353,6 +352,8 @@ class Stated:
                 own = [_record(entry, names)] * _evaluated(entry.times, names)
                 records += own
                 stages += [[] for _ in own]
+            elif entry.busy is not None:
+                stages[-1].append(self._copy(float(_value(_parsed(entry.busy), names))))
             elif entry.per_payload is not None:
                 per_payload += _costs(entry.per_payload, names, elements)
             else:
@@ -377,8 +378,11 @@ class Stated:
             self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
         )
         taken = int(CollectiveMemo(on)(record, np.zeros(devices, dtype=np.int64)).max())
-        rate = self.cluster.device.kernels["streaming"].bandwidth or 0.0
-        nbytes = round(taken / PS_PER_SECOND * rate)
+        return self._copy(taken / PS_PER_SECOND)
+
+    def _copy(self, seconds: float) -> KernelCost:
+        """Kernels that take so long."""
+        nbytes = round(seconds * (self.cluster.device.kernels["streaming"].bandwidth or 0.0))
         return KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
 
     def _by_variables(self, layouts: Sequence[BucketLayout]) -> list[Exchange]:

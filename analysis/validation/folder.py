@@ -32,7 +32,7 @@ from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.stated import BARE, Stated, stated
 
-_OF_GROUPS = frozenset({"fitted", "catalogue", "longest"})
+_OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
 _CLOSE = 1e-3
 
@@ -82,7 +82,8 @@ class Folder:
         it."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
         found = [self._run(row, variant, catalogue) for variant in variants]
-        return [] if catalogue and not all(map(_known, found)) else found
+        unknown = any(group.get("unknown") for group in self._groups(row))
+        return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
     def _groups(self, row: Row) -> list[Changes]:
         """In the order in which they change the defaults."""
@@ -309,7 +310,9 @@ def _longest(runs: Sequence[Stated]) -> float:
 
 def _drawing(run: Stated) -> Drawing:
     drawn = StepIntervals(run.cluster, run.training, [run.profile])
-    compute = passes_of(run.passes, run.profile.model, run.cluster.device)
+    compute = {"stated": run.passes}
+    if run.stated_step is None:
+        compute = passes_of(run.passes, run.profile.model, run.cluster.device)
     return drawn.draw(run.profile, compute, run.seconds)
 
 

@@ -21,7 +21,7 @@ SUITES: dict[str, str] = {
     "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
     "ddl-benchmarks": "gcsim.analysis.validation.suites.ddl_benchmarks.suite:SUITE",
     "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
-    "other-clusters": "gcsim.analysis.validation.suites.other_clusters.suite:SUITE",
+    "other-clusters": "other_clusters",
     "tc-cluster": "tc_cluster",
     "nccl-clusters": "nccl_clusters",
     "raysgd": "raysgd",

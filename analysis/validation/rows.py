@@ -7,7 +7,8 @@
     layers: [FILE]           # tables of layers, in which models are looked for in turn
     groups: {NAME: {...}}    # changes for the rows of a group (column `group`, else the series;
                              # several as "one + other"); `longest: [{}, {...}]` changes them for
-                             # several predictions of which the longest counts
+                             # several predictions of which the longest counts; `unknown: true`
+                             # of what the catalogue alone knows nothing of
     fitted: {...}            # changes for the prediction with fitted values; also in a group
     catalogue: {...}         # changes for the prediction by the catalogue alone; also in a group
     fit: {NAME: {title: ..., low: 0.1, high: 1, unit: GB/s}}    # in turn; of the same rows together

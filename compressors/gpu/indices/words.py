@@ -20,7 +20,7 @@ from gcsim.compressors.gpu.parts import (
     parts_of,
     starts,
 )
-from gcsim.compressors.gpu.reductions import MAGNITUDE, joined
+from gcsim.compressors.gpu.scans import MAGNITUDE, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of

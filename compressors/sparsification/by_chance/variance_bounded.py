@@ -28,8 +28,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, split_certain
@@ -83,13 +83,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         )  # fmt: skip
         parts = split_certain(weights.values, positions, segments, scales)
         (_, certain, a), (_, others, b) = parts
-        coders = [
-            np.array([
-                choose_coder(chosen.indices, n, many)
-                for n, many in zip(segments.length.tolist(), k.tolist(), strict=True)
-            ])
-            for _, _, k in parts
-        ]  # fmt: skip
+        coders = [chosen_coders(chosen.indices, segments, k) for _, _, k in parts]
         (code_a, size_a), (code_b, size_b) = (
             coded_positions(indices, segments, k, own)
             for (indices, _, k), own in zip(parts, coders, strict=True)

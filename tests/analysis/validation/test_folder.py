@@ -83,6 +83,23 @@ def test_rows_are_predicted_from_their_scenarios_and_the_fit(tmp_path: Path) -> 
     assert report.kept
 
 
+def test_judged_measurements_change_nothing_and_fitted_ones_no_prediction_without_fit(
+    tmp_path: Path,
+) -> None:
+    yaml = YAML.replace("custom, all_reduce", "custom, library: pytorch1, all_reduce")
+    known = yaml.replace("  batch_size: 10\n", "  batch_size: 10\n  compute: {step: 9 ms}\n")
+    before = {one.name: one for one in suite(tmp_path, yaml=known).findings.points}
+    judged = ROWS.replace("half,half,dense,0.014", "half,half,dense,0.02")
+    after = {one.name: one for one in suite(tmp_path, rows=judged, yaml=known).findings.points}
+    assert after["half"].measured == 0.02
+    for name, point in after.items():
+        assert (point.predicted, point.unfitted) == (before[name].predicted, before[name].unfitted)
+    served = ROWS.replace("two,ring,dense,0.018", "two,ring,dense,0.019")
+    other = {one.name: one for one in suite(tmp_path, rows=served, yaml=known).findings.points}
+    assert all(other[name].unfitted == before[name].unfitted is not None for name in before)
+    assert all(other[name].predicted > before[name].predicted for name in ("half", "eight"))
+
+
 def test_without_a_step_the_catalogue_alone_says_nothing(tmp_path: Path) -> None:
     assert {point.unfitted for point in suite(tmp_path).findings.points} == {None}
 

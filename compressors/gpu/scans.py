@@ -1,4 +1,4 @@
-"""Sums and extrema on a GPU: twins of `coding/scans.py`.
+"""Sums and extrema on a GPU: the kernels of `coding/scans.py`.
 
 Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
 float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
@@ -14,9 +14,11 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from gcsim.compressors.coding import scans as loops
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Segments
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
@@ -58,14 +60,15 @@ def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
     return out
 
 
-def all_finite(values: Tensor) -> bool:
-    """See `scans.all_finite`."""
-    largest = bucket_totals(values, _blocks(values), MAGNITUDE)
-    return not bool((largest >= _INFINITE).any())
+@kernel_of(loops.finite)
+def finite(values: Tensor) -> Tensor:
+    """Nobody has waited for it."""
+    return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
 
 
+@kernel_of(loops.squared_length)
 def squared_length(values: Tensor) -> float:
-    """See `scans.squared_length`."""
+    """In another order than the loop's."""
     return float(bucket_totals(values, _blocks(values), SQUARES).sum())
 
 
@@ -73,8 +76,9 @@ def _blocks(values: Tensor) -> Cells:
     return Segments.alone(values.numel()).cells(BLOCK)
 
 
+@kernel_of(loops.fingerprint)
 def fingerprint(values: Tensor) -> int:
-    """See `scans.fingerprint`."""
+    """Equal to the loop's."""
     n = values.numel()
     sums = values.new_empty(blocks(n), dtype=torch.int64)
     data = values.contiguous().view(torch.int32)
