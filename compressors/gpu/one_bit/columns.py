@@ -14,7 +14,7 @@ from gcsim.compressors.coding.one_bit.columns import Matrices, Stripes
 from gcsim.compressors.coding.one_bit.signs import demand_signs
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import PLAIN, joined
+from gcsim.compressors.gpu.scans import PLAIN, joined
 from gcsim.compressors.gpu.words import (
     GROUPS,
     index_type,

@@ -15,7 +15,7 @@ from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, bucket_totals
+from gcsim.compressors.gpu.scans import ABSOLUTE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,

@@ -76,7 +76,7 @@ def bucket_like(crew: Any, gradient: Tensor) -> Any:
 
 @POLICIES
 @pytest.mark.parametrize("values", ["raw", "polynomial"])
-@pytest.mark.parametrize("indices", ["bloom", "packed", "gamma"])
+@pytest.mark.parametrize("indices", ["bloom", "packed", "omega"])
 def test_what_was_sent_and_what_is_kept_add_up(
     team: Any, normal: Draw, policy: str, values: str, indices: str
 ) -> None:
