@@ -27,7 +27,6 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, equations 16 an
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -43,7 +42,6 @@ from gcsim.compressors.coding.one_bit.binary import (
     clip_to_spread,
     clipped,
     message_of,
-    put_bits_above,
 )
 from gcsim.compressors.coding.rounding.bucket_levels import Clip
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -94,24 +92,20 @@ class BinGradB(Compressor[BinGradBParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         size = self.parameters.bucket
-        gradient = clipped(bucket, size, self.parameters.clip).gradient
-        cells, known = Segments.of(bucket.layout).cells(size), None
+        gradient = clipped(bucket, size, self.parameters.clip)
+        cells = Segments.of(bucket.layout).cells(size)
         if self.parameters.levels == "own":
-            found = class_means(gradient, cells, self.parameters.lloyd_iterations)
-            thresholds, *levels = found  # [cells] each
-            flags = TWO_LEVELS
+            lines = class_means(gradient, cells, self.parameters.lloyd_iterations)  # [3, cells]
+            message, known = message_of(gradient, cells, TWO_LEVELS, lines, lines[1:]), None
         else:
-            thresholds, *levels = yield from self._agree(gradient, cells)
-            known, flags = (*levels, size), KNOWN_LEVELS
-            levels = []  # do not travel
-        bits = partial(put_bits_above, gradient, cells, thresholds)
-        payloads = yield AllGather(payload=message_of(gradient, cells, flags, levels, bits))
+            lines = yield from self._agree(gradient, cells)
+            message = message_of(gradient, cells, KNOWN_LEVELS, lines, lines[:0])
+            known = lines[1:], size
+        payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded, known=known)
 
-    def _agree(
-        self, gradient: Tensor, cells: Cells
-    ) -> Generator[Request, Any, tuple[Tensor, Tensor, Tensor]]:
-        """(thresholds, lower, upper levels) of all workers' elements, float32 `[cells]` each."""
+    def _agree(self, gradient: Tensor, cells: Cells) -> Generator[Request, Any, Tensor]:
+        """Thresholds, lower and upper levels of all workers' elements: float32 `[3, cells]`."""
         lengths = torch.from_numpy(cells.length).to(gradient)
         total = lengths * float(self.worker.count)
         below, above, _ = class_sums(gradient, cells, torch.zeros_like(lengths))
@@ -124,4 +118,4 @@ class BinGradB(Compressor[BinGradBParameters]):
             below, above, count = yield AllReduce(tensor=sums)
             lows = torch.where(count < total, below / (total - count).clamp(min=1), thresholds)
             highs = torch.where(count > 0, above / count.clamp(min=1), thresholds)
-        return thresholds, lows, highs
+        return torch.stack((thresholds, lows, highs))

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -49,13 +49,13 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.one_bit.signs import NO_FACTORS, Norm, add_scaled_signs, fold_signs
+from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
 
 
@@ -189,17 +189,19 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
     def _coded_as(
         self, chunks: BucketLayout, values: Tensor, coded: Tensor, scale: dict[int, Tensor],
-        index: int, mixed: Tensor | None = None,
-        factors: tuple[float, float, float, float] = NO_FACTORS,
+        index: int, **mixing: Any,
     ) -> list[Tensor]:  # fmt: skip
         """A message for each chunk; `coded` and `scale` are the memory, see `fold_signs`."""
-        cells = Segments.alone(values.numel()).cells(None)
-        bits = values.new_zeros(chunks.numel // 8, dtype=torch.uint8)
+        frames_of_all, cells = Segments.of(chunks), Segments.alone(values.numel()).whole
+        if index not in scale:
+            scale[index] = coded.new_zeros(1)
+        sizes = 4 + frames_of_all.length // 8
+        message, at = frames(values, Codec.SIGN_BLOCK, frames_of_all, sizes)
         scale[index] = fold_signs(
-            values, cells, bits, ZERO, coded=coded, mixed=mixed, factors=factors,
-            scales=scale.get(index, coded.new_zeros(cells.total)), norm=self.parameters.scale,
+            values, cells, message, at + 4, head=at, pieces=True, coded=coded,
+            scales=scale[index], norm=self.parameters.scale, **mixing,
         )  # fmt: skip
-        return chunk_messages(bits, scale[index], chunks)
+        return list(seal(message, at, sizes).chunk(len(sizes)))
 
 
 def chunks_of(n: int, count: int) -> BucketLayout:
@@ -212,17 +214,6 @@ def chunks_of(n: int, count: int) -> BucketLayout:
             for rank in range(count)
         ),
     )
-
-
-def chunk_messages(bits: Tensor, scale: Tensor, chunks: BucketLayout) -> list[Tensor]:
-    """A frame for each chunk: the scale, float32 `[1]` (`[0]` says 0), and its bits."""
-    segments = Segments.of(chunks)
-    head, size = segments.column(4), segments.length // 8
-    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size)
-    scales = scale.expand(len(size)) if scale.numel() else scale.new_zeros(len(size))
-    put(message, at, scales, head)
-    put(message, at + head, bits, size)
-    return list(seal(message, at, head + size).chunk(len(size)))
 
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
@@ -239,17 +230,15 @@ def add_chunks(
     """out += weight * scale * sign, in place; `out` is float32 `[n]`, perhaps shorter than chunks.
 
     With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not a
-    frame for each chunk, or is damaged.
+    frame for each chunk (a scale, float32, and bits), or is damaged.
     """
     found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
-    head, size = whole.column(4), whole.length // 8
-    found.demand_sizes(head + size)
+    size = whole.length // 8
+    found.demand_sizes(4 + size)
     length = np.clip(out.numel() - whole.begin, 0, whole.length)
-    cells = Segments(np.stack((whole.begin, length), axis=1)).cells(None)
-    scales = taken(message, found.at, head, torch.float32)[: cells.total]
-    add_scaled_signs(
-        out, cells, message, found.at + head, scales, weight, overwrite=overwrite, room=size
-    )
+    cells = Segments(np.stack((whole.begin, length), axis=1)).whole
+    at = found.at
+    add_scaled_signs(out, cells, message, at + 4, at, weight, overwrite=overwrite, room=size)
 
 
 def sign_error(vector: Tensor, norm: Norm) -> float:

@@ -35,18 +35,17 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import (
     Matrices,
-    Stripes,
-    add_columns,
-    column_sums,
+    Threshold,
+    column_levels,
     matrix_shape,
-    put_column_bits,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -54,8 +53,6 @@ from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
-
-Threshold = Literal["zero", "mean"]
 
 
 class OneBitSgdParameters(CompressorParameters):
@@ -90,11 +87,6 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         paper="Seide et al., Interspeech 2014",
     )
 
-    def __init__(self, worker: Worker, parameters: OneBitSgdParameters) -> None:
-        super().__init__(worker, parameters)
-        self._owned_error: dict[int, Tensor] = {}
-        """By bucket: of the stripes that this worker owns, one tensor after the other."""
-
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
         """See `Compressor.properties`: with a threshold of zero, no more than one column."""
@@ -113,34 +105,38 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        layout, count = bucket.layout, self.worker.count
-        if self.parameters.error_feedback:
-            values, added = self.kept("error", bucket), bucket.gradient
-        else:
-            values, added = bucket.gradient, None
-        matrices = self._matrices(layout)
-        messages = self._encode(values, layout, matrices, added)
+        layout, count, feedback = bucket.layout, self.worker.count, self.parameters.error_feedback
+        values = self.kept("error", bucket) if feedback else bucket.gradient
+        matrices, frames_of_all = self._matrices(layout)
+        messages = self._encode(values, matrices, frames_of_all, bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=messages[0])
             return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
         received = yield AllToAll(payloads=messages)
         own = matrices.owned
-        total = self._owned(layout, own, bucket.gradient)
+        total = bucket.gradient.new_zeros(int((own.rows * own.columns).sum()))
+        if feedback:  # what coding the stripes has lost so far, one tensor after the other
+            total = self.state["owned"].setdefault(layout.index, total)
         for message in received:
             add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
-        (message,) = self._encode(total, layout, own)
+        (message,) = self._encode(total, own, layout)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
-        return fill_once(_add_all, answers, update, layout, matrices)
+        return fill_once(_add_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
-        held, owned = self.kept("error", bucket).clone(), self._owned_error.get(bucket.layout.index)
+        held, owned = (
+            self.kept("error", bucket).clone(),
+            self.state["owned"].get(bucket.layout.index),
+        )
         if owned is not None:
-            matrices, at = self._matrices(bucket.layout).stripes_of(self.worker.rank), 0
-            for rows, columns, offset, first, width, _ in matrices.table.tolist():
+            matrices, at = self._matrices(bucket.layout)[0], 0
+            for rows, columns, offset, first, width, *_ in matrices.stripes_of(
+                self.worker.rank
+            ).table:
                 whole = held[offset : offset + rows * columns].view(rows, columns)
                 error = owned[at : at + rows * width].view(rows, width)
                 part = whole[:, first : first + width]
@@ -148,30 +144,24 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
                 at += rows * width
         return held
 
-    def _matrices(self, layout: BucketLayout) -> Matrices:
+    def _matrices(self, layout: BucketLayout) -> tuple[Matrices, BucketLayout]:
+        """(the bucket's tensors as matrices, the tensors of the frames of all owners)."""
         whole = self.parameters.levels_per == "tensor"
         count = self.worker.count if self.parameters.aggregation == "stripes" else 1
-        known: dict[Any, Matrices] = layout.facts
+        known: dict[Any, tuple[Matrices, BucketLayout]] = layout.facts
         if (key := (OneBitSgd, whole, count)) not in known:
-            known[key] = matrices_of(layout, count, whole=whole)
+            repeated = BucketLayout(index=layout.index, slices=layout.slices * count)
+            known[key] = matrices_of(layout, count, whole=whole), repeated
         return known[key]
 
-    def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
-        """Sums that the owned stripes are added to: their errors, or zeros."""
-        numel = int((stripes.rows * stripes.columns).sum())
-        if not self.parameters.error_feedback:
-            return like.new_zeros(numel)
-        if layout.index not in self._owned_error:
-            self._owned_error[layout.index] = like.new_zeros(numel)
-        return self._owned_error[layout.index]
-
     def _encode(
-        self, values: Tensor, layout: BucketLayout, matrices: Matrices, added: Tensor | None = None
+        self, values: Tensor, matrices: Matrices, tensors: BucketLayout, added: Tensor | None = None
     ) -> list[Tensor]:
-        tensors, chosen = Segments.of(_repeated(layout, matrices.count)), self.parameters
+        chosen = self.parameters
+        feedback = chosen.error_feedback
         return encoded(
-            values, matrices, chosen.threshold, tensors, keep_error=chosen.error_feedback,
-            added=added,
+            values, matrices, chosen.threshold, Segments.of(tensors), keep_error=feedback,
+            added=added if feedback else None,
         )  # fmt: skip
 
 
@@ -191,37 +181,13 @@ def encoded(
     Both are flat float32 vectors that the matrices lie in. With `keep_error` `values` become what
     the messages do not say. `tensors` is the table of all frames' tensors.
     """
-    lines = column_levels(values, matrices, threshold, added)
     stripes = matrices.stripes
-    sent, head = stripes.elements.length, 4 * stripes.width
-    sizes = 2 * head + packed_bytes(sent, 1)
-    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent)
-    put(message, at, lines[1], head)
-    put(message, at + head, lines[2], head)
-    put_column_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
+    head = 4 * stripes.width
+    sizes = 2 * head + stripes.sizes
+    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length)
+    lines = column_levels(values, matrices, threshold, message, at, added=added)
+    put_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
     return list(seal(message, at, sizes).chunk(matrices.count))
-
-
-def column_levels(
-    values: Tensor, matrices: Matrices, threshold: Threshold, added: Tensor | None = None
-) -> Tensor:
-    """Thresholds, lower and upper levels: float32 `[3, lines]`, 0 beyond a matrix.
-
-    `added`, a vector as `values`, is first added to them, in place.
-    """
-    total, magnitude, count = column_sums(values, matrices, added=added)
-    stripes = matrices.stripes
-    of_lines = torch.from_numpy(np.repeat(stripes.table[:, 0], stripes.width))
-    rows = of_lines.to(values.device, torch.float64)
-    if threshold == "zero":
-        # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
-        highs = torch.where(count > 0, (magnitude + total) / (2 * count), 0.0)
-        lows = torch.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
-        return torch.stack((torch.zeros_like(lows), lows, highs)).float()
-    means = (total / rows).float()
-    _, magnitude, _ = column_sums(values, matrices, centres=means)
-    spread = (magnitude / rows).float()
-    return torch.stack((means, means - spread, means + spread))
 
 
 def add_decoded(
@@ -236,26 +202,16 @@ def add_decoded(
     if found.flags.any() or found.params.any() or (found.nonzero != sent).any():
         raise damaged(f"{found.nonzero.tolist()} elements of stripes, not {sent.tolist()}")
     at, head = found.at, 4 * stripes.width
-    found.demand_sizes(2 * head + packed_bytes(sent, 1))
-    lows = taken(message, at, head, torch.float32)  # [lines]
-    highs = taken(message, at + head, head, torch.float32)
-    add_columns(out, stripes, message, at + 2 * head, lows, highs, weight)
+    found.demand_sizes(2 * head + stripes.sizes)
+    places = at, at + head
+    add_levels(out, stripes, message, at + 2 * head, message, places, (weight, weight))
 
 
 def _add_all(
-    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices
+    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
     """Those of all owners, in order: together they are the frames of all stripes."""
     each = list(answers)
     if len({len(message) for message in each}) != 1:
         raise damaged(f"stripes of {[len(message) for message in each]} bytes")
-    frames_of_all = _repeated(layout, matrices.count)
-    add_decoded(torch.cat(each), frames_of_all, out, 1.0, stripes=matrices.stripes)
-
-
-def _repeated(layout: BucketLayout, count: int) -> BucketLayout:
-    """The tensors of all frames of `count` owners."""
-    known: dict[Any, BucketLayout] = layout.facts
-    if (key := ("repeated", count)) not in known:
-        known[key] = BucketLayout(index=layout.index, slices=layout.slices * count)
-    return known[key]
+    add_decoded(torch.cat(each), layout, out, 1.0, stripes=stripes)

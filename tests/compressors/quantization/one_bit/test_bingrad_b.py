@@ -214,6 +214,6 @@ def test_coherent_bits_with_another_bucket_length_are_refused(team: Any, normal:
     ((payload,),) = crew.listener.received
     layout: BucketLayout = crew.layout
     for size in (9, 11):  # 20 and 30 elements make as many buckets of 11 as of 10
-        known = torch.zeros(6), torch.zeros(6), size
+        known = torch.zeros((2, 6)), size
         with pytest.raises(InputError, match="damaged payload"):
             add_decoded(payload, layout, torch.zeros(50), 1.0, known)

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.onebit_adam import (
     OneBitAdam,
     OneBitAdamParameters,
     add_chunks,
-    chunk_messages,
     chunks_of,
     sign_error,
 )
@@ -219,8 +218,8 @@ def test_what_one_step_loses_the_next_one_adds(
 def test_a_chunk_decodes_exactly_and_damage_is_refused() -> None:
     chunk, out = chunks_of(24, 1), torch.full((9,), torch.nan)
     bits = torch.tensor([0b101, 0b1, 0], dtype=torch.uint8)
-    (message,) = chunk_messages(bits, torch.tensor([1.5]), chunk)
-    assert message.numel() == HEADER_BYTES + 4 + 3
+    body = torch.cat((as_bytes(torch.tensor([1.5])), bits))
+    message = pack_frame(Codec.SIGN_BLOCK, body, numel=24)
     add_chunks(message, chunk, out, 2.0, overwrite=True)
     assert out.tolist() == [-3.0, 3.0, -3.0, 3.0, 3.0, 3.0, 3.0, 3.0, -3.0]
     add_chunks(message, chunk, out, 2.0)

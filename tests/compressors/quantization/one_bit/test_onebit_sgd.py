@@ -14,14 +14,15 @@ from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.one_bit.columns import column_levels
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.quantization.one_bit.onebit_sgd import (
     OneBitSgd,
     add_decoded,
-    column_levels,
     matrices_of,
 )
 from gcsim.compressors.registry import check_parameters
+from gcsim.compressors.segments import ZERO
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of_shapes
 
@@ -168,12 +169,14 @@ def test_levels_by_hand() -> None:
     # Columns (1, -2, 3, -6) and (5, 6, 7, 8). Zero: means -4 | 2 and none | 6.5.
     values = torch.tensor([1.0, 5, -2, 6, 3, 7, -6, 8])
     matrix = matrices_of(layout_of_shapes([(4, 2)]), 1)
-    thresholds, lows, highs = column_levels(values, matrix, "zero")
+    message = torch.zeros(16, dtype=torch.uint8)
+    thresholds, lows, highs = column_levels(values, matrix, "zero", message, ZERO)
     assert thresholds.tolist() == [0, 0]
     assert lows.tolist() == [-4, 0]  # an empty side has level 0
     assert highs.tolist() == [2, 6.5]
     # Mean: -1 and 6.5; mean distances (2 + 1 + 4 + 5) / 4 = 3 and (1.5 + .5) / 2 = 1.
-    thresholds, lows, highs = column_levels(values, matrix, "mean")
+    thresholds, lows, highs = column_levels(values, matrix, "mean", message, ZERO)
+    assert message.view(torch.float32).tolist() == [*lows, *highs]
     assert thresholds.tolist() == [-1, 6.5]
     assert lows.tolist() == [-4, 5.5]
     assert highs.tolist() == [2, 7.5]
@@ -208,7 +211,7 @@ def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Dr
     total = sum(coded(g.double().view(10, 2).numpy(), "zero") for g in gradients)
     expected = coded(np.asarray(total) / 4, "zero")
     np.testing.assert_allclose(update.view(10, 2).numpy(), expected, rtol=1e-5)
-    assert not any(worker._owned_error[0].any() for worker in crew.workers[2:])
+    assert not any(worker.state["owned"][0].any() for worker in crew.workers[2:])
 
 
 @pytest.mark.parametrize("shape", [(20, 20_000), (200_000, 2), (400_000,)])
