@@ -43,6 +43,7 @@ same: $(VENV)/dev.stamp  ## whether results and pages (or ONLY=name,name) are th
 
 bench: $(VENV)/dev.stamp  ## the figures of docs/performance.md
 	$(BIN)/python -m pytest tests/benchmarks --ignore=tests/benchmarks/test_bench_compressors.py --benchmark-only --override-ini=addopts="--import-mode=importlib --strict-markers"
+	$(BIN)/python tests/benchmarks/engine_speed.py
 
 crosscheck: $(VENV)/dev.stamp  ## collectives against SimGrid, where it is installed
 	$(BIN)/python -m pytest tests/crosscheck --override-ini=addopts="--import-mode=importlib --strict-markers -rs"

@@ -83,7 +83,7 @@ def loaded(scenario: str | os.PathLike[str] | Scenario) -> Scenario:
 
 
 def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
-    """What stands in a scenario file, not yet checked, and the file; raises as `load_scenario`."""
+    """Contents of a scenario file, not yet checked, and the file; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
     document = read_file(path, name)
     if not isinstance(document.data, dict):

@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import (
+from gcsim.compressors.coding.frames import (
     Codec,
+    frames,
+    put,
+    read,
+    seal,
+    taken,
 )
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
 from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,

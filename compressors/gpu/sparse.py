@@ -14,6 +14,7 @@ import triton.language as tl
 from gcsim.compressors.coding import sparse as loops
 from gcsim.compressors.coding.indices.index_coding import decode_indices
 from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.indices.coded import positions_of
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks
@@ -39,16 +40,13 @@ def scatter_add(
             for row, n, count in zip(rows, elements, many, strict=True):
                 decode_indices(bodies[row], n, count, int(coder))
             raise damaged("coded positions")
-        if not add_at_parts(
-            out, places, numbers, many, own.begin.tolist(), elements, weight=weight
-        ):
-            raise damaged("positions do not ascend below the tensor's length")
+        _add_at_parts(out, places, numbers, many, own.begin.tolist(), elements, weight=weight)
 
 
-def add_at_parts(
+def _add_at_parts(
     out: Tensor, positions: Tensor, values: Tensor, sent: Sequence[int], begins: Sequence[int],
     elements: Sequence[int], *, weight: float,
-) -> bool:  # fmt: skip
+) -> None:  # fmt: skip
     """`scatter_add` at positions: how many elements of each travel, where it begins, how long
     it is; positions within it and values lie one tensor's behind the other's."""
     places = positions.long() & 0xFFFFFFFF if positions.dtype == torch.int32 else positions
@@ -58,7 +56,12 @@ def add_at_parts(
         _add, parts, out, places, values.contiguous(), wrong, float(np.float32(weight)),
         BLOCK=BLOCK,
     )  # fmt: skip
-    return not bool(wrong.any())
+    when_known(wrong.any(), _demand_ascending)
+
+
+def _demand_ascending(wrong: bool) -> None:
+    if wrong:
+        raise damaged("positions do not ascend below the tensor's length")
 
 
 @triton.jit

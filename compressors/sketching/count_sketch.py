@@ -39,13 +39,13 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import (
+from gcsim.compressors.coding.frames import (
     Codec,
     as_bytes,
     from_bytes,
+    only_frame,
     pack_frame,
 )
-from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.lazy_torch import Tensor, torch

@@ -76,7 +76,7 @@ def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Que
 
 
 def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
-    """Those of the second step of each kind; the lowest of some rounds."""
+    """Stretches of the second step of each kind, the lowest time of some rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     steps = steps_of(cls, parameters)

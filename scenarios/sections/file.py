@@ -46,7 +46,7 @@ FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
 RECORDED = "recorded"
-"""As a model's name: the one of the trace that is replayed."""
+"""Name that stands for the model of the replayed trace."""
 _Path = Annotated[str, Field(min_length=1)]
 
 
@@ -171,7 +171,7 @@ TRAIN = As(
 
 
 def build_plan(section: Spelled) -> Plan:
-    """How the model is trained."""
+    """Training plan of the model."""
     rate, partition = section.learning_rate, section.partition
     if isinstance(rate, Spelled):
         rates = rate.value(LearningRates)
@@ -238,16 +238,16 @@ class CompressorSection(Section):
 
 
 class UncertaintySection(Section):
-    """What is done about figures that are known within ranges only."""
+    """Treatment of figures that are known within ranges only."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
 
 
 class CostSection(Section):
-    """What the cluster costs, for `gcsim advise`."""
+    """Cost of the cluster, for `gcsim advise`."""
 
     per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Of a node, in any currency."""
+    """Cost of a node per hour, in any currency."""
 
 
 _FRAMEWORK = Annotated[
@@ -260,7 +260,7 @@ TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FR
 
 
 def build_training(section: Spelled, transport: str) -> Training:
-    """How the job runs; what the section does not say is as the catalogue has it."""
+    """Settings of the training job; unstated ones come from the catalogue."""
     code = section.framework
     if isinstance(code, str):
         reducer, hook = loops.framework(code)

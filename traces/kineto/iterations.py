@@ -50,7 +50,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile says of a model's training."""
+    """Training of a model, as a profile shows it."""
 
     times: PassTimes
     buckets: tuple[int, ...]
@@ -110,7 +110,7 @@ def check_profile(path: Path) -> None:
 
 
 def described(path: Path) -> str:
-    """What was read of a profile, for people; raises as `check_profile`."""
+    """Description of a profile, for people; raises as `check_profile`."""
     marks = _read(path)
     counts = [
         f"{count} {noun}" + "s" * (count != 1)
@@ -273,7 +273,7 @@ class _Timed:
 
     forward: float
     ready: tuple[float, ...]
-    """By arrival, from the start of the backward pass."""
+    """Times of the gradients by arrival, from the start of the backward pass."""
     optimizer: float
 
 

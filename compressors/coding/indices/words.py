@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch

@@ -87,13 +87,18 @@ def unpacked_digits(
     out = np.empty(int(length.sum()), dtype=np.uint8)
     highest = np.zeros((2, len(tiles)), dtype=np.int64)
     in_tiles(_unpack, tiles, body, at, starts(length), length, base, size, bits, out, highest)
-    largest, stray = highest.max(axis=1, initial=0).tolist()
+    demand_digits(*highest.max(axis=1, initial=0).tolist(), base)
+    return out
+
+
+def demand_digits(largest: int, stray: int, base: int) -> None:
+    """`InputError` for a group that is not made of digits, or a digit after the last."""
+    size, bits = group_of(base)
     if largest >= base**size:
         what = "byte" if bits == 8 else f"group of {bits} bits"
         raise damaged(f"{what} {largest} is not {size} base-{base} digits")
     if stray:
         raise damaged(f"padding after the last base-{base} digit is not zero")
-    return out
 
 
 # --- loops ----------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec, as_bytes
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, as_bytes, frames, put, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.rounding.bucket_levels import clip_cells
@@ -54,7 +53,9 @@ def message_of(
     segments, head = cells.segments, 4 * cells.count
     many = len(levels)
     sizes = many * head + packed_bytes(segments.length, 1)
-    message, at = frames(values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size)
+    message, at = frames(
+        values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
+    )
     if many:
         places = np.concatenate([at + number * head for number in range(many)])
         put(message, places, levels.reshape(-1), np.tile(head, many))

@@ -184,7 +184,7 @@ def add_levels(
         )  # fmt: skip
 
 
-def demand_signs(*, stray: bool, right: bool = True) -> None:
+def demand_signs(stray: bool, right: bool = True) -> None:
     """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
         raise stray_bits()

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import as_bytes
-from gcsim.compressors.coding.frames import put
+from gcsim.compressors.coding.frames import as_bytes, put
 from gcsim.compressors.coding.integers.packing import packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import bucket_parts
@@ -73,7 +72,9 @@ def encode_message(
     codes = round_between(gradient, cells, tables, keys)
     head = 4 * count * cells.count
     coded, tail, _ = coded_levels(codes, segments, count // 2, "digits")
-    message, at = frames(gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size)
+    message, at = frames(
+        gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size, fixed=True
+    )
     put(message, at, tables.view(-1), head)
     put(message, at + head, coded, tail)
     return seal(message, at, head + tail)

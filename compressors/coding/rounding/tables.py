@@ -25,8 +25,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import (
     damaged,
     demand_no_stray,
@@ -104,7 +103,15 @@ def encode_message(
     norms = cell_norms(gradient, cells, chosen.norm)
     head, tail = 4 * cells.count, packed_bytes(segments.length, bits)
     flags, params = bits | numbers << _NUMBER_AT, chosen.bucket or 0
-    message, at = frames(gradient, Codec.TABLE, segments, head + tail, flags=flags, params=params)
+    message, at = frames(
+        gradient,
+        Codec.TABLE,
+        segments,
+        head + tail,
+        flags=flags,
+        params=params,
+        fixed=numbered is None,
+    )
     put(message, at, norms, head)
     levels = np.stack(tables)
     round_to_table(gradient, cells, norms, levels, numbers, keys, message, at + head, bits=bits)

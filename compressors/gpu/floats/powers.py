@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.floats import powers as loops
 from gcsim.compressors.coding.floats.powers import LOWEST
-from gcsim.compressors.coding.integers.packing import stray_bits
+from gcsim.compressors.coding.one_bit.bits import demand_signs
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
     GROUPS,
@@ -41,15 +42,15 @@ def put_powers(
 def add_powers(
     out: Tensor, segments: Segments, message: Tensor, at: Column, *, bits: int, weight: float
 ) -> None:
-    """With 9 bits the host waits once."""
+    """Padding is checked `when_known`."""
     parts = _parts(out, segments, at)
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _add, parts, out, message.contiguous(), stray, float(np.float32(weight)),
         BITS=bits, LOWEST=LOWEST, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    if bits == 9 and bool(stray.any()):
-        raise stray_bits()
+    if bits == 9:
+        when_known(stray.any(), demand_signs)
 
 
 def _parts(like: Tensor, segments: Segments, *columns: NDArray[np.int64 | np.uint64]) -> Parts:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.indices import coded as loops
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,

@@ -117,15 +117,14 @@ def combined(
 def separated(
     groups: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
     places: Sequence[int], base: int,
-) -> tuple[int, int]:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The digits of many tensors: where each begins in `out`, and its groups; the largest group,
-    and the largest digit behind a last one: one wait."""
+    and the largest digit behind a last one, int32 `[2]`, for which nobody has waited."""
     size, _ = group_of(base)
     parts = parts_of(out, elements, [blocks(-(-n // size)) for n in elements], begins, places)
     found = out.new_zeros(max(1, parts.firsts[-1]), 2, dtype=torch.int32)
     launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
-    largest, stray = found.amax(0).tolist()
-    return largest, stray
+    return found.amax(0)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """One bit an element on a GPU: the kernels of `coding/one_bit/bits.py`.
 
-A program works on a tile of a stripe. What is wrong with a message's bits or scales is noted in one
-number of the device, which is 0 otherwise.
+A program works on a tile of a stripe. What is wrong with bits or scales is noted in one number of
+the exchange, which is 0 otherwise.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.one_bit import bits as loops
 from gcsim.compressors.coding.one_bit.bits import Stripes
+from gcsim.compressors.demands import entered, when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
     GROUPS,
@@ -54,14 +56,13 @@ def add_levels(
     places: tuple[Column, Column], weights: tuple[float, float], *, overwrite: bool = False,
     scales: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
-    """The host waits once."""
+    """Padding and scales are checked `when_known`."""
     room = stripes.sizes if room is None else room
-    fault = fault_of(out)
-    _launch(
-        _add, out, stripes, room, (at, *places, room), out, bits.contiguous(), levels, fault,
-        *(float(np.float32(weight)) for weight in weights), ADD=not overwrite, SCALES=scales,
-    )  # fmt: skip
-    demand_none(fault)
+    with noting(out) as faults:
+        _launch(
+            _add, out, stripes, room, (at, *places, room), out, bits.contiguous(), levels, faults,
+            *(float(np.float32(weight)) for weight in weights), ADD=not overwrite, SCALES=scales,
+        )  # fmt: skip
 
 
 def _launch(
@@ -77,24 +78,21 @@ def _launch(
     launch_parts(kernel, parts, *arguments, GROUPS=GROUPS, INDEX=index_type(most), **constants)
 
 
-def fault_of(like: Tensor) -> Tensor:
-    """The number of a device, int32 `[1]`, in which kernels note what is wrong."""
-    device = like.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return _fault(device, stream)
+@contextmanager
+def noting(like: Tensor) -> Iterator[Tensor]:
+    """The number, int32 `[1]`, in which kernels inside note what is wrong; one for an exchange."""
+    exchange = entered()
+    faults = None if exchange is None else exchange.faults
+    known = faults is not None
+    yield (noted := faults if faults is not None else like.new_zeros(1, dtype=torch.int32))
+    if exchange is not None:
+        exchange.faults = noted
+    if not known:
+        when_known(noted, _demand_none)
 
 
-@lru_cache(maxsize=1 << 6)
-def _fault(device: torch.device, stream: int) -> Tensor:
-    return torch.zeros(1, dtype=torch.int32, device=device)
-
-
-def demand_none(fault: Tensor) -> None:
-    """Wait for the number, and raise `InputError` for what it says."""
-    found = int(fault)
-    if found:
-        fault.zero_()
-    loops.demand_signs(stray=bool(found & 1), right=not found & 2)
+def _demand_none(faults: int) -> None:
+    loops.demand_signs(stray=bool(faults & 1), right=not faults & 2)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -149,7 +147,7 @@ def _level(levels, line, here):
 
 @triton.jit
 def _add(
-    out, bits, levels, fault, zero_weight, one_weight, table, parts, ADD: tl.constexpr,
+    out, bits, levels, faults, zero_weight, one_weight, table, parts, ADD: tl.constexpr,
     SCALES: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     own, number, n = own_part(table, parts)
@@ -165,7 +163,7 @@ def _add(
         one = _level(levels + tl.load(own + 9 * parts), line, here)
     found = tl.max(tl.max(wrong, axis=1), axis=0)
     if found != 0:
-        tl.atomic_or(fault, found)
+        tl.atomic_or(faults, found)
     level = tl.where(code != 0, one * one_weight, zero * zero_weight)
     if ADD:
         level = tl.load(out + source, mask=here, other=0.0) + level

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import votes as loops
-from gcsim.compressors.gpu.one_bit.bits import demand_none, fault_of
+from gcsim.compressors.gpu.one_bit.bits import noting
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -19,13 +19,12 @@ from gcsim.compressors.segments import Column, Segments, starts
 def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
-    """The host waits once."""
-    fault = fault_of(counts)
-    launch_parts(
-        _vote, _by_block(counts, at, segments), counts, message.contiguous(), fault,
-        counts.shape[1], FIRST=first, PLANES=counts.shape[0], BLOCK=BLOCK,
-    )  # fmt: skip
-    demand_none(fault)
+    """Padding is checked `when_known`."""
+    with noting(counts) as faults:
+        launch_parts(
+            _vote, _by_block(counts, at, segments), counts, message.contiguous(), faults,
+            counts.shape[1], FIRST=first, PLANES=counts.shape[0], BLOCK=BLOCK,
+        )  # fmt: skip
 
 
 @kernel_of(loops.put_more_than)
@@ -59,7 +58,7 @@ def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
 
 @triton.jit
 def _vote(
-    counts, message, fault, size, table, parts, FIRST: tl.constexpr, PLANES: tl.constexpr,
+    counts, message, faults, size, table, parts, FIRST: tl.constexpr, PLANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
@@ -69,7 +68,7 @@ def _vote(
     elements = tl.load(column + 4 * parts)
     behind = tl.where(within == elements // 8, carry.to(tl.int32) >> (elements % 8), 0)
     if tl.max(behind, axis=0) != 0:
-        tl.atomic_or(fault, 1)
+        tl.atomic_or(faults, 1)
     at = tl.load(column + 3 * parts) + within
     for k in tl.static_range(PLANES):  # plane k holds bit k of every count: add with carry
         place = counts + tl.cast(size, tl.int64) * k + at

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from gcsim.compressors.coding.frame import from_bytes
-from gcsim.compressors.coding.integers.digits import digit_bytes, group_of
+from gcsim.compressors.coding.frames import from_bytes
+from gcsim.compressors.coding.integers.digits import demand_digits, digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit.bits import demand_signs
 from gcsim.compressors.coding.rounding import level_codes as loops
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.indices.coded import fields, fixed_codes
 from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
@@ -131,11 +134,11 @@ def digits_in(
         groups = from_bytes(body, torch.int16, sum(planes)).int() & 0xFFFF
     elif bits != 8:
         found, intact = fields(body, sizes, planes, [bits] * len(planes))
-        if not bool(intact):
-            return None
+        when_known(~intact, demand_signs)
         groups = found.to(torch.uint8)
     if size == 1:
         return groups
     codes = body.new_empty(sum(elements))
-    largest, stray = separated(groups, codes, elements, starts(elements), starts(planes), base)
-    return codes if largest < base**size and not stray else None
+    found = separated(groups, codes, elements, starts(elements), starts(planes), base)
+    when_known(found, partial(demand_digits, base=base))
+    return codes

@@ -5,6 +5,7 @@ Values, norms and random bits become packed codes in one kernel, as in the loop'
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
@@ -59,7 +61,7 @@ def add_coded_levels(
     out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: Column,
     *, steps: int, bits: int, weight: float,
 ) -> None:  # fmt: skip
-    """The host waits for the largest code."""
+    """The largest code is checked `when_known`."""
     parts = parts_of_cells(out, cells, at)
     highest = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
@@ -67,7 +69,7 @@ def add_coded_levels(
         float(np.float32(weight / steps)), STRAY=loops.STRAY, BITS=bits, GROUPS=GROUPS,
         INDEX=parts.index,
     )  # fmt: skip
-    loops.demand_levels(int(highest.max()), steps)
+    when_known(highest.max(), partial(loops.demand_levels, steps=steps))
 
 
 def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Parts:

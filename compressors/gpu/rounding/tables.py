@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import triton
 import triton.language as tl
@@ -11,6 +13,7 @@ from gcsim.compressors.coding.rounding import tables as loops
 from gcsim.compressors.coding.rounding.levels import STRAY
 from gcsim.compressors.coding.rounding.tables import COUNTED, Levels
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part
 from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
@@ -39,14 +42,14 @@ def add_from_table(
     out: Tensor, cells: Cells, norms: Tensor, levels: Levels, numbers: Column, packed: Tensor,
     at: Column, *, bits: int, weight: float,
 ) -> None:  # fmt: skip
-    """The host waits for the largest code."""
+    """The largest code is checked `when_known`."""
     parts, count = parts_of_cells(out, cells, at, numbers), levels.shape[1]
     highest = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _add, parts, out, packed.contiguous(), norms, there(levels, out.device), highest, count,
         float(np.float32(weight)), STRAY=STRAY, BITS=bits, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    loops.demand_codes(int(highest.max()), count)
+    when_known(highest.max(), partial(loops.demand_codes, levels=count))
 
 
 @kernel_of(loops.table_errors)

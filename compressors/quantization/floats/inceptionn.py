@@ -33,9 +33,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import largest_magnitude
-from gcsim.compressors.coding.frame import Codec, Frame, pack_frame
+from gcsim.compressors.coding.frames import Codec, Frame, decoder, pack_frame
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.messages import decoder
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, tensor, written_back
 from gcsim.compressors.meter import kernel

@@ -34,8 +34,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.powers import LOWEST, add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
@@ -85,7 +84,9 @@ class Natural(Compressor[NaturalParameters]):
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)
         sizes = power_bytes(segments.length, bits)
-        message, at = frames(bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits)
+        message, at = frames(
+            bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits, fixed=True
+        )
         put_powers(bucket.gradient, segments, keys, message, at, bits=bits)
         return seal(message, at, sizes)
 

@@ -48,8 +48,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -196,7 +195,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         if index not in scale:
             scale[index] = coded.new_zeros(1)
         sizes = 4 + frames_of_all.length // 8
-        message, at = frames(values, Codec.SIGN_BLOCK, frames_of_all, sizes)
+        message, at = frames(values, Codec.SIGN_BLOCK, frames_of_all, sizes, fixed=True)
         scale[index] = fold_signs(
             values, cells, message, at + 4, head=at, pieces=True, coded=coded,
             scales=scale[index], norm=self.parameters.scale, **mixing,

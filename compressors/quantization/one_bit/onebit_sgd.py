@@ -37,8 +37,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import (
@@ -184,7 +183,9 @@ def encoded(
     stripes = matrices.stripes
     head = 4 * stripes.width
     sizes = 2 * head + stripes.sizes
-    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length)
+    message, at = frames(
+        values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length, fixed=True
+    )
     lines = column_levels(values, matrices, threshold, message, at, added=added)
     put_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
     return list(seal(message, at, sizes).chunk(matrices.count))

@@ -32,8 +32,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import (
     add_scaled_signs,
@@ -187,7 +186,7 @@ def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Ten
 def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tensor]:
     """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
     sizes = 4 * cells.count + packed_bytes(cells.segments.length, 1)
-    message, at = frames(values, Codec.SIGN_BLOCK, cells.segments, sizes)
+    message, at = frames(values, Codec.SIGN_BLOCK, cells.segments, sizes, fixed=True)
     scales = fold_signs(values, cells, message, at + 4 * cells.count, head=at, **memory)
     return seal(message, at, sizes), scales
 

@@ -36,8 +36,7 @@ from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
@@ -185,7 +184,7 @@ def _message(like: Tensor, layout: BucketLayout, put: Callable[..., None], *give
     """The message of bits that `put(*given, segments, message, at)` writes."""
     segments = Segments.of(layout)
     sizes = packed_bytes(segments.length, 1)
-    message, at = frames(like, Codec.SIGN, segments, sizes)
+    message, at = frames(like, Codec.SIGN, segments, sizes, fixed=True)
     put(*given, segments, message, at)
     return seal(message, at, sizes)
 

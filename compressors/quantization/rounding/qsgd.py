@@ -38,8 +38,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import (
@@ -148,7 +147,7 @@ def encoded(
         coded, tail, sent = coded_levels(codes, segments, steps, coding)
     message, at = frames(
         gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
-        params=chosen.bucket or 0,
+        params=chosen.bucket or 0, fixed=coding in ("fixed", "digits"),
     )  # fmt: skip
     put(message, at, norms, head)
     if coding == "fixed":

@@ -30,8 +30,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import digit_bytes
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
@@ -153,7 +152,9 @@ class TernGrad(Compressor[TernGradParameters]):
             self._round(bucket, step, bounds, scalars, codes, starts(length), 8)
             coded, tail, _ = coded_levels(codes, segments, 1, "digits")
         flags = TWO_BIT if two_bit else BASE3
-        message, at = frames(scalars, Codec.TERNGRAD, segments, head + tail, flags=flags)
+        message, at = frames(
+            scalars, Codec.TERNGRAD, segments, head + tail, flags=flags, fixed=True
+        )
         put(message, at, scalars, head)
         if two_bit:
             self._round(bucket, step, bounds, scalars, message, at + head, 2)

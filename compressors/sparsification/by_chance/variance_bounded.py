@@ -29,8 +29,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes

@@ -44,7 +44,14 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import Codec, Frame, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frames import (
+    Codec,
+    Frame,
+    as_bytes,
+    frames_of,
+    from_bytes,
+    pack_frame,
+)
 from gcsim.compressors.coding.indices.bloom import bloom_filter, bloom_positives, bloom_size
 from gcsim.compressors.coding.indices.curve import fit_curve, read_curve
 from gcsim.compressors.coding.indices.index_coding import (
@@ -55,7 +62,6 @@ from gcsim.compressors.coding.indices.index_coding import (
     encode_indices,
 )
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, counts_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import distinct_positions

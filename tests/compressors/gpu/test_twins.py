@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors import gpu, on_device
-from gcsim.compressors.coding import frame
+from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
 from gcsim.compressors.coding.floats.narrow_floats import nearest_codes
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.frame import on_gpu
 from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.integers import packing
@@ -440,25 +439,31 @@ def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
 def test_frames_and_their_checksums(lengths: list[int]) -> None:
     rng = np.random.default_rng(len(lengths))
     bodies = [torch.from_numpy(rng.integers(0, 256, n, dtype=np.uint8)) for n in lengths]
-    frames = [demand_same(frame.pack_frame, frame.Codec.SIGN, each, numel=9) for each in bodies]
+    codec, layout = framing.Codec.SIGN, layout_of_shapes([(9,)] * len(bodies))
+    frames = [demand_same(framing.pack_frame, codec, each, numel=9) for each in bodies]
     message = torch.cat(frames)
     with kernels():
-        again = torch.cat([torch.cat((one[:16], one.new_zeros(4), one[20:])) for one in frames])
-        on_gpu("seal", again, lengths)
-        assert torch.equal(again, message)
-        for most in (2, 9):
-            read = [each.body for each in frame.read_frames(message, most=most)]
-            assert equal(read, bodies)
+        unsealed = torch.cat([torch.cat((one[:16], one.new_zeros(4), one[20:])) for one in frames])
+        sizes = np.array(lengths)
+        at = np.cumsum(sizes + framing.HEADER_BYTES) - sizes
+        assert torch.equal(framing.seal(unsealed, at, sizes), message)
+        read = [each.body for _, each in framing.frames_of(message, layout, codec)]
+        assert equal(read, bodies)
 
 
 @few
 @given(at=st.integers(0, 99), flip=st.integers(1, 255), cut=st.integers(0, 3))
 def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
     """With the same words: which frame it is, and what is wrong with it."""
-    body = torch.arange(30, dtype=torch.uint8)
-    message = torch.cat([frame.pack_frame(frame.Codec.SIGN, body, numel=9) for _ in range(2)])
+    body, codec = torch.arange(30, dtype=torch.uint8), framing.Codec.SIGN
+    message = torch.cat([framing.pack_frame(codec, body, numel=9) for _ in range(2)])
     message[at] ^= flip
-    demand_same(lambda sent: [f.body for f in frame.read_frames(sent, most=3)], message[cut:])
+    layout = layout_of_shapes([(9,)] * 2)
+
+    def read(sent: Tensor) -> list[Tensor]:
+        return [each.body for _, each in framing.frames_of(sent, layout, codec)]
+
+    demand_same(read, message[cut:])
 
 
 def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:

@@ -12,7 +12,7 @@ import torch
 from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.local_updates.qsparse_local_sgd import (

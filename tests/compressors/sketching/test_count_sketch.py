@@ -11,8 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.messages import only_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, only_frame, pack_frame
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.sketching.count_sketch import (
     CountSketch,
@@ -229,7 +228,7 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     request = next(exchange)
     with pytest.raises(InputError):
         request.server([request.payload[:-1]])  # type: ignore[union-attr]  # it is a PushPull
-    with pytest.raises(InputError, match="damaged payload: frames of"):
+    with pytest.raises(InputError, match="not one frame of 99 elements"):
         only_frame(request.payload, Codec.SKETCH, 99)  # type: ignore[union-attr]
 
     def answer(indices: list[int]) -> Tensor:

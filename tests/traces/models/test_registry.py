@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -140,11 +139,6 @@ def test_the_shortcut_without_parameters_keeps_every_second_pixel() -> None:
 def test_lenet_is_the_variant_of_61706_parameters() -> None:
     # (25 + 1) 6 + (25 * 6 + 1) 16 + (400 + 1) 120 + (120 + 1) 84 + (84 + 1) 10
     assert MODELS["lenet"].parameters == 156 + 2416 + 48_120 + 10_164 + 850 == 61_706
-
-
-def test_the_table_is_read_without_torch() -> None:
-    code = "import sys; import gcsim.traces.models.building; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.floats.narrow_floats import nearest_codes, tree
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.floats.dynamic_8bit import (
     add_decoded,
     encode,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import check
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.floats.inceptionn import (
     Inceptionn,
     add_decoded,

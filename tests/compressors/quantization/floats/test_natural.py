@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.levels import CHUNK
 from gcsim.compressors.quantization.floats.natural import (
     Natural,

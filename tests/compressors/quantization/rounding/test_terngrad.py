@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.quantization.rounding.terngrad import (
     Scalar,
     TernGrad,

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
 from gcsim.compressors.coding.selecting.sampling import Weights
 from gcsim.compressors.segments import Segments

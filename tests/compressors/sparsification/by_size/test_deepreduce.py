@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.coding.indices.curve import fit_curve, piece_lengths, read_curve
 from gcsim.compressors.conformance import check
 from gcsim.errors import InputError

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from tests.compressors.shared import Draw
 
 

@@ -15,7 +15,6 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.errors import InputError
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
@@ -25,7 +24,7 @@ from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
 )
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
-from tests.simulator.links import KINDS, RANDOM, TIMED
+from tests.simulator.links import KINDS
 from tests.simulator.world import NETWORK, SLOW, link, times
 
 Wait = Generator[simpy.Event, Any, None]
@@ -112,23 +111,6 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
     assert finishes.tolist() == in_rounds(starts, sizes, links, 32, key=7)
 
 
-@given(
-    gather=any_gather(), block=st.integers(1, 9), late=st.integers(1, 10**6), which=st.integers(0)
-)
-def test_times_shift_with_the_entries_and_grow_with_them(
-    gather: tuple[list[int], list[int], list[Link], int], block: int, late: int, which: int
-) -> None:
-    starts, sizes, links, key = gather
-    base = PreparedRounds(sizes, links, block)(times(starts), key)
-    assert base.min() >= max(starts)
-    delayed = times(starts)
-    delayed[which % len(starts)] += late
-    assert (PreparedRounds(sizes, links, block)(delayed, key) >= base).all()
-    if not any(each.timed for each in links):
-        moved = PreparedRounds(sizes, links, block)(times(starts) + late, key)
-        assert (moved == base + late).all()
-
-
 def test_waiting_for_arrivals_gives_the_worked_example() -> None:
     # p = 64, 250 kB a rank, blocks of 32 KiB, 30 us, 10GbE at TCP's 1448/1538: 63 contributions of
     # 8 rounds each, 28.5 ms; forwarding on arrival takes 13.4 ms. (At the line rate: 27.7, 12.6.)
@@ -205,12 +187,3 @@ def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:
     assert finishes.tolist() == [11_000_000, 9_000_000, 10_000_000, 11_000_000]
     nothing = PreparedRounds([0] * 4, [NETWORK] * 4, 32_768)(times(starts))
     assert nothing.tolist() == [9_000_000] * 4
-
-
-def test_times_beyond_the_clock_are_refused() -> None:
-    slow = link(Fraction(1, 10))
-    with pytest.raises(InputError, match="clock"):
-        PreparedRounds([10**9] * 4, [slow] * 4, 32_768)(times([0] * 4))
-    for one in (RANDOM[0], TIMED[0]):
-        with pytest.raises(InputError, match="clock"):
-            PreparedRounds([5] * 4, [one] * 4, 32_768)(times([2**60] * 4))

@@ -20,11 +20,9 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.call import Prepared
-from gcsim.simulator.collectives.rounds import rounds
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
     binomial_tree_allreduce,
 )
@@ -506,42 +504,6 @@ def test_64_ranks_are_the_simulation(name: str, skew: str, nodes: int) -> None:
     )
 
 
-@every
-@given(case=cases(), late=st.integers(0, 10**9), which=st.integers(0, 16))
-def test_times_shift_with_the_entries_and_never_gain_from_delay(
-    name: str, case: Case, late: int, which: int
-) -> None:
-    algorithm = ALGORITHMS[name]
-    base = algorithm.kernel(case)
-    if case.p > 1:
-        assert base.min() >= max(case.starts)
-
-    def entering(starts: list[int]) -> Times:
-        return algorithm.kernel(replace(case, starts=starts))
-
-    assert (entering([time + late for time in case.starts]) == base + late).all()
-    delayed = list(case.starts)
-    delayed[which % case.p] += late
-    assert (entering(delayed) >= base).all()
-
-
-def test_the_compiled_loop_is_the_python_that_it_is_written_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case = Case(
-        starts=[rank % 7 * 10**6 for rank in range(23)],
-        nics=[CONSTANT[rank % 4] for rank in range(23)],
-        buses=[BUS] * 23,
-        sizes=[],
-        elements=1000,
-        gamma=2 * PS,
-    )
-    compiled = ALGORITHMS["halving-doubling"].kernel(case)
-    plain: Any = rounds._exchange
-    monkeypatch.setattr(rounds, "_exchange", plain.py_func)
-    assert ALGORITHMS["halving-doubling"].kernel(case).tolist() == compiled.tolist()
-
-
 def alike(p: int) -> Fabric:
     return Fabric(nodes=p, devices=1, nics=[NETWORK], buses=[BUS])
 
@@ -591,13 +553,3 @@ def test_two_devices_that_send_across_share_their_card() -> None:
     inside = BUS.serialization(n) + BUS.latency_ps
     finishes = recursive_doubling_allreduce(n, fabric)(times([0] * 4))
     assert set(finishes.tolist()) == {inside + 2 * n * BETA + ALPHA}
-
-
-@every
-def test_times_beyond_the_clock_are_refused(name: str) -> None:
-    slow = link(Fraction(1, 10))
-    case = Case(
-        starts=[0] * 4, nics=[slow] * 4, buses=[slow] * 4, sizes=[10**9] * 4, elements=10**9
-    )
-    with pytest.raises(InputError, match="clock"):
-        ALGORITHMS[name].kernel(case)

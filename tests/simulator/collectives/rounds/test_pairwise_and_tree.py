@@ -302,18 +302,6 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
         assert by_cards[0] == alltoall_oracle(World(of, starts.tolist(), 0), sent)
 
 
-def test_the_compiled_loop_is_the_python_that_it_is_written_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    p = 9
-    starts = times([rank % 4 * 10**8 for rank in range(p)])
-    compiled = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
-    plain: Any = direct_exchange._exchange
-    monkeypatch.setattr(direct_exchange, "_exchange", plain.py_func)
-    finishes = alltoall_allgather_allreduce(12_347, Fabric.of(cluster(p)), element=4)(starts)
-    assert finishes.tolist() == compiled.tolist()
-
-
 @pytest.mark.parametrize("p", [2, 3, 64])
 def test_equal_parts_take_p_minus_one_messages(p: int) -> None:
     n = 64 * p * 1000  # closed form: (p - 1) (alpha + n/p beta)
