@@ -1,9 +1,8 @@
-"""Two levels a cell of a bucket: what cells find for themselves, and messages of bits and levels.
+"""Two levels a cell of a bucket: cells find them for themselves; messages of levels and bits.
 
 A frame's body is the levels, float32, then the bits (`bits.py`): 1 says the cell's upper level, 0
-its lower one. Flags say which levels: TWO_LEVELS the lower levels of all cells, then the upper
-ones; SYMMETRIC the upper ones (the lower ones are their negatives); KNOWN_LEVELS nothing, the
-receiver has them. `params` is the length of cells.
+its lower one. Flags say which levels: TWO_LEVELS the lower ones of all cells, then the upper ones;
+SYMMETRIC the upper ones (the lower ones are their negatives). `params` is the length of cells.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, as_bytes, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.rounding.bucket_levels import clip_cells
@@ -34,7 +33,7 @@ from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells, Segments
 
-TWO_LEVELS, SYMMETRIC, KNOWN_LEVELS = 0, 1, 2
+TWO_LEVELS, SYMMETRIC = 0, 1
 MAX_HALVINGS = 24
 """Passes of `optimal_bounds` over a cell, at most."""
 
@@ -46,7 +45,7 @@ def message_of(
     values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
     keys: NDArray[np.uint64] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket: `levels`, float32 `[1 or 2, cells]` or `[0]`, then bits.
+    """The message of a bucket: `levels`, float32 `[1 or 2, cells]`, then bits.
 
     The bits are those of `put_bits`; `flags` say which levels.
     """
@@ -56,39 +55,27 @@ def message_of(
     message, at = frames(
         values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
     )
-    if many:
-        places = np.concatenate([at + number * head for number in range(many)])
-        put(message, places, levels.reshape(-1), np.tile(head, many))
+    places = np.concatenate([at + number * head for number in range(many)])
+    put(message, places, levels.reshape(-1), np.tile(head, many))
     put_bits(values, Stripes.of(cells), lines, message, at + many * head, keys=keys)
     return seal(message, at, sizes)
 
 
-def add_decoded(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
-    known: tuple[Tensor, int] | None = None,
-) -> None:  # fmt: skip
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
 
-    `known` are lower and upper levels, float32 `[2, cells]`, and the length of cells; the message
-    then holds no levels. Raises `InputError` when the message is damaged or of another layout.
+    Raises `InputError` when the message is damaged or of another layout.
     """
     segments, found = Segments.of(layout), read(message, layout, Codec.BINARY)
     flags, size = found.alike("flags"), found.alike("params")
-    if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC, KNOWN_LEVELS):
+    if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC):
         raise damaged(f"kind {flags}, buckets of {size} elements")
-    if (flags == KNOWN_LEVELS) != (known is not None) or (known and size != known[1]):
-        raise damaged("levels and what the receiver expects do not fit")
     cells, at = segments.cells(size), found.at
-    head, many = 4 * cells.count, (2, 1, 0)[flags]
+    head, many = 4 * cells.count, 2 - flags
     found.demand_sizes(many * head + packed_bytes(segments.length, 1))
-    levels, places = message, (at, at + head if many == 2 else at)
-    if known is not None:
-        levels, places = (
-            as_bytes(known[0].view(-1)),
-            (4 * cells.first, 4 * (cells.first + cells.total)),
-        )
+    places = at, at + (many - 1) * head
     weights = -weight if flags == SYMMETRIC else weight, weight
-    add_levels(out, Stripes.of(cells), message, at + many * head, levels, places, weights)
+    add_levels(out, Stripes.of(cells), message, at + many * head, message, places, weights)
 
 
 def clipped(bucket: Bucket, size: int, clip: float | None) -> Tensor:
@@ -128,26 +115,13 @@ def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
 
 @counted_as(_moving("reduction", "bingrad_b.class_means", 4, 12))
 @primitive
-def class_means(values: Tensor, cells: Cells, iterations: int) -> Tensor:
+def class_means(values: Tensor, cells: Cells) -> Tensor:
     """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`.
 
-    A threshold is the cell's mean, then `iterations` times the middle between the levels, which
-    are the means of the elements below and from the threshold on.
+    A threshold is the cell's mean; the levels are the means of the elements below and from it on.
     """
     found = np.empty((3, cells.total), dtype=np.float32)
-    in_tiles(_class_means, cells.spans, array(values), iterations, found)
-    return tensor(found, values)
-
-
-@counted_as(_moving("reduction", "bingrad_b.class_sums", 4, 16))
-@primitive
-def class_sums(values: Tensor, cells: Cells, thresholds: Tensor) -> Tensor:
-    """Of each cell: sum below the threshold, sum from it on, number of the latter.
-
-    `values` is a flat float32, `thresholds` float32 `[cells]`; float32 `[3, cells]`.
-    """
-    found = np.empty((3, cells.total), dtype=np.float32)
-    in_tiles(_class_sums, cells.spans, array(values), array(thresholds), found)
+    in_tiles(_class_means, cells.spans, array(values), found)
     return tensor(found, values)
 
 
@@ -171,40 +145,19 @@ def _clip(start: int, stop: int, spans: Any, values: Any, factor: float) -> None
 
 
 @loop
-def _class_means(
-    start: int, stop: int, spans: Any, values: Any, iterations: int, found: Any
-) -> None:
+def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> None:
     for span in range(start, stop):
         cell, begin, end = spans[span]
         part = values[begin:end]
         total, _, _ = _sums_about(part, np.float32(0))
         threshold = np.float32(total / part.size)
-        low, high = threshold, threshold
-        for iteration in range(iterations + 1):
-            total, magnitude, count = _sums_about(part, threshold)
-            low, high = threshold, threshold
-            if count < part.size:
-                low = np.float32(threshold + 0.5 * (total - magnitude) / (part.size - count))
-            if count > 0:
-                high = np.float32(threshold + 0.5 * (total + magnitude) / count)
-            between = np.float32(0.5 * (np.float64(low) + np.float64(high)))
-            if iteration == iterations or between == threshold:
-                break
-            threshold = between
-        found[0, cell], found[1, cell], found[2, cell] = threshold, low, high
-
-
-@loop
-def _class_sums(
-    start: int, stop: int, spans: Any, values: Any, thresholds: Any, found: Any
-) -> None:
-    for span in range(start, stop):
-        cell, begin, end = spans[span]
-        part, threshold = values[begin:end], thresholds[cell]
         total, magnitude, count = _sums_about(part, threshold)
-        found[0, cell] = threshold * (part.size - count) + 0.5 * (total - magnitude)
-        found[1, cell] = threshold * count + 0.5 * (total + magnitude)
-        found[2, cell] = count
+        low, high = threshold, threshold
+        if count < part.size:
+            low = np.float32(threshold + 0.5 * (total - magnitude) / (part.size - count))
+        if count > 0:
+            high = np.float32(threshold + 0.5 * (total + magnitude) / count)
+        found[0, cell], found[1, cell], found[2, cell] = threshold, low, high
 
 
 @summing_loop

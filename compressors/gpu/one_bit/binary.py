@@ -27,24 +27,10 @@ def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
 
 
 @kernel_of(loops.class_means)
-def class_means(values: Tensor, cells: Cells, iterations: int) -> Tensor:
-    """A program iterates over a cell."""
-    found = values.new_empty((3, cells.total))
-    launch_parts(
-        _means, _by_cell(values, cells), values.contiguous(), found, iterations, cells.total,
-        WIDTH=_width(cells),
-    )  # fmt: skip
-    return found
-
-
-@kernel_of(loops.class_sums)
-def class_sums(values: Tensor, cells: Cells, thresholds: Tensor) -> Tensor:
-    """A program adds up a cell."""
-    found = values.new_empty((3, cells.total))
-    launch_parts(
-        _sums, _by_cell(values, cells), values.contiguous(), thresholds.contiguous(), found,
-        cells.total, WIDTH=_width(cells),
-    )  # fmt: skip
+def class_means(values: Tensor, cells: Cells) -> Tensor:
+    """A program reads a cell twice."""
+    found, data = values.new_empty((3, cells.total)), values.contiguous()
+    launch_parts(_means, _by_cell(values, cells), data, found, cells.total, WIDTH=_width(cells))
     return found
 
 
@@ -98,47 +84,19 @@ def _cell(table, parts):
 
 
 @triton.jit
-def _means(
-    values, found, iterations, cells, table, parts, WIDTH: tl.constexpr,
-):  # fmt: skip
+def _means(values, found, cells, table, parts, WIDTH: tl.constexpr):
     first, length = _cell(table, parts)
     elements = length.to(tl.float64)
     total, magnitude, count = _about(values, first, length, tl.cast(0.0, tl.float32), WIDTH)
     threshold = (total / elements).to(tl.float32)
-    low = threshold
-    high = threshold
-    following = threshold
-    left = tl.cast(iterations, tl.int32) + 1
-    while left > 0:
-        threshold = following
-        total, magnitude, count = _about(values, first, length, threshold, WIDTH)
-        wide = threshold.to(tl.float64)
-        below = wide + 0.5 * (total - magnitude) / tl.maximum(elements - count, 1.0)
-        above = wide + 0.5 * (total + magnitude) / tl.maximum(count, 1.0)
-        low = tl.where(count < elements, below.to(tl.float32), threshold)
-        high = tl.where(count > 0, above.to(tl.float32), threshold)
-        following = (0.5 * (low.to(tl.float64) + high.to(tl.float64))).to(tl.float32)
-        left = tl.where(following == threshold, 0, left - 1)
-    cell = tl.program_id(0)
-    tl.store(found + cell, threshold)
-    tl.store(found + cells + cell, low)
-    tl.store(found + 2 * cells + cell, high)
-
-
-@triton.jit
-def _sums(
-    values, thresholds, found, cells, table, parts, WIDTH: tl.constexpr,
-):  # fmt: skip
-    first, length = _cell(table, parts)
-    cell = tl.program_id(0)
-    threshold = tl.load(thresholds + cell)
     total, magnitude, count = _about(values, first, length, threshold, WIDTH)
     wide = threshold.to(tl.float64)
-    below = wide * (length.to(tl.float64) - count) + 0.5 * (total - magnitude)
-    above = wide * count + 0.5 * (total + magnitude)
-    tl.store(found + cell, below.to(tl.float32))
-    tl.store(found + cells + cell, above.to(tl.float32))
-    tl.store(found + 2 * cells + cell, count.to(tl.float32))
+    below = wide + 0.5 * (total - magnitude) / tl.maximum(elements - count, 1.0)
+    above = wide + 0.5 * (total + magnitude) / tl.maximum(count, 1.0)
+    cell = found + tl.program_id(0)
+    tl.store(cell, threshold)
+    tl.store(cell + cells, tl.where(count < elements, below.to(tl.float32), threshold))
+    tl.store(cell + 2 * cells, tl.where(count > 0, above.to(tl.float32), threshold))
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from gcsim.compressors.coding.one_bit import votes as loops
 from gcsim.compressors.gpu.one_bit.bits import noting
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
@@ -43,14 +43,6 @@ def _by_block(like: Tensor, at: Column, segments: Segments) -> Parts:
     programs = [blocks(n) for n in sizes.tolist()]
     columns = at, starts(sizes), segments.length
     return parts_of(like, sizes.tolist(), programs, *(each.tolist() for each in columns))
-
-
-@kernel_of(loops.from_counters)
-def from_counters(counts: Tensor, count: int, ties: bool) -> Tensor:
-    """Torch's operators."""
-    tie = 0.0 if ties and count % 2 == 0 else 1.0
-    update = torch.where(counts == count // 2, tie, 1.0)
-    return torch.where(counts > count // 2, -1.0, update)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
@@ -58,20 +58,11 @@ class OneBitSgdParameters(CompressorParameters):
     threshold: Threshold = Field(
         "zero", description="what a bit compares with: zero, or the column's mean"
     )
-    levels_per: Literal["column", "tensor"] = Field(
-        "column", description="elements that share two levels (64 bits): a matrix column, or all"
-    )
     aggregation: Literal["stripes", "all_gather"] = Field(
         "stripes",
         description="each worker sums and codes again a stripe of columns, or all decode all",
     )
     error_feedback: bool = Field(True, description="add what was lost to the next step")
-
-    @model_validator(mode="after")
-    def _a_tensor_cannot_be_cut(self) -> OneBitSgdParameters:
-        if self.levels_per == "tensor" and self.aggregation == "stripes":
-            raise ValueError("levels_per: tensor needs aggregation: all_gather (no columns to cut)")
-        return self
 
 
 class OneBitSgd(Compressor[OneBitSgdParameters]):
@@ -96,10 +87,8 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             encoded(left, matrix, parameters.threshold, Segments.behind(n), keep_error=True)
             return energy(left)
 
-        whole = parameters.levels_per == "tensor"
         return Properties(
-            error_bound=error if whole or parameters.threshold == "zero" else None,
-            error_is_exact=whole,
+            error_bound=error if parameters.threshold == "zero" else None,
             conserves=parameters.error_feedback,
         )
 
@@ -107,7 +96,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         layout, count, feedback = bucket.layout, self.worker.count, self.parameters.error_feedback
         values = self.kept("error", bucket) if feedback else bucket.gradient
         matrices, frames_of_all = self._matrices(layout)
-        messages = self._encode(values, matrices, frames_of_all, bucket.gradient)
+        messages = self._encode(values, matrices, layout, frames_of_all, bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=messages[0])
             return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
@@ -118,7 +107,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             total = self.state["owned"].setdefault(layout.index, total)
         for message in received:
             add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
-        (message,) = self._encode(total, own, layout)
+        (message,) = self._encode(total, own, layout, layout)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
         return fill_once(_add_all, answers, update, frames_of_all, matrices.stripes)
@@ -145,46 +134,45 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     def _matrices(self, layout: BucketLayout) -> tuple[Matrices, BucketLayout]:
         """(the bucket's tensors as matrices, the tensors of the frames of all owners)."""
-        whole = self.parameters.levels_per == "tensor"
         count = self.worker.count if self.parameters.aggregation == "stripes" else 1
         known: dict[Any, tuple[Matrices, BucketLayout]] = layout.facts
-        if (key := (OneBitSgd, whole, count)) not in known:
+        if (key := (OneBitSgd, count)) not in known:
             repeated = BucketLayout(index=layout.index, slices=layout.slices * count)
-            known[key] = matrices_of(layout, count, whole=whole), repeated
+            known[key] = matrices_of(layout, count), repeated
         return known[key]
 
     def _encode(
-        self, values: Tensor, matrices: Matrices, tensors: BucketLayout, added: Tensor | None = None
-    ) -> list[Tensor]:
+        self, values: Tensor, matrices: Matrices, layout: BucketLayout, tensors: BucketLayout,
+        added: Tensor | None = None,
+    ) -> list[Tensor]:  # fmt: skip
         chosen = self.parameters
         feedback = chosen.error_feedback
         return encoded(
             values, matrices, chosen.threshold, Segments.of(tensors), keep_error=feedback,
-            added=added if feedback else None,
+            added=added if feedback else None, part=Segments.of(layout),
         )  # fmt: skip
 
 
-def matrices_of(layout: BucketLayout, count: int, *, whole: bool = False) -> Matrices:
-    """A bucket's tensors in `count` stripes each; `whole`: each tensor is one column."""
-    shapes = [(p.numel, min(1, p.numel)) if whole else matrix_shape(p) for p in layout.slices]
-    rows, columns = np.array(shapes, dtype=np.int64).T
+def matrices_of(layout: BucketLayout, count: int) -> Matrices:
+    """A bucket's tensors in `count` stripes each."""
+    rows, columns = np.array([matrix_shape(p) for p in layout.slices], dtype=np.int64).T
     return Matrices(rows, columns, Segments.of(layout).begin, count)
 
 
 def encoded(
     values: Tensor, matrices: Matrices, threshold: Threshold, tensors: Segments, *,
-    keep_error: bool, added: Tensor | None = None,
+    keep_error: bool, added: Tensor | None = None, part: Segments | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """A message for each owner of stripes, of `values`, or of values + `added`.
 
     Both are flat float32 vectors that the matrices lie in. With `keep_error` `values` become what
-    the messages do not say. `tensors` is the table of all frames' tensors.
+    the messages do not say. `tensors` is the table of all frames' tensors, `part` one message's.
     """
     stripes = matrices.stripes
     head = 4 * stripes.width
     sizes = 2 * head + stripes.sizes
     message, at = frames(
-        values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length, fixed=True
+        values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length, fixed=True, part=part
     )
     lines = column_levels(values, matrices, threshold, message, at, added=added)
     put_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)

@@ -2,8 +2,7 @@
 
 Worker: the signs of the gradient (signSGD), or of its running average m = beta m + (1 - beta) g
 (Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
-positive, and so does a tie of an even number of workers; `tie` "zero" makes it 0, which one bit
-down cannot say.
+positive, and so does a tie of an even number of workers.
 
 Three ways to count:
 
@@ -31,7 +30,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
@@ -42,12 +41,11 @@ from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import (
     add_votes,
-    from_counters,
     put_more_than,
     votes_of,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import unpriced
+from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments, starts
@@ -60,15 +58,6 @@ class SignSgdParameters(CompressorParameters):
         description="who counts: a server (1 bit up, 1 down), every worker (1 bit from each), or "
         "an all-reduce of counters (8 bits up to 255 workers)",
     )
-    tie: Literal["plus", "zero"] = Field(
-        "plus", description="an element's update when the votes are equal; zero: not by push_pull"
-    )
-
-    @model_validator(mode="after")
-    def _a_bit_holds_no_zero(self) -> SignSgdParameters:
-        if self.tie == "zero" and self.aggregation == "push_pull":
-            raise ValueError("tie = zero does not fit the bit that a server returns")
-        return self
 
 
 class SignumParameters(SignSgdParameters):
@@ -97,14 +86,13 @@ class SignSgd(Compressor[P]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout, voted, count = bucket.layout, self._voted(bucket), self.worker.count
-        ties = self.parameters.tie == "zero" and count % 2 == 0
         if self.parameters.aggregation == "counters":
             counts = yield AllReduce(tensor=negative(voted, count))
-            return from_counters(counts, count, ties)
+            return from_counters(counts, count)
         update = torch.empty_like(bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=encode(voted, layout))
-            return fill_once(_write_majority, payloads, update, layout, count, ties)
+            return fill_once(_write_majority, payloads, update, layout, count)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             votes = counted(payloads, layout, count, voted)
@@ -153,6 +141,12 @@ def negative(vector: Tensor, count: int) -> Tensor:
     return (vector < 0).to(torch.int16 if fits else torch.int32)
 
 
+@kernel("streaming", name="signsgd.from_counters")
+def from_counters(counts: Tensor, count: int) -> Tensor:
+    """The majority, float32 `[n]`, from the numbers of negative votes among `count`."""
+    return torch.where(counts > count // 2, -1.0, 1.0)
+
+
 def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:
     """Numbers of workers that say negative (`votes_of`); `InputError` for a damaged message."""
     segments = Segments.of(layout)
@@ -163,13 +157,12 @@ def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: 
 
 
 def _write_majority(
-    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int, ties: bool
+    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int
 ) -> None:
     counts, segments = counted(payloads, layout, count, out), Segments.of(layout)
     bits, at = torch.empty_like(counts[0]), starts(packed_bytes(segments.length, 1))
-    for number in range(1 + ties):  # of a tie half a vote from each side
-        put_more_than(counts, count // 2 - number, segments, bits, at)
-        _write(out, segments, bits, at, 0.5 if ties else 1.0, add=number > 0)
+    put_more_than(counts, count // 2, segments, bits, at)
+    _write(out, segments, bits, at)
 
 
 # --- messages: one frame of bits a tensor ----------------------------------------------------
@@ -201,17 +194,13 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    _write(out, Segments.of(layout), message, bits_in(message, layout), 1.0)
+    _write(out, Segments.of(layout), message, bits_in(message, layout))
 
 
-def _write(
-    out: Tensor, segments: Segments, bits: Tensor, at: Column, unit: float, *, add: bool = False
-) -> None:
+def _write(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     stripes, places = Stripes.of(segments.whole), (0 * at, 0 * at)
-    add_levels(
-        out, stripes, bits, at, _one(out.device), places, (unit, -unit), overwrite=not add,
-        scales=True,
-    )  # fmt: skip
+    given = stripes, bits, at, _one(out.device), places, (1.0, -1.0)
+    add_levels(out, *given, overwrite=True, scales=True)
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from torch import Tensor
 from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.frames import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.binary import (
-    KNOWN_LEVELS,
     SYMMETRIC,
     TWO_LEVELS,
     add_decoded,
@@ -160,14 +157,13 @@ def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
     layout, both = layout_of(3, 0, 2), normal(6).view(2, 3)
     values, limits = torch.tensor([1.0, -1, 1, -1, 1]), torch.zeros((1, 3))  # bits 10 | 1, 01
     cells = Segments.of(layout).cells(2)
-    for flags, levels, decoded, known in (
-        (TWO_LEVELS, both, both, None),
-        (SYMMETRIC, both[1:], torch.stack((-both[1], both[1])), None),
-        (KNOWN_LEVELS, both[:0], both, (both, 2)),
+    for flags, levels, decoded in (
+        (TWO_LEVELS, both, both),
+        (SYMMETRIC, both[1:], torch.stack((-both[1], both[1]))),
     ):
         out = torch.zeros(5)
         message = message_of(values, cells, flags, limits, levels)
-        add_decoded(message, layout, out, 1.0, known)
+        add_decoded(message, layout, out, 1.0)
         low, high = decoded
         assert out.tolist() == [high[0], low[0], high[1], low[2], high[2]]
 
@@ -175,13 +171,6 @@ def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
 def test_damaged_frames_are_refused(normal: Draw) -> None:
     levels, bits, layout = normal(4), torch.tensor([0b101], dtype=torch.uint8), layout_of(3)
     body = torch.cat((as_bytes(levels), bits))
-    known = levels.view(2, 2), 2
-
-    def demand_refusal(flags: int, size: int, data: Tensor, known: Any = None) -> None:
-        message = pack_frame(Codec.BINARY, data, numel=3, nonzero=3, flags=flags, params=size)
-        with pytest.raises(InputError, match="damaged payload"):
-            add_decoded(message, layout, torch.zeros(3), 1.0, known)
-
     for flags, size, data in (
         (3, 2, body),
         (TWO_LEVELS, 0, body),
@@ -189,7 +178,7 @@ def test_damaged_frames_are_refused(normal: Draw) -> None:
         (SYMMETRIC, 2, body),
         (TWO_LEVELS, 2, torch.cat((body, bits))),
         (TWO_LEVELS, 2, torch.cat((body[:-1], torch.tensor([0b1101]).byte()))),
-        (KNOWN_LEVELS, 2, bits),  # of which the receiver knows nothing
     ):
-        demand_refusal(flags, size, data)
-    demand_refusal(TWO_LEVELS, 2, body, known)
+        message = pack_frame(Codec.BINARY, data, numel=3, nonzero=3, flags=flags, params=size)
+        with pytest.raises(InputError, match="damaged payload"):
+            add_decoded(message, layout, torch.zeros(3), 1.0)
