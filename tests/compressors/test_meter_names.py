@@ -52,7 +52,7 @@ KERNELS = {
     "adacomp": "_add _add_words _take",
     "adaptive_levels": "bucket_sums",
     "binary": "add_chosen bits_above random_bits",
-    "bingrad_b": "class_means class_sums",
+    "bingrad_b": "class_means",
     "bingrad_pb": "optimal_bounds",
     "bitmap": "add_at_bits as_mask at_bits unite",
     "bloom": "bloom_filter bloom_positives",
