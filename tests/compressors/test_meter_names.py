@@ -89,7 +89,7 @@ KERNELS = {
     "table": "estimate sketch take_off",
     "tables": "add_table encode_table rounding_error",
     "terngrad": "magnitude_and_spread",
-    "thc": "add_and_measure add_integers",
+    "thc": "add_integers",
     "tk_ccd": "deal group_positions",
     "truncated": "add_cut cut",
     "variance": "_add_and_find",
