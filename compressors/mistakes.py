@@ -104,10 +104,8 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
             raise _located(error, place, location_of_class(cls, method)) from error
         said = f": {error}" if str(error) else ""
         raise InputError(
-            Problem(
-                message=f"{cls.__name__} raised {type(error).__name__}{said}",
-                place=place or location_of_class(cls, method),
-            )
+            f"{cls.__name__} raised {type(error).__name__}{said}",
+            place=place or location_of_class(cls, method),
         ) from error
 
 

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.index_coding import index_width
 from gcsim.compressors.coding.integers.packing import (
+    check_packed,
     damaged,
-    pack_fixed,
+    get_fields,
     packed_bytes,
-    unpack_fixed,
+    put_fields,
 )
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import FLOAT32_MAX, array, tensor
@@ -66,10 +67,12 @@ def fit_curve(values: Tensor, degree: int) -> tuple[Tensor, Tensor]:
         coefficients.append(np.linalg.solve(gram, moments))
         start += length
     found = np.concatenate([np.zeros(0), *coefficients])
+    coded = np.zeros(packed_bytes(given.size, index_width(given.size)), dtype=np.uint8)
+    put_fields(ranks, index_width(given.size), coded)
     parts = (
         np.array([positive], dtype="<u4").view(np.uint8),
         found.astype("<f8").view(np.uint8),
-        pack_fixed(ranks, index_width(given.size)),
+        coded,
     )
     decoded = _curve(found, given.size, positive, degree)[ranks]
     return tensor(np.concatenate(parts), values), tensor(decoded, values)
@@ -96,7 +99,9 @@ def read_curve(body: Tensor, count: int, degree: int) -> tuple[Tensor, int]:
     coefficients = np.frombuffer(data[4:cut].tobytes(), dtype="<f8")
     if not np.isfinite(coefficients).all():
         raise damaged("a coefficient is not finite")
-    ranks = unpack_fixed(data[cut:used], count, index_width(count))
+    check_packed(data[cut:used], count, index_width(count))
+    ranks = np.empty(count, dtype=np.int64)
+    get_fields(data[cut:used], index_width(count), ranks)
     if count and (np.bincount(ranks, minlength=count) != 1).any():
         raise damaged("ranks are not a permutation")
     return tensor(_curve(coefficients, count, positive, degree)[ranks], body), used

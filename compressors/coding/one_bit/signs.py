@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors.coding.frames import as_bytes, put
-from gcsim.compressors.coding.integers.packing import packed_bytes, put_signs
+from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.kernels import KernelCost
@@ -30,7 +30,7 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
@@ -53,6 +53,26 @@ def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) 
     g = np.ascontiguousarray(array(values))
     with written_back(bits) as out:
         in_tiles(_sign_tiles, segments.tiles, g, segments.table, out, at)
+
+
+def pack_signs(values: Tensor) -> Tensor:
+    """One bit an element, 1 = negative; zero of either sign counts as positive.
+
+    `values` is a float32 tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
+    """
+    bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
+    put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
+    return bits
+
+
+@kernel("streaming", name="packing.unpack_signs")
+def unpack_signs(buffer: Tensor, count: int) -> Tensor:
+    """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
+    check_packed(buffer, count, 1)
+    out, one = buffer.new_empty(count, dtype=torch.float32), torch.ones(1, device=buffer.device)
+    cells = Segments.alone(count).whole
+    add_scaled_signs(out, cells, buffer, ZERO, one, 1.0, overwrite=True)
+    return out
 
 
 @loop

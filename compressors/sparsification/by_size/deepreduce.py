@@ -53,13 +53,12 @@ from gcsim.compressors.coding.frames import (
     pack_frame,
 )
 from gcsim.compressors.coding.indices.bloom import bloom_filter, bloom_positives, bloom_size
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.indices.curve import fit_curve, read_curve
 from gcsim.compressors.coding.indices.index_coding import (
     Coder,
     IndexCoding,
     choose_coder,
-    decode_indices,
-    encode_indices,
 )
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.largest import largest
@@ -189,14 +188,16 @@ class _Coding:
 
     def encode_indices(self, piece: TensorSlice, way: _Way, indices: Tensor, step: int) -> Tensor:
         if not way.bloom:
-            return encode_indices(indices, piece.numel, way.coder)
+            k, coder = np.array([[indices.numel()], [way.coder]])
+            return coded_positions(indices, Segments.alone(piece.numel), k, coder)[0]
         size = bloom_size(indices.numel(), _rate(self.parameters, piece.numel, indices.numel()))
         return bloom_filter(indices, size, self._key(piece, step))
 
     def chosen(self, piece: TensorSlice, way: _Way, coded: Tensor, count: int, step: int) -> Tensor:
         """The `count` positions that a receiver makes of the coded indices (p0: or more)."""
         if not way.bloom:
-            return decode_indices(coded, piece.numel, count, way.coder)
+            size, k, coder = np.array([[coded.numel()], [count], [way.coder]])
+            return decoded_positions(coded, Segments.alone(piece.numel), size, k, coder)
         k = count_kept(piece.numel, self.parameters.ratio)
         size = bloom_size(k, _rate(self.parameters, piece.numel, k))
         positives = bloom_positives(coded, piece.numel, size, self._key(piece, step))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.steps.cycles import Search
-from gcsim.simulator.steps.events.message_ring import RingProgram
 from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, Schedule, beginning
@@ -253,41 +251,6 @@ def test_nearly_the_same_state_is_good_enough_in_a_long_round() -> None:
     assert (quick.exact, quick.period) == (False, 100)
     mean, found = (one.shift.mean() / one.period for one in (exact, quick))
     assert found == pytest.approx(mean, rel=1e-3)
-
-
-def test_ranks_that_never_meet_drift_apart() -> None:
-    plan = StepPlan(compute=compute(30, 70), buckets=(bucket(4),), input_batch=90)
-    slowdown = np.array([1.0, 3.0, 0.5])
-    steady = simulate_steady(plan, ranks=3, execute=fixed, slowdown=slowdown)
-    assert steady.shift.tolist() == [104, 312, 90]
-    assert steady.exact
-    run = simulate(plan, ranks=3, execute=fixed, slowdown=lambda _: slowdown, iterations=50)
-    same(steady.extended(50), run)
-
-
-@pytest.mark.parametrize("side_stream", [False, True])
-def test_heterogeneous_links_settle_after_several_iterations(side_stream: bool) -> None:
-    links = (link(1), link(90), link(2, 1, overhead=Fraction(30, 10**12)), link(5))
-    ring = RingProgram(
-        pieces=np.array([[9], [200], [3], [40]]),
-        phases=((0, 3),),
-        in_flight=1,
-        announced=False,
-        links=links,
-    )
-    plan = StepPlan(
-        compute=compute(3, 50, 60),
-        buckets=(bucket(1, 20, 2), bucket(7, 4, 1)),
-        slots=2,
-        input_batch=105,
-        side_stream=side_stream,
-    )
-    steady = simulate_steady(plan, ranks=4, execute=fixed, rings=lambda _: ring)
-    assert len(steady.run.finish) >= 2
-    same(
-        steady.extended(40),
-        simulate(plan, ranks=4, execute=fixed, rings=lambda _: ring, iterations=40),
-    )
 
 
 def rotating(record: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
