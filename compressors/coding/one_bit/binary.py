@@ -27,7 +27,8 @@ from gcsim.compressors.coding.integers.packing import (
     unfold_bits,
 )
 from gcsim.compressors.coding.one_bit.signs import written_to
-from gcsim.compressors.coding.rounding.bucket_levels import clip_cells, magnifier
+from gcsim.compressors.coding.rounding.bucket_levels import clip_cells
+from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
