@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from gcsim.compressors.base import About, Compressor, Ratio, Worker
     from gcsim.compressors.base import CompressorParameters as Parameters
     from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-    from gcsim.compressors.coding.frame import Frame, as_bytes, from_bytes, pack_frame
-    from gcsim.compressors.coding.integers.packing import (
-        pack_bits,
-        pack_signs,
-        packed_bytes,
-        unpack_bits,
-        unpack_signs,
+    from gcsim.compressors.coding.frames import (
+        Frame,
+        as_bytes,
+        decoder,
+        frames_of,
+        from_bytes,
+        pack_frame,
+        split_body,
     )
-    from gcsim.compressors.coding.messages import decoder, frames_of, split_body
+    from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
+    from gcsim.compressors.coding.one_bit.signs import pack_signs, unpack_signs
     from gcsim.compressors.conformance import check
     from gcsim.compressors.error_feedback import ErrorFeedback
     from gcsim.compressors.lazy_torch import Tensor, torch
@@ -60,10 +62,10 @@ _MODULES = {
     "pydantic": "Field",
     "gcsim.compressors.base": "About Compressor CompressorParameters>Parameters Ratio Worker",
     "gcsim.compressors.bucket": "Bucket BucketLayout TensorSlice bucket_state",
-    "gcsim.compressors.coding.frame": "Frame as_bytes from_bytes pack_frame",
-    "gcsim.compressors.coding.messages": "decoder frames_of split_body",
-    "gcsim.compressors.coding.integers.packing": "pack_bits pack_signs packed_bytes unpack_bits "
-    "unpack_signs",
+    "gcsim.compressors.coding.frames": "Frame as_bytes decoder frames_of from_bytes pack_frame "
+    "split_body",
+    "gcsim.compressors.coding.integers.packing": "pack_bits packed_bytes unpack_bits",
+    "gcsim.compressors.coding.one_bit.signs": "pack_signs unpack_signs",
     "gcsim.compressors.conformance": "check",
     "gcsim.compressors.error_feedback": "ErrorFeedback",
     "gcsim.compressors.properties": "Properties",

@@ -22,7 +22,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,9 +30,11 @@ from numpy.typing import ArrayLike
 from gcsim.compressors import on_device
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.recorder import Recorder
 from gcsim.compressors.streams import Clock
+
+if TYPE_CHECKING:
+    from gcsim.compressors.lockstep import CollectiveRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")

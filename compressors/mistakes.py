@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.demands import Demands
 from gcsim.compressors.requests import Exchange, Request
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -35,12 +36,15 @@ def passed_on(
     exchange: Exchange, ask: Callable[[Request], Generator[Request, Any, Any]]
 ) -> Exchange:
     """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
-    returns the reply; a refusal is thrown into the exchange."""
-    reply: Any = None
+    returns the reply; a refusal is thrown into the exchange. What it demands of payloads on a
+    device is asked for at its end."""
+    reply, demands = None, Demands()
     while True:
         try:
-            request = exchange.send(reply)
+            with demands:
+                request = exchange.send(reply)
         except StopIteration as stop:
+            demands.require()
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         try:
             reply = yield from ask(request)
@@ -98,10 +102,8 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
             raise _located(error, place, location_of_class(cls, method)) from error
         said = f": {error}" if str(error) else ""
         raise InputError(
-            Problem(
-                message=f"{cls.__name__} raised {type(error).__name__}{said}",
-                place=place or location_of_class(cls, method),
-            )
+            f"{cls.__name__} raised {type(error).__name__}{said}",
+            place=place or location_of_class(cls, method),
         ) from error
 
 

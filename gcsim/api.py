@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Result(of_run.Result):
-    """What a run predicts, with what shows it: `rows`, `to_frame()`, `summary()`, ..."""
+    """Predictions of a run, and ways to show them: `rows`, `to_frame()`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120, *, full: bool = False) -> str:
-        """What `gcsim run` (in full: `gcsim run -v`) prints on a terminal of `width` cells: the
-        table, then the answer."""
+        """Text of `gcsim run` (in full: `gcsim run -v`) on a terminal of `width` cells: the table,
+        then the answer."""
         from gcsim.analysis.report.answer import parts, plain
 
         return plain(parts(self, width, full=full), width)
@@ -49,12 +49,12 @@ class Result(of_run.Result):
 
 
 class SweepResult(of_sweep.SweepResult):
-    """What a sweep predicts, with what shows it: `rows`, `to_frame()`, `summary()`, ..."""
+    """Predictions of a sweep, and ways to show them: `rows`, `to_frame()`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120) -> str:
-        """What `gcsim sweep` prints on a terminal of `width` cells: the table, then the answer."""
+        """Text of `gcsim sweep` on a terminal of `width` cells: the table, then the answer."""
         from gcsim.analysis.report.answer import plain
         from gcsim.analysis.report.sweep import parts
 
@@ -67,12 +67,12 @@ class SweepResult(of_sweep.SweepResult):
 
 
 class TrainingResult(of_training.TrainingResult):
-    """What training comes to, and what shows it: `rows`, `curves`, `summary()`, ..."""
+    """Outcome of training, and ways to show it: `rows`, `curves`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120) -> str:
-        """What `gcsim train` prints on a terminal of `width` cells: the table, then the answer."""
+        """Text of `gcsim train` on a terminal of `width` cells: the table, then the answer."""
         from gcsim.analysis.report.answer import plain
         from gcsim.analysis.trained.table import parts
 

@@ -167,7 +167,7 @@ class _Cluster:
 
     @classmethod
     def here(cls, device: torch.device) -> _Cluster:
-        """As torchrun has started it. Raises `InputError` when machines differ."""
+        """The process as torchrun started it. Raises `InputError` when machines differ."""
         import torch.distributed as dist
 
         local = float(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -178,7 +178,7 @@ class _Cluster:
         return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
 
     def operation(self, job: Job, nbytes: int) -> tuple[Operation, int]:
-        """What runs the collective, and the bytes that it really has."""
+        """Function that runs the collective, and the bytes that it really has."""
         import torch
         import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and which exit code the command line gives it.
+"""Errors, and the exit code that the command line gives each.
 
 GcsimError
 ├── InputError          the user's file, option or data is wrong          exit 2
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What neither a file nor a terminal should get: control characters but for tabs and line ends, and
-halves of characters."""
+"""Characters that neither a file nor a terminal should get: control characters except tabs and line
+ends, and halves of characters."""
 
 
 def printable(text: str) -> str:

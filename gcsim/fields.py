@@ -1,4 +1,4 @@
-"""What may a setting be, beside its type: its dimension, its limits, its name in a file.
+"""Declarations of settings beside their types: dimension, limits, name in a file.
 
 The dataclasses of the simulator say so in their type hints, and nowhere else:
 
@@ -30,7 +30,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a number; of the length, where the field is a tuple or text."""
+    """Limits of a number; of the length, where the field is a tuple or text."""
 
     least: int | None = None
     above: int | None = None
@@ -70,7 +70,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field must keep beside its limits: raises `InputError`."""
+    """Rule that a field must keep beside its limits: raises `InputError`."""
 
     check: Callable[[Any], None]
 
@@ -93,8 +93,8 @@ SHOWN: Final = object()
 
 Value = TypeVar("Value")
 RangeOf = tuple[Value, Value] | None
-"""Of a figure with a range in which the truth is expected, `x_range` beside `x`: the lowest and the
-highest; None: it is known."""
+"""Range in which a figure's true value is expected, `x_range` beside `x`: the lowest and the
+highest; None: the figure is known."""
 
 POSITIVE: Final = Limits(above=0)
 Seconds = Annotated[Fraction, Unit("time")]
@@ -103,15 +103,15 @@ BytesPerSecond = Annotated[Fraction, Unit("bandwidth"), POSITIVE]
 Bytes = Annotated[int, Unit("size"), POSITIVE]
 Count = Annotated[int, Limits(least=1)]
 Whole = Annotated[int, Limits(least=0, most=1 << 62)]
-"""How many: bytes, launches, FLOPs. Sums of a few fit 64 bits, or are refused as too long."""
+"""Count of bytes, launches or FLOPs. Sums of a few fit 64 bits, or are refused as too long."""
 Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
-"""How many times as long, or as much. Beyond the limit a step is days long."""
+"""Factor on a time or an amount. Beyond the limit a step is days long."""
 Variation = Annotated[Fraction, Limits(least=0, most=10)]
 """Standard deviation over mean."""
 Probability = Annotated[Fraction, Limits(least=0, most=1)]
 Part = Annotated[Fraction, Limits(least=0, below=1)]
-"""Of a whole that is never all taken."""
+"""Part of a whole that is never all taken."""
 
 
 class Setting:
@@ -147,7 +147,7 @@ def _broken(value: Any) -> Iterator[Problem]:
 
 
 def broken_ranges(value: Any, kind: type) -> Iterator[Problem]:
-    """What is wrong with the ranges of a value that has fields of the dataclass `kind`."""
+    """Faults in the ranges of a value that has fields of the dataclass `kind`."""
     for name, ends in _figures(kind)[1]:
         figure, bounds = getattr(value, name, None), getattr(value, f"{name}_range", None)
         if bounds is None:
@@ -185,7 +185,7 @@ def _figures(
 
 
 def _limits(hint: Any) -> Limits | None:
-    """Of a number, or of None or a number."""
+    """Limits of a number, or of None or a number."""
     if get_origin(hint) is not Annotated:
         inner = [_limits(part) for part in get_args(hint) if get_origin(part) is Annotated]
         return inner[0] if len(inner) == 1 and get_origin(hint) is not tuple else None

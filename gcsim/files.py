@@ -188,7 +188,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _claimed(make: Callable[[], Path]) -> tuple[Path, int]:
-    """What `make` makes, and the open file that locks it while this process lives."""
+    """Result of `make`, and the open file that locks it while this process lives."""
     while True:
         path = make()
         with suppress(FileNotFoundError):  # another process took it for one that was left
@@ -295,7 +295,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """What was `sealed`; None where it is damaged."""
+    """Contents of `sealed` data; None where they are damaged."""
     _, _, body = data.partition(b"\n")
     return body if sealed(body) == data else None
 

@@ -37,7 +37,7 @@ def read_object(
     *,
     largest: int | None = None,
 ) -> dict[str, Any]:
-    """What the file holds, a mapping; `place` is how messages call it.
+    """Contents of the file, a mapping; messages call it `place`.
 
     Raises `refusal` when it cannot be read, has more than `largest` bytes (default: `LARGEST`), is
     no JSON, or no mapping.

@@ -1,4 +1,4 @@
-"""How does a package offer names of its modules without importing them? By a table (PEP 562).
+"""Names that a package offers of its modules without importing them: a table (PEP 562).
 
 `from gcsim.compressors import Compressor` then imports the module that defines `Compressor` and no
 other. For type checkers the same names are imported under `TYPE_CHECKING`.

@@ -1,4 +1,4 @@
-"""How does a run that was told to stop still tidy up? Signals become exceptions, or wait.
+"""Signals as exceptions, or deferred, so that a stopped run still tidies up.
 
 SIGINT is one already. The others that ask a process to end would end it on the spot, and leave
 behind what it made outside of itself.

@@ -1,4 +1,4 @@
-"""What does "10 Gbit/s" mean, exactly, and how is it written so that it reads back the same?
+"""Texts such as "10 Gbit/s" as exact values, written so that they read back the same.
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
 second), because `50 * 1e-6 != 5e-5` in floating point. Only `bit` and `B` are accepted, so that

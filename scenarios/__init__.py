@@ -1,1 +1,1 @@
-"""What is simulated: scenario files, the catalogue, and the run from scenario to result."""
+"""Scenario files, the catalogue, and the run from scenario to result."""

@@ -45,7 +45,7 @@ class Kernel:
     stage: str
     """moments, encode, server or decode."""
     name: str
-    """Of torch's ("aten.topk") or of the method's own ("signs.sign_bits")."""
+    """Name of torch's kernel ("aten.topk") or of the method's own ("signs.sign_bits")."""
     kind: KernelClass
     launches: float
     nbytes: float
@@ -59,7 +59,7 @@ class Carried:
 
     bucket: int
     elements: int
-    """Of the bucket."""
+    """Elements of the bucket."""
     kind: str
     algorithm: str
     sent: float
@@ -80,9 +80,9 @@ class Explained:
     kernels: tuple[Kernel, ...]
     """Stage by stage, the dearest first."""
     collectives: tuple[Carried, ...]
-    """By bucket, in order."""
+    """Collectives by bucket, in order."""
     seconds: float
-    """Of all kernels."""
+    """Seconds of all kernels."""
     framework_s: float
     """Seconds of the framework's code around the exchanges, half of it before and half behind."""
     encode_s: float
@@ -149,7 +149,7 @@ def chosen(scenario: Scenario, method: str) -> CompressorChoice:
 def _stretches(
     profile: TrafficProfile, cluster: Cluster
 ) -> Iterator[tuple[Fraction, int, Compute, int]]:
-    """How often in an iteration, bucket, computation, and by how many servers it is done."""
+    """Stretches of an iteration: how often, bucket, computation, number of its servers."""
     for phase in profile.phases:
         weight = Fraction(phase.count, profile.period * len(phase.steps))
         for step in phase.steps:

@@ -1,4 +1,4 @@
-"""How far is a long run? What the stages report to whoever watches: a bar, a log, nobody.
+"""Progress reports of a long run's stages, to a bar, a log or nobody.
 
 A stage opens a task with the number of its steps and advances it; leaving the context closes the
 task, finished or not. Steps are what a person counts (methods, cluster sizes); what is finer is a

@@ -18,7 +18,7 @@ FROM_CACHE = "from_cache"
 """In a run's provenance: labels of the methods whose profiles were known, and whether the
 simulation was."""
 Measure = Literal["accuracy", "loss"]
-"""Of training, on samples that are held out."""
+"""Measure of training, on held-out samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class Row:
     """|update - dense update|^2 / |dense update|^2: mean over `steps_run`. None for methods whose
     update does not tell the gradient's magnitude (signs): their scale is the learning rate's."""
     cosine_similarity: float
-    """Of the update and the dense one: mean over `steps_run`."""
+    """Cosine of the update and the dense one: mean over `steps_run`."""
     steps_run: int
     """Training steps that the compressor was run for, from empty memories."""
     memory: str
-    """What the method keeps from step to step; "none" when every step stands alone."""
+    """State that the method keeps from step to step; "none" when every step stands alone."""
     period: int
     """Iterations after which the method's steps repeat."""
     optimizer_s: float = 0.0
@@ -88,9 +88,9 @@ class Row:
     algorithms: str = ""
     """Titles of the collective algorithms that carried the traffic, joined with "; "."""
     via: str = ""
-    """What a method that asks for a server goes by: "parameter servers", "all-to-all and
-    all-gather" (each worker serves a stripe), "all-gather" (each serves whole payloads); empty for
-    all others."""
+    """Way of a method that asks for a server: "parameter servers", "all-to-all and all-gather"
+    (each worker serves a stripe), "all-gather" (each serves whole payloads); empty for all others.
+    """
     iteration_draws_s: tuple[float, ...] = ()
     """`iteration_s` in worlds that are drawn from all that is not known of the scenario; draw k is
     the same world in all rows. Empty, and the following None, where nothing that is needed has a
@@ -120,15 +120,15 @@ class Row:
     speedup_as_stated: float | None = None
     """Iteration time of `none` as stated over `iteration_as_stated_s`."""
     iterations: int | None = None
-    """Of which the times are means; None where all are alike."""
+    """Iterations in the mean times; None where all are alike."""
     iteration_batches_s: tuple[float, ...] = ()
-    """Where times are random: means of consecutive batches of iterations, of equal length. Batch k
+    """Means of consecutive batches of iterations, of equal length, where times are random. Batch k
     of two rows with equally many, of as many iterations, met the same luck."""
     seeds_trained: int | None = None
     """Trainings of `train` with the method that are known; None, as the following, where none
     are."""
     seeds_at_target: int | None = None
-    """Those that reached the target."""
+    """Seeds that reached the target."""
     steps_to_target_vs_dense: float | None = None
     """Steps to the target over dense training's, median over seeds; None where half of the seeds
     or more did not reach it."""
@@ -147,7 +147,7 @@ class Row:
     steps_to_target_error: float = 0.0
     """Share by which steps to the target are unknown, because training is judged now and then."""
     wire_bytes_over_training: float | None = None
-    """As `wire_bytes_per_worker`, mean over all steps of the trainings; None where it is the same,
+    """Mean of `wire_bytes_per_worker` over all steps of the trainings; None where it is the same,
     within a tenth, or not known."""
 
 
@@ -161,12 +161,13 @@ together."""
 
 
 def _name(entry: Any) -> str | None:
-    """Of a model, a device or a link in a resolved scenario."""
+    """Name of a model, a device or a link in a resolved scenario."""
     return entry.get("name", entry.get("build")) if isinstance(entry, dict) else entry
 
 
 def columns_of(flat: Row | UncertainInput) -> dict[str, Any]:
-    """By name of the field; as `dataclasses.asdict`, which copies each number of a list."""
+    """Columns by name of the field, as `dataclasses.asdict` without its copy of each number of a
+    list."""
     return {entry.name: getattr(flat, entry.name) for entry in fields(flat)}
 
 
@@ -183,13 +184,13 @@ class UncertainInput:
     unit: str
     """Empty for a share or a factor."""
     stated: float
-    """What the rows' own times are for."""
+    """Value that the rows' own times are for."""
     low: float
     high: float
     draws: tuple[float, ...]
-    """As `Row.iteration_draws_s`."""
+    """Values by draw, as `Row.iteration_draws_s`."""
     measure: str
-    """What narrows it: a command, or a key of the scenario."""
+    """Command or key of the scenario that narrows the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,17 +207,17 @@ class Span:
     start_s: float
     end_s: float
     slot: int = 0
-    """Of the communicator: 1 for what runs beside a collective in slot 0."""
+    """Slot of the communicator: 1 for a collective that runs beside one in slot 0."""
     bucket: int | None = None
     collective: int | None = None
     """Number in `Timeline.collectives`."""
     waited_s: float = 0.0
-    """Of a collective: until the last rank entered it."""
+    """Part of a collective's span until the last rank entered it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """What all ranks' spans of one collective share. Bytes are by rank."""
+    """Facts that all ranks' spans of one collective share. Bytes are by rank."""
 
     algorithm: str
     """Title of the algorithm that carried it out."""
@@ -257,7 +258,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one method gets done in the run of `training.faults`."""
+    """Progress of one method in the run of `training.faults`."""
 
     label: str
     stretches: tuple[tuple[float, float, int], ...]
@@ -272,7 +273,7 @@ class FaultyRuns:
     horizon_s: float
     nodes: int
     outages: tuple[Outage, ...]
-    """By start."""
+    """Outages by start."""
     progress: tuple[Progress, ...]
     """In the scenario's order of compressors."""
 
@@ -290,17 +291,17 @@ class Curve:
     accuracy: tuple[float | None, ...]
     loss: tuple[float, ...]
     wire_bytes_per_worker: tuple[float, ...]
-    """By window between two evaluations: in a step."""
+    """Bytes sent in a step, by window between two evaluations."""
     nmse: tuple[float | None, ...]
-    """By window; None where an update is not to be the mean gradient of its step."""
+    """Error by window; None where an update is not meant to be the mean gradient of its step."""
 
     def judged(self, measure: Measure) -> list[float]:
-        """By evaluation: the loss, or the accuracy in percent."""
+        """Loss, or accuracy in percent, by evaluation."""
         return shown(measure, self.accuracy, self.loss)
 
 
 def shown(measure: Measure, accuracy: Sequence[float | None], loss: Sequence[float]) -> list[float]:
-    """What is judged, for people: the loss, or the accuracy in percent."""
+    """Loss, or accuracy in percent, for people."""
     if measure == "loss":
         return list(loss)
     return [100 * one for one in accuracy if one is not None]  # a target of it has it everywhere
@@ -311,7 +312,7 @@ class Trained:
     """Trajectories of training with a run's methods, where they are known."""
 
     measure: Measure
-    """What the target is of."""
+    """Measure of the target."""
     curves: tuple[Curve, ...]
     """In the scenario's order of compressors, by seed."""
 
@@ -330,12 +331,12 @@ class Result:
     faulty: FaultyRuns | None = None
     """None where the scenario has no faults."""
     inputs: tuple[UncertainInput, ...] = ()
-    """What the rows' draws are of; empty where nothing that is needed has a range."""
+    """Inputs that the rows' draws vary; empty where nothing that is needed has a range."""
     trained: Trained | None = None
     """None where no trajectory of the scenario's `train` is known; `results.json` has it not."""
 
     def document(self) -> dict[str, Any]:
-        """What stands in `results.json`."""
+        """Document of `results.json`."""
         return {
             "schema": SCHEMA,
             "scenario": self.scenario,

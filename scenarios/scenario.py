@@ -40,7 +40,7 @@ class RecordedGradients:
 
     trace: Path
     workers: int | None
-    """How many of the trace's workers to use; all when None."""
+    """Number of the trace's workers to use; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Scenario:
 
     name: str
     model: ModelEntry
-    """With the task that it is trained on."""
+    """Model, with the task that it is trained on."""
     batch_size: int
     """Samples a worker and micro-batch."""
     gradients: LiveGradients | RecordedGradients | SyntheticGradients
@@ -109,18 +109,18 @@ class Scenario:
     """Worlds that are drawn from what is not known; 0: the figures are taken as stated."""
     seed: int
     train: Plan | None = None
-    """How `gcsim train` trains it; None where the file does not say."""
+    """Plan of `gcsim train`; None where the file has none."""
     train_task: str = ""
-    """What it learns there; "" for the model's own task."""
+    """Task of `gcsim train`; "" for the model's own."""
     train_loss: str = ""
     """`package.module:function` that it minimises there; "": cross-entropy."""
     cost_per_hour: float | None = None
-    """Of a node, in any currency; None where the file does not say."""
+    """Cost of a node per hour, in any currency; None where the file has none."""
     resolved: dict[str, object]
     """The scenario file with every default filled in, in plain values with units: what is
     written beside the results and can be run again."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """By setting: the file, not the catalogue, that a link or the device stands in."""
+    """File that a link or the device comes from, not the catalogue, by setting."""
 
     @property
     def dense(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What does a folder of results say? A run's `results.json` as the result that wrote it."""
+"""A run's `results.json` as the result that wrote it."""
 
 from __future__ import annotations
 

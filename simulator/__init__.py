@@ -1,1 +1,1 @@
-"""How long does it take? The integer clock, links, collectives, devices and the SimPy step."""
+"""Simulated time: the integer clock, links, collectives, devices and the SimPy step."""

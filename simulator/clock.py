@@ -69,7 +69,7 @@ def check_time(time: Picoseconds) -> None:
 
 
 def too_long(duration: Picoseconds) -> InputError:
-    """What is said of a collective that takes so long."""
+    """Text of the error for a collective that takes too long."""
     return InputError(
         Problem(
             message=f"a collective would take some {duration / PS_PER_SECOND:.2g} s, {_ROOM}",

@@ -56,12 +56,12 @@ _ONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives(Setting):
-    """Which algorithm carries out each kind of request."""
+    """Algorithm that carries out each kind of request."""
 
     transport: TransportName = "textbook"
     """The library in whose place "auto" chooses; custom: nothing is "auto"."""
     library: LibraryName = "pytorch2"
-    """What the transport was built into: a scenario's default prices are those of it."""
+    """Library that the transport was built into; it sets a scenario's default prices."""
     all_reduce: AllReduceAlgorithm = "auto"
     """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
     all_gather: AllGatherAlgorithm = "auto"
@@ -77,14 +77,14 @@ class Collectives(Setting):
     """nodes: server s lives on node s mod nodes and shares its network NIC; dedicated: each on a
     machine of its own, at the switch (with a shared medium: at the access point)."""
     server_network: Link | None = None
-    """Of a dedicated server's NIC; None: as `Cluster.network`, but at a shared medium's or a
-    cell's access point: no limit of its own."""
+    """NIC of a dedicated server; None: as `Cluster.network`, but at a shared medium's or a cell's
+    access point: no limit of its own."""
     host_staging: bool | None = None
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
     collective; None: as the transport does (Gloo does)."""
 
     ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
-    """What NCCL's tuner predicts of a ring, times this, is held against what it predicts of a tree;
+    """Factor on the time that NCCL's tuner predicts of a ring before it is compared with a tree's;
     1: as its tables have it."""
     ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
     """Versions of NCCL, and what it takes the NIC for, move its border between the two."""
@@ -134,7 +134,7 @@ class Cluster:
     direction."""
     collectives: Collectives = Collectives()
     nics: Mapping[int, Link] = field(default_factory=dict)
-    """By number of the node: network links that differ from `network`."""
+    """Network links that differ from `network`, by number of the node."""
     racks: Racks | None = None
     """None: one switch that never holds anything up."""
     shared_bus: bool = False

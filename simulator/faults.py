@@ -1,4 +1,4 @@
-"""How much of a run is left when nodes die and come back?
+"""Runs in which nodes die and come back: the part that is left.
 
 A job of iterations of known length, one after the other, until the run ends:
 
@@ -48,12 +48,12 @@ Wait = Generator[simpy.Event, Any, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyRun:
-    """What came of a run."""
+    """Outcome of a run."""
 
     iterations: int
     """Finished ones."""
     samples: int
-    """That entered the finished iterations."""
+    """Samples that entered the finished iterations."""
     throughput: float
     """Samples per second over the whole run."""
     restarts: int
@@ -108,9 +108,9 @@ class _Job:
         self.restart, self.end = picoseconds(faults.restart), picoseconds(faults.horizon)
         self.dead: set[int] = set()
         self.absent: set[int] = set()
-        """Of the iteration under way: who was dead at some time of it."""
+        """Nodes that were dead at some time of the iteration under way."""
         self.latest: dict[int, Picoseconds] = {}
-        """By node: when it died last."""
+        """Time at which each node died last."""
         self.regroup = False
         """The process group must be formed anew before the next iteration."""
         self.forming = False
@@ -120,7 +120,7 @@ class _Job:
         self.iterations = self.samples = self.restarts = self.useful = 0
         self.stretches: list[Stretch] = []
         self.changes = {self.end}
-        """When a node dies or takes part again."""
+        """Times at which a node dies or takes part again."""
         # those of one instant: deaths are known before the loop begins an iteration
         for death in sorted(faults.deaths, key=lambda death: (death.at, death.node)):
             if death.node < nodes:

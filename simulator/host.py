@@ -70,7 +70,8 @@ MANY = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """What the processes of a cluster handle in one collective: ranks, then parameter servers."""
+    """Traffic that the processes of a cluster handle in one collective: ranks, then parameter
+    servers."""
 
     ends: Count
     """`[n]`: messages sent and messages received, added up."""
@@ -83,11 +84,11 @@ class Traffic:
 
     @staticmethod
     def none(ranks: int, devices: int) -> Traffic:
-        """Where nobody sends anything."""
+        """Traffic without messages."""
         return Traffic.of_ranks([0] * ranks, [0] * ranks, devices)
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Of two parts of one collective, of the same processes."""
+        """Sum of two parts of one collective, of the same processes."""
         return Traffic(
             ends=self.ends + other.ends,
             nbytes=self.nbytes + other.nbytes,
@@ -103,20 +104,20 @@ class Traffic:
         *,
         copied: int = 0,
     ) -> Traffic:
-        """Of ranks `[p]`, counted node by node, `devices` a node."""
+        """Traffic of ranks `[p]`, counted node by node, `devices` per node."""
         number = np.arange(len(ends), dtype=np.int64) // devices
         ends, nbytes = (np.asarray(each, dtype=np.int64) for each in (ends, nbytes))
         return Traffic(ends=ends, nbytes=nbytes, machines=number, copied=copied)
 
     @property
     def messages(self) -> int:
-        """Of all processes."""
+        """Messages of all processes."""
         return int(self.ends.sum()) // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a host has to do for one collective, picoseconds."""
+    """Work of a host for one collective, picoseconds."""
 
     beside: Picoseconds = 0
     """W: beside the network's transfers."""
@@ -129,7 +130,7 @@ class Host(Setting):
     """Processors that carry messages."""
 
     cores: Annotated[int, Limits(least=1, most=MANY)] = MANY
-    """Of one machine, that its ranks share; `MANY`: one for each process."""
+    """Cores of one machine, which its ranks share; `MANY`: one for each process."""
     per_message: Seconds = Fraction(0)
     """Seconds of processor time a message, at both ends together, whatever its size."""
     per_message_range: RangeOf[Seconds] = None
@@ -156,7 +157,7 @@ class Host(Setting):
     containers or network name spaces."""
 
     def work(self, traffic: Traffic) -> Work:
-        """What there is to do in a collective."""
+        """Work of the host in a collective."""
         on = traffic.machines if self.ranks == "node" else np.zeros_like(traffic.machines)
         copies = self.copying(traffic.copied, int(np.bincount(on).max()))
         beside = self._beside(traffic, on) if self.interleaved else 0
@@ -213,7 +214,7 @@ PRICES = tuple(
 
 
 _Rate = BytesPerSecond | None
-"""Of what is added; None: in no time."""
+"""Rate of additions; None: they take no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How sure is a mean over random iterations, and a difference of two?
+"""Uncertainty of a mean over random iterations, and of a difference of two.
 
 How far a mean may be off is estimated by batch means (A. Law and W. Kelton, "Simulation modeling
 and analysis", sec. 9.5.3): consecutive iterations, which depend on each other by the skew that is
@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
 BATCHES = 10
-"""Of iterations, about, for the standard error: few and long rather than many that depend on each
-other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to 30)."""
+"""Batches of iterations, about, for the standard error: few and long rather than many that depend
+on each other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to
+30)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Luck:
-    """What is known of a mean over random iterations; all empty where none is random."""
+    """Statistics of a mean over random iterations; all empty where none is random."""
 
     iterations: int | None
     batches: Sequence[float]
@@ -55,7 +56,7 @@ def batch_means(times: Times, round_length: int) -> tuple[float, ...]:
 
 
 def standard_error(batches: Sequence[float]) -> float | None:
-    """Of the mean of independent batches; None of none."""
+    """Standard error of the mean of independent batches; None of none."""
     return float(np.std(batches, ddof=1)) / math.sqrt(len(batches)) if len(batches) else None
 
 

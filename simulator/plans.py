@@ -1,4 +1,4 @@
-"""What does a worker do in a recorded step? From traffic profile to step plan.
+"""Step plans of workers, from recorded steps of a traffic profile.
 
 Computations become durations on the cluster's device, once for each worker of the cluster where
 they decode payloads; collectives stay records of bytes.
@@ -47,7 +47,7 @@ class Planner:
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Where cores are shared, computations in the stream of the collectives use them."""
+        """Where cores are shared, computations in the collectives' stream use them."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
         self._together = together or Together(cluster, training, execute or _collectives(cluster))
@@ -55,7 +55,7 @@ class Planner:
     def around(
         self, profile: TrafficProfile, code: Framework | None = None
     ) -> tuple[Picoseconds, ...]:
-        """By bucket: what the code around its exchange takes, by default the training's."""
+        """Time of the code around each bucket's exchange, by default the training's."""
         if code is None:
             code = self._training.reducer if profile.compressor == DENSE else self._training.hook
         if code.free or self._cluster.workers == 1:
@@ -72,7 +72,7 @@ class Planner:
         return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """Of a recorded step, with the code around each bucket's exchange (empty: none);
+        """Plan of a recorded step, with the code around each bucket's exchange (empty: none);
         `InputError` when the device has no price for a kernel."""
         training, loading = self._training, self._training.input
         compute = self._compute
@@ -180,7 +180,7 @@ def in_its_stream(work: BucketWork) -> BucketWork:
 
 
 def shared(cluster: Cluster, training: Training) -> Fraction:
-    """How many times as long forward and backward take beside the other devices of a node."""
+    """Factor on forward and backward beside the other devices of a node."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
     return Fraction(1) if alone else 1 + training.shared_node.slowdown

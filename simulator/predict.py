@@ -68,16 +68,16 @@ class Prediction:
     """Time during which the device waits for a batch."""
     iteration_p5: float | None
     iteration_p95: float | None
-    """Of the iterations of the slowest rank: the shortest that at least 5 % (95 %) of them do not
+    """Shortest iteration of the slowest rank that at least 5 % (95 %) of its iterations do not
     exceed. None where nothing is random and nothing changes with time."""
     iteration_error: float | None
     """Standard error of `iteration`. None where nothing is random (links that only change with
     time are not), and with a single iteration, which does not tell it."""
     iterations: int | None = None
-    """Of which these are means; None where all are alike."""
+    """Number of iterations in the means; None where all are alike."""
     batches: tuple[float, ...] = ()
-    """Where there is a standard error: the means of batches of iterations that it is made of
-    (`luck.Luck`)."""
+    """Means of batches of iterations, from which a standard error is made (`luck.Luck`); empty
+    where there is none."""
     algorithms: tuple[str, ...]
     """Titles of the collective algorithms that carried the traffic, sorted."""
     sample_phase: str
@@ -158,7 +158,7 @@ def _overlaps(plan: StepPlan) -> bool:
 
 
 def _order(profile: TrafficProfile) -> Sequence[int]:
-    """By place in the period: the number of its phase."""
+    """Number of the phase at each place in the period."""
     counts = [phase.count for phase in profile.phases]
     order = profile.order or [n for n, count in enumerate(counts) for _ in range(count)]
     if [order.count(number) for number in range(len(counts))] != counts or (

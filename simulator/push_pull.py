@@ -1,4 +1,4 @@
-"""How does a push-pull travel where there is no parameter server? By the transport's collectives.
+"""Push-pulls without a parameter server, as the transport's collectives carry them.
 
 Gloo, NCCL and MPI have no servers. What a server would do for a method, its workers can do:
 
@@ -38,12 +38,12 @@ WAYS: dict[PushPullAlgorithm, str] = {
     "alltoall_allgather": "all-to-all and all-gather",
     "all_gather": "all-gather",
 }
-"""What a push-pull goes by, in words."""
+"""Names of the ways, for people."""
 _NOTHING = Compute(stage="encode", fixed=())
 
 
 def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
-    """What carries a push-pull on the cluster: never "auto"."""
+    """Way that carries a push-pull on the cluster: never "auto"."""
     asked = cluster.collectives.push_pull
     if asked == "auto" and cluster.servers:
         return SERVED
@@ -51,7 +51,8 @@ def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
 
 
 def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, ...]:
-    """What carries a method's push-pulls, and parameter servers that carry anything else of it."""
+    """Ways that carry a method's push-pulls, and the parameter servers that carry its other
+    requests."""
     found: dict[PushPullAlgorithm, None] = {}
     for record in _records(profile):
         if record.kind == "push_pull":

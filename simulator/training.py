@@ -1,5 +1,5 @@
-"""How a training job runs on the cluster, beside its compressor: what a scenario says under
-`training`."""
+"""Settings of a training job on the cluster, beside its compressor: a scenario's `training`
+section."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
 
 Overlap = Literal["ddp", "none", "by_tensor"]
-"""What of the exchange runs beside the backward pass.
+"""Part of the exchange that overlaps with the backward pass.
 
 - `ddp`: each bucket's, from when its gradients are there (PyTorch's DistributedDataParallel).
 - `none`: nothing; the same buckets, in order, from the end of the backward pass on (a loop that
@@ -59,9 +59,9 @@ class Noise(Setting):
     variation: Variation = Fraction(0)
     """Coefficient of variation: standard deviation over mean."""
     slow_probability: Probability = Fraction(0)
-    """That a worker is slow in an iteration, on top."""
+    """Probability that a worker is slow in an iteration, on top."""
     slow_factor: Factor = Fraction(1)
-    """How many times as long it then computes."""
+    """Factor on its computation then."""
     skew: Variation = Fraction(0)
     """Standard deviation over mean of a worker's passes, of which the expected longest of all
     workers' counts (`noise.longest`): nothing is random."""
@@ -92,20 +92,21 @@ class Faults(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(Setting):
-    """How much longer what runs at the same time on a device takes (`events/even_cluster.py`)."""
+    """Slowdown of computation and communication that run at the same time on a device
+    (`events/even_cluster.py`)."""
 
     computation: Variation = Fraction(0)
     """A computation beside a collective takes 1 + this times as long."""
     computation_range: RangeOf[Variation] = None
     bus: Variation = Fraction(0)
-    """What a collective sends over a node's bus while the node's devices compute takes 1 + this
-    times as long; what the network takes stays as it is."""
+    """A collective's time on a node's bus while the node's devices compute is multiplied by 1 +
+    this; its time on the network stays as it is."""
     bus_range: RangeOf[Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedNode(Setting):
-    """What the devices of a node take from each other: power, memory, its processors."""
+    """Contention between the devices of a node: power, memory, its processors."""
 
     slowdown: Variation = Fraction(0)
     """On a node with several devices forward and backward take 1 + this times as long as on one by
@@ -115,7 +116,7 @@ class SharedNode(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework(Setting):
-    """What the code around an exchange costs a worker, beside the method's kernels.
+    """Cost of the code around an exchange for a worker, beside the method's kernels.
 
     Half of it before a bucket's first collective (hooks, copies into the bucket), half after the
     last (write back); nothing in a step without exchange.
@@ -128,8 +129,8 @@ class Framework(Setting):
     """Seconds a bucket."""
     per_bucket_range: RangeOf[Seconds] = None
     passes: Variation = Fraction(0)
-    """How often an element of the float32 gradient is read or written, at the rate of the device's
-    `streaming` kernels."""
+    """Number of times that an element of the float32 gradient is read or written, at the rate of
+    the device's `streaming` kernels."""
     passes_range: RangeOf[Variation] = None
 
     @property
@@ -143,7 +144,7 @@ class Training(Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
-    """Of forward and backward; gradients are exchanged as float32 whatever it is."""
+    """Precision of forward and backward; gradients are exchanged as float32 in any case."""
     overlap: Overlap | None = None
     """None: nobody has said; simulated as `ddp`."""
     interference: Interference = Interference()
@@ -156,7 +157,7 @@ class Training(Setting):
     """The stream on which a bucket's exchange computes. communicator: that of the collectives, so
     that the exchanges of two buckets never overlap."""
     side_slowdown: Factor = Fraction(1)
-    """How many times as long that takes on a side stream, beside the backward pass."""
+    """Factor on encoding and decoding on a side stream, beside the backward pass."""
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as NCCL, 2 as Gloo's two threads."""
     optimizer: Seconds = Fraction(0)
@@ -166,12 +167,12 @@ class Training(Setting):
     input: InputLoading | None = None
     """None: batches are always ready."""
     on_host: frozenset[Kind] = frozenset()
-    """What is computed on the cores of the worker's machine (`Cluster.host`), one core a worker,
-    which workers of one machine share; everything else has a device of its own."""
+    """Kinds of jobs that are computed on the cores of the worker's machine (`Cluster.host`), one
+    core per worker, which workers of one machine share; everything else has a device of its own."""
     slow_nodes: Mapping[Node, Factor] = field(default_factory=dict)
-    """By number of the node: how many times as long its devices compute."""
+    """Factor on the computation of a node's devices, by number of the node."""
     slow_workers: Mapping[Worker, Factor] = field(default_factory=dict)
-    """By rank: how many times as long it computes, on top of its node's slowness."""
+    """Factor on a rank's computation, on top of its node's slowness."""
     noise: Noise | None = None
     iterations: Annotated[int, Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged. Beyond the limit the times of
@@ -179,5 +180,5 @@ class Training(Setting):
     faults: Faults | None = None
 
     def machines(self, cluster: Cluster) -> Machines | None:
-        """Whose ranks share cores, in what; None where there is a core for each stream."""
+        """Machines whose ranks share cores; None where there is a core for each stream."""
         return Machines.of(cluster, self.on_host, side_stream=self.encode_on != "compute")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.coding.frame import pack_frame
+from gcsim.compressors.coding.frames import pack_frame
 from gcsim.compressors.requests import (
     AllGather, AllReduce, AllToAll, PushPull, TreeMerge, gather_variable)
 

@@ -46,33 +46,3 @@ def test_modules_carry_the_path_of_their_room() -> None:
     from gcsim.simulator import clock
 
     assert Path(clock.__file__).resolve() == ROOT / "simulator" / "clock.py"
-
-
-def test_public_names_resolve() -> None:
-    for name in gcsim.__all__:
-        assert getattr(gcsim, name) is not None
-
-
-def test_reading_a_profile_and_building_a_cluster_needs_no_torch() -> None:
-    code = (
-        "import sys, gcsim.traces.profile, gcsim.traces.stage1.cache, gcsim.simulator.predict,"
-        " gcsim.scenarios.load, gcsim.scenarios.run, gcsim.analysis.report.table;"
-        " from gcsim.compressors.registry import REGISTRY, check_parameters;"
-        " [check_parameters(name, {}) for name in REGISTRY];"
-        " print('torch' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "False"
-
-
-def test_help_imports_neither_torch_nor_matplotlib_nor_pydantic() -> None:
-    code = (
-        "import sys, contextlib, io\n"
-        "from gcsim.cli.app import main\n"
-        "sys.argv = ['gcsim', '--help']\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
-        "    main()\n"
-        "print({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules))"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip().endswith("set()")

@@ -1,1 +1,1 @@
-"""Which gradients, and what was sent: models, data, recording, and the traffic profile."""
+"""Gradients and their traffic: models, data, recording, and the traffic profile."""

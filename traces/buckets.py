@@ -1,4 +1,4 @@
-"""Which parameters share a bucket? PyTorch DDP's rule, after its rebuild in the first iteration.
+"""Buckets of parameters by PyTorch DDP's rule, after its rebuild in the first iteration.
 
 Buckets are filled in the order in which gradients became ready in that iteration
 (`models/ready_order.py`). One is closed as soon as it reaches its limit: the first one at 1 MiB,

@@ -45,12 +45,12 @@ class WorkerGradients:
     loss: float
     """Mean over the mini-batch, before the weights advance."""
     gradients: tuple[Tensor, ...]
-    """By trainable parameter, float32 in its shape: mean over the mini-batch."""
+    """Gradients by trainable parameter, float32 in its shape: mean over the mini-batch."""
     second_moments: tuple[Tensor, ...] | None = None
-    """By parameter, sum_z (g_z / B)^2, when they were asked for."""
+    """sum_z (g_z / B)^2 by parameter, when second moments were asked for."""
     moment_costs: dict[int, Costs] = field(default_factory=dict)
-    """By parameter, the kernels that made its second moments: metered in the first pass alone,
-    because every pass runs the same."""
+    """Kernels that made each parameter's second moments: metered in the first pass alone, because
+    every pass runs the same."""
 
 
 def pick_device(name: str) -> str:

@@ -56,7 +56,7 @@ from gcsim.traces.profile import Costs
 
 
 class Metered(Protocol):
-    """What a meter's context manager yields."""
+    """Value of a meter's context manager."""
 
     def costs(self) -> tuple[KernelCost, ...]:
         """The kernels that ran inside, by class."""
@@ -73,13 +73,13 @@ class Moments:
     values: tuple[Tensor, ...]
     """For each trainable parameter sum_z (g_z / B)^2: float32, in the parameter's shape."""
     costs: dict[int, Costs]
-    """By the parameter's number, the kernels spent on it; empty when nothing was metered. What
-    the slow way costs stands at the first of its parameters, whose gradient is ready last."""
+    """Kernels spent on each parameter, by number; empty when nothing was metered. The cost of the
+    slow way stands at the first of its parameters, whose gradient is ready last."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """What a layer saw in this pass."""
+    """Inputs and outputs of a layer in this pass."""
 
     given: Tensor | None
     """The input; None when the layer was called more than once or with other arguments."""
@@ -96,7 +96,7 @@ class SecondMoments:
         self._meet = next((name for name, layer in model.named_modules() if _mixes(layer)), "")
         """Name of a layer in which samples meet."""
         self._calls: dict[int, _Call] = {}
-        """By the layer's id."""
+        """Calls by the layer's id."""
         self._losses: Tensor | None = None
         self._following = False
         self._slow: list[int] = []
@@ -235,7 +235,8 @@ class SecondMoments:
     def _closed_forms(
         self, segment: Segment | None, whole: Sequence[Tensor | None] | None
     ) -> tuple[list[Tensor | None], dict[int, Costs]]:
-        """By parameter, where its layer has one; checked against `whole`, the gradients."""
+        """Second moments of each parameter whose layer has a closed form; checked against `whole`,
+        the gradients."""
         values: list[Tensor | None] = [None] * len(self._parameters)
         costs: dict[int, Costs] = {}
         with torch.no_grad():
@@ -394,8 +395,8 @@ def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
 
 
 def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """What the layer scales and shifts: its input, normalised over this batch, or, in a frozen
-    layer, by the statistics that it keeps."""
+    """Input that the layer scales and shifts: normalised over this batch, or, in a frozen layer, by
+    its stored statistics."""
     assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
     frozen = not layer.training and layer.running_mean is not None
     mean, variance = (layer.running_mean, layer.running_var) if frozen else (None, None)
@@ -488,7 +489,7 @@ def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tenso
 def _sequence_sum(
     layer: nn.Module, role: str, given: Tensor, gradient: Tensor
 ) -> tuple[Tensor, float]:
-    """What the samples' gradients add up to, and the largest factor of delta in it.
+    """Sum of the samples' gradients, and the largest factor of delta in it.
 
     Of an embedding, summed over each row: `[classes]`.
     """
@@ -525,7 +526,7 @@ def _samples(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Te
 
 
 def _sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """What the layer scales and shifts."""
+    """Normalised input that the layer scales and shifts."""
     if isinstance(layer, torch.nn.LayerNorm):
         shape = list(layer.normalized_shape)
         return torch.nn.functional.layer_norm(given, shape, eps=layer.eps)

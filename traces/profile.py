@@ -26,7 +26,7 @@ from gcsim.fields import Count, Limits, Text, Whole
 Costs = tuple[KernelCost, ...]
 
 AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-"""How JSON that gcsim wrote is read back: nothing is converted, no key is left over."""
+"""Rules for reading JSON that gcsim wrote: nothing is converted, no key is left over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class Layer:
     forward_flops: Whole
     """Per sample, 2 per multiply-add."""
     kind: str = ""
-    """What arithmetic it does, one of `layer_kinds.KINDS`; "" where that is not known."""
+    """Kind of arithmetic, one of `layer_kinds.KINDS`; "" where it is not known."""
     outputs: Whole = 0
     """Elements of its output, per sample; 0 where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the simulator must know of the model."""
+    """Facts about the model that the simulator needs."""
 
     name: Text
     parameters: Annotated[int, Limits(least=1, most=MOST_ELEMENTS)]
@@ -62,7 +62,7 @@ class ModelFacts:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of the dense float32 gradient."""
+        """Bytes of the dense float32 gradient."""
         return 4 * self.parameters
 
     @property
@@ -97,8 +97,8 @@ class Exchange:
     moments: Compute | None = None
     """Work before the exchange that the gradients needed for this compressor."""
     servers: tuple[Compute | None, ...] = ()
-    """By collective: the parameter server's computation, or that of one merge of two payloads;
-    empty where no collective has one."""
+    """Computation of the parameter server by collective, or of one merge of two payloads; empty
+    where no collective has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How near the update is to what dense training would have applied.
+    """Distance of the update from the one that dense training would have applied.
 
     nmse = |update - dense|^2 / |dense|^2, and the cosine between the two; means over the steps
     that were run, weighted by how often each phase occurs in a period.
@@ -147,9 +147,9 @@ class TrafficProfile:
     phases: Annotated[tuple[Phase, ...], Limits(least=1)]
     quality: Quality
     gradients: dict[str, object] = field(default_factory=dict)
-    """Where the gradients came from: plain values for the report."""
+    """Source of the gradients: plain values for the report."""
     order: tuple[Whole, ...] = ()
-    """By place in the period: the number of its phase; empty: one phase after the other, each as
+    """Number of the phase at each place in the period; empty: one phase after the other, each as
     often as it occurs. The first place is that of the first step that was run."""
 
     @property
@@ -212,13 +212,13 @@ class PassTimes:
     """One iteration of one worker, in seconds, as it was measured."""
 
     forward: _PassSeconds
-    """Of the forward pass."""
+    """Seconds of the forward pass."""
     backward: _PassSeconds
     """From the end of the forward pass to the end of the iteration: the optimiser is in it."""
     ready: tuple[_PassSeconds, ...] | None = None
-    """By trained parameter, in the model's order: from the start of the backward pass until its
-    gradient is there; None when only the totals are known. None of them is after `backward`."""
+    """Seconds by trained parameter, in the model's order, from the start of the backward pass until
+    its gradient is ready; None when only the totals are known. None of them is after `backward`."""
     processor: Literal["gpu", "cpu"] | None = None
-    """What computed; None where nobody knows."""
+    """Kind of processor; None where it is not known."""
     source: str
-    """Who measured it, and how, for people."""
+    """Source and method of the measurement, for people."""

@@ -1,4 +1,4 @@
-"""How does a receiver notice that a frame's bytes were changed? Four bytes that change with any.
+"""The checksum of a frame: four bytes that change with any byte of its header or body.
 
 BLAKE2b of 32 bytes: 16 of the frame's header, those of its body that are left after whole words of
 eight, and the sum of its words times odd numbers that differ, modulo 2^64. Compiled, because most

@@ -1,4 +1,4 @@
-"""A bucket's message: the frames of all tensors, laid out, filled, sealed and read together.
+"""A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
 
     message, at = frames(values, Codec.SPARSE, segments, sizes, nonzero=k)   # headers; bodies begin
     put(message, at, values, 4 * k)                                          # parts of bodies
@@ -7,45 +7,142 @@
     found = read(message, layout, Codec.SPARSE)                              # columns
     values = taken(message, found.at, 4 * found.nonzero, torch.float32)
 
-Frames and headers: `frame.py`. A receiver knows the layout and nothing else of the sender: frames
-that are not those of the layout are an `InputError`.
+A frame begins with 20 bytes, little endian:
+
+    codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
+
+`flags` and `params` belong to the codec; `numel` is the length of the tensor, `nonzero` the number
+of elements that travel; the checksum is over the 16 bytes before it and the body, and is not
+priced: networks have their own. A receiver knows the layout and nothing else of the sender: frames
+that are damaged, or not those of the layout, are an `InputError`, never a wrong number.
+
+Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.checksum import checksum, put_number
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frame, write_header
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.coding.checksum import checksum, number_at, put_number
+from gcsim.compressors.demands import Found, entered, when_known
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
+
+HEADER_BYTES = 20
+_SIZES = (1, 1, 2, 4, 4, 4)
+"""Bytes of a header's fields before the checksum."""
+
+
+class Codec(IntEnum):
+    """Who wrote the frame's body."""
+
+    SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
+    QSGD = 2
+    TERNGRAD = 3
+    SIGN_BLOCK = 4  # signs and scales: dist-EF-blockSGDM, EF-signSGD, 1-bit Adam
+    VARIANCE = 5
+    QSPARSE = 6  # QSparse-local-SGD: quantised values and coded indices
+    SIGN = 7  # signs alone
+    LEVELS = 8  # codes into a table of levels a bucket: ORQ, Linear
+    BINARY = 9  # one bit an element and levels a bucket: BinGrad, 1-bit SGD
+    TABLE = 10  # codes into a table that all workers know: NUQSGD, ALQ, AMQ
+    SIGNED_INDEX = 11  # words of an index and a sign: Strom, Dryden
+    VARIANCE_BOUNDED = 12  # Wangni et al.
+    CE_SGD = 13
+    CAST = 14  # 8-bit formats: FP8, dynamic 8-bit
+    NATURAL = 15  # sign and exponent
+    INCEPTIONN = 16
+    THC = 17
+    ADACOMP = 18
+    BLOCKS = 19  # OmniReduce: non-zero blocks
+    BLOOM = 20  # DeepReduce
+    SKETCH = 21
+    PAIRS = 22  # gTop-k, Ok-Topk: indices and values
+    AFFINE = 23  # PyTorch's 8-bit hooks
+    QSGD_DIGITS = 24  # QSGD's levels as digits, and as Elias codes
+    QSGD_ELIAS_DENSE = 25
+    QSGD_ELIAS_SPARSE = 26
+
+
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen, which takes longer than a short loop
+class Frame:
+    """One tensor's part of a message."""
+
+    codec: int
+    flags: int
+    params: int
+    numel: int
+    """Elements of the tensor."""
+    nonzero: int
+    """Elements that travel."""
+    body: Tensor
+    """uint8 `[body bytes]`, sharing the message's memory."""
+
+
+_FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
     """Headers of a message, a column each."""
 
+    at: Column
+    """First byte of the body in the message; -1 where no header fits."""
+    size: Column
+    """Bytes of the body."""
     codec: Column
     flags: Column
     params: Column
     nonzero: Column
     """Elements that travel."""
-    at: Column
-    """First byte of the body in the message."""
-    size: Column
-    """Bytes of the body."""
+    numel: Column
+    """Elements of the tensor."""
+    intact: Column
+    """1 where the body fits and the checksum is right."""
+
+    def demand_intact(self, total: int, allowed: Collection[int]) -> None:
+        """`InputError` for the first frame of a message of `total` bytes that cannot be."""
+        begin = 0
+        for number in range(len(self.codec)):
+            row = {each.name: int(getattr(self, each.name)[number]) for each in fields(self)}
+            fault, left = "", total - begin
+            if 0 < left < HEADER_BYTES:
+                fault = f"{left} bytes left, a header has {HEADER_BYTES}"
+            elif row["at"] < 0:
+                return
+            elif row["codec"] not in tuple(Codec):
+                fault = f"unknown codec {row['codec']}"
+            elif row["codec"] not in allowed:
+                wanted = " or ".join(str(int(one)) for one in allowed)
+                fault = f"codec {row['codec']}, expected {wanted}"
+            elif row["nonzero"] > row["numel"]:
+                fault = f"{row['nonzero']} of {row['numel']} elements are said to travel"
+            elif row["size"] > left - HEADER_BYTES:
+                fault = f"body of {row['size']} bytes, but {left - HEADER_BYTES} are left"
+            elif not row["intact"]:
+                fault = "the checksum does not match: bytes were changed"
+            if fault:
+                raise InputError(f"frame {number} at byte {begin}: {fault}")
+            begin = row["at"] + row["size"]
+
+    def frame(self, message: Tensor, number: int) -> Frame:
+        """One frame of the message."""
+        row = {each: int(getattr(self, each)[number]) for each in _FRAME}
+        body = message[self.at[number] : self.at[number] + self.size[number]]
+        return Frame(**row, body=body)
 
     def alike(self, column: str) -> int:
         """The number that a column has in all rows; `InputError` where they differ."""
@@ -63,26 +160,32 @@ class Frames:
                 )
 
 
+# --- a bucket's message -----------------------------------------------------------------------
+
+
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
-    nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0,
+    nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
-    `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). Raises
+    `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
+    all messages of the exchange have these headers: `read` need not wait for a device. Raises
     `InternalError` when a number does not fit its field.
     """
-    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
-    fits = _write_headers(
-        heads, int(codec), segments.column(flags), segments.column(params), segments.length,
-        segments.length if nonzero is None else nonzero, sizes,
-    )  # fmt: skip
-    if not fits:
-        raise InternalError(f"no frame header holds codec {codec}, bodies of {sizes} bytes")
-    message = like.new_empty(int(sizes.sum()) + HEADER_BYTES * len(sizes), dtype=torch.uint8)
+    length = segments.length
+    row = segments.column(flags), segments.column(params), length if nonzero is None else nonzero
+    if not _write_headers(heads, int(codec), *row, length, sizes):
+        raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
+    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
     head = torch.from_numpy(heads.reshape(-1))
     put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
+    exchange = entered()
+    if fixed and exchange is not None:
+        known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
+        exchange.fixed[segments, message.shape, message.dtype] = known, heads
     return message, at
 
 
@@ -130,28 +233,177 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
     """The headers of a message whose frames are those of the layout's tensors, and intact.
 
-    Raises `InputError` otherwise, or for another codec than this one (these ones).
+    Raises `InputError` otherwise, or for another codec than this one (these ones). On a device the
+    host waits for the headers once, where they are not `fixed`.
     """
-    allowed = [codec] if isinstance(codec, int) else list(codec)
-    rows = np.empty((len(layout.slices), 6), dtype=np.int64)
-    of_bytes = message.dtype == torch.uint8 and message.dim() == 1
-    if of_bytes and find(message, layout.table, rows):
-        found = Frames(*np.ascontiguousarray(rows.T))
-        if set(found.codec.tolist()).issubset(allowed):
-            return found
-    for _ in frames_of(message, layout, codec):  # says what is wrong with which frame
-        pass
-    raise InternalError("a message that is not whole was read")
+    exchange, key = entered(), (Segments.of(layout), message.shape, message.dtype)
+    if exchange is not None and key in exchange.fixed:
+        found, heads = exchange.fixed[key]
+        right = agree(message, heads, found.at, found.size)
+        when_known(right, partial(_demand_right, message, layout, codec))
+        return found  # type: ignore[no-any-return]  # of `frames`
+    return _read(message, layout, codec)
+
+
+def _demand_right(
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], right: bool
+) -> None:
+    if not right:
+        _read(message, layout, codec)  # says what is wrong with which frame
+        raise InputError("damaged payload: headers are not those that this worker's message has")
+
+
+def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
+    allowed = (codec,) if isinstance(codec, int) else tuple(codec)
+    length, total = layout.table[:, 1], message.numel()
+    found = _headers(message, len(length))
+    whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
+    ends = int(found.at[-1] + found.size[-1])
+    if ends != total or not whole.all() or not np.isin(found.codec, allowed).all():
+        found.demand_intact(total, allowed)
+        for number, piece in enumerate(layout.slices):
+            if found.at[number] < 0:
+                raise InputError(f"the message ends before the frame of {piece.name}")
+            if found.numel[number] != piece.numel:
+                other = found.numel[number]
+                raise InputError(f"{piece.name} has {piece.numel} elements, its frame {other}")
+        raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
+    return found
+
+
+@counted_as(lambda *_: ())  # as `headers`
+@primitive
+def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
+    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right."""
+    return bool(_agree(array(message), heads, at, sizes))
+
+
+def _headers(message: Tensor, most: int) -> Frames:
+    if message.dtype != torch.uint8 or message.dim() != 1:
+        raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
+    return Frames(*headers(message, most))
 
 
 @counted_as(lambda *_: ())  # a deployment knows headers and leaves checksums to the network
 @primitive
-def find(message: Tensor, table: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
-    """Fill the rows of `Frames`; whether a message is an intact frame a tensor, and no more.
+def headers(message: Tensor, most: int) -> NDArray[np.int64]:
+    """The columns of `Frames` for the first frames, `[8, most]`; -1 where no header fits."""
+    rows = np.empty((8, most), dtype=np.int64)
+    _read_headers(array(message), rows)
+    return rows
 
-    `table` is a layout's, `rows` int64 `[tensors, 6]`.
+
+# --- frames one by one ------------------------------------------------------------------------
+
+
+def pack_frame(
+    codec: int,
+    body: Tensor,
+    *,
+    numel: int,
+    nonzero: int | None = None,
+    flags: int = 0,
+    params: int = 0,
+) -> Tensor:
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
+
+    `numel` elements has the tensor, `nonzero` of them travel (None: all).
+    Raises `InternalError` when a number does not fit its field or the body is not bytes.
     """
-    return bool(_find(array(message), table, rows))
+    if body.dtype != torch.uint8 or body.dim() != 1:
+        raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
+    sizes, travel = np.array([body.numel()]), None if nonzero is None else np.array([nonzero])
+    message, at = frames(
+        body, codec, Segments.alone(numel), sizes, nonzero=travel, flags=flags, params=params
+    )
+    put(message, at, body, sizes)
+    return seal(message, at, sizes)
+
+
+def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Codec)) -> list[Frame]:
+    """The frames of a message (uint8, one dimension) of an unknown layout, of an expected codec.
+
+    Raises `InputError` for a message that is cut off, changed on the way, or contradicts itself.
+    """
+    found = _headers(message, message.numel() // HEADER_BYTES + 1)
+    found.demand_intact(
+        message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
+    )
+    return [found.frame(message, number) for number in np.flatnonzero(found.at >= 0)]
+
+
+def frames_of(
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int]
+) -> Iterator[tuple[TensorSlice, Frame]]:
+    """Each tensor of the layout with its frame.
+
+    Raises `InputError` when the frames are not those of this layout.
+    """
+    found = read(message, layout, codec)
+    for number, piece in enumerate(layout.slices):
+        yield piece, found.frame(message, number)
+
+
+def only_frame(message: Tensor, codec: int, numel: int) -> Frame:
+    """The one frame of a message, of `numel` elements; `InputError` when it is not so."""
+    found = _headers(message, 1)
+    found.demand_intact(message.numel(), (codec,))
+    if found.at[0] + found.size[0] != message.numel() or found.numel[0] != numel:
+        raise InputError(f"damaged payload: not one frame of {numel} elements")
+    return found.frame(message, 0)
+
+
+def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
+
+    The result is `add(message, layout, out, weight, **known)`: out += weight * decoded message, in
+    place; `out` is float32 `[layout.numel]`. Raises `InputError` when the message is damaged or of
+    another layout.
+    """
+
+    def decorate(add: Callable[..., None]) -> Callable[..., None]:
+        @wraps(add)
+        def of_message(
+            message: Tensor, layout: BucketLayout, out: Tensor, weight: float, **known: object
+        ) -> None:
+            for piece, frame in frames_of(message, layout, codec):
+                add(frame, piece.of(out), weight, **known)
+
+        del of_message.__wrapped__  # whose parameters are others
+        return of_message
+
+    return decorate
+
+
+def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
+    """A frame's body in two parts of known length; `InputError` when it is not that long."""
+    if frame.body.numel() != head_bytes + tail_bytes:
+        raise InputError(
+            f"damaged payload: body of {frame.body.numel()} bytes, "
+            f"its header asks for {head_bytes} + {tail_bytes}"
+        )
+    return frame.body[:head_bytes], frame.body[head_bytes:]
+
+
+def as_bytes(values: Tensor) -> Tensor:
+    """The bytes of a one-dimensional tensor, uint8, sharing its memory where it is contiguous."""
+    if not values.numel():  # may have a stride that no view can have
+        return torch.zeros(0, dtype=torch.uint8, device=values.device)
+    return values.contiguous().view(torch.uint8)
+
+
+@unpriced  # messages are laid out so that they need no realigning where that costs time
+def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
+    """`[count]` of `dtype` from exactly as many bytes; a copy when the bytes are not aligned.
+
+    Raises `InputError` when the length does not fit.
+    """
+    size = dtype.itemsize
+    if body.numel() != count * size:
+        raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")
+    if body.storage_offset() % size:
+        body = body.clone()
+    return body.view(dtype)
 
 
 # --- loops ----------------------------------------------------------------------------------------
@@ -159,12 +411,28 @@ def find(message: Tensor, table: NDArray[np.int64], rows: NDArray[np.int64]) -> 
 
 @loop
 def _write_headers(
-    heads: Any, codec: int, flags: Any, params: Any, numel: Any, nonzero: Any, sizes: Any
+    heads: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
 ) -> bool:
+    """Fill headers up to their checksums; False where a number does not fit its field."""
     fits = True
     for t in range(sizes.size):
-        fits &= write_header(heads[t], codec, flags[t], params[t], numel[t], nonzero[t], sizes[t])
+        row, at = (codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]), 0
+        for size, field in zip(_SIZES, row):  # noqa: B905
+            fits &= (field >> (8 * size)) == 0  # nor negative
+            put_number(heads[t], at, size, np.uint64(field))
+            at += size
     return fits
+
+
+@loop
+def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
+    same = True
+    for t in range(sizes.size):
+        frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
+        for i in range(HEADER_BYTES - 4):
+            same &= frame[i] == heads[t, i]
+        same &= number_at(frame, HEADER_BYTES - 4, 4) == checksum(frame, frame[HEADER_BYTES:])
+    return same
 
 
 @loop
@@ -184,15 +452,28 @@ def _write_checksums(message: Any, at: Any, sizes: Any) -> None:
 
 
 @loop
-def _find(data: Any, table: Any, rows: Any) -> Any:
+def _read_headers(data: Any, rows: Any) -> None:
     at = 0
-    for t in range(table.shape[0]):
+    for t in range(rows.shape[1]):
+        rows[:, t], rows[7, t] = -1, 0
         if data.size - at < HEADER_BYTES:
-            return False
-        codec, flags, params, numel, nonzero, length, intact = read_frame(data, at)
-        if numel != table[t, 1] or nonzero > numel or not intact:
-            return False
+            continue
+        frame = data[at:]
+        length = np.int64(number_at(frame, 12, 4))
+        intact = length <= frame.size - HEADER_BYTES
+        if intact:
+            body = frame[HEADER_BYTES : HEADER_BYTES + length]
+            intact = number_at(frame, 16, 4) == checksum(frame, body)
+        rows[0, t], rows[1, t], rows[2, t], rows[3, t] = (
+            at + HEADER_BYTES,
+            length,
+            frame[0],
+            frame[1],
+        )
+        rows[4, t], rows[5, t], rows[6, t] = (
+            number_at(frame, 2, 2),
+            number_at(frame, 8, 4),
+            number_at(frame, 4, 4),
+        )
+        rows[7, t] = intact
         at += HEADER_BYTES + length
-        rows[t, 0], rows[t, 1], rows[t, 2], rows[t, 3] = codec, flags, params, nonzero
-        rows[t, 4], rows[t, 5] = at - length, length
-    return at == data.size

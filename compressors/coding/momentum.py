@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from gcsim.compressors.coding.selecting.marks import BLOCK, Marks, count_marks, mark_block
+from gcsim.compressors.coding.selecting.marks import BLOCK, Limits, Marks, count_marks, mark_block
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
@@ -30,7 +29,7 @@ def _launches(
 @counted_as(_launches)
 def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
-    limits: ArrayLike,
+    limits: Limits,
 ) -> Marks:  # fmt: skip
     """u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g), in place; |v| >= limit is marked.
 
@@ -50,9 +49,9 @@ def fill_velocity(
     with written_back(u) as direction, written_back(v) as velocity, written_back(marks.counts) as c:
         in_tiles(
             _add_momentum, segments.tiles, direction, velocity, array(gradient), np.float32(m),
-            nesterov, segments.table, marks.up, marks.down, marks.first, c, marks.places,
+            nesterov, segments.table, marks.up, marks.lower, marks.first, c, marks.places,
         )  # fmt: skip
-        count_marks(segments.length, marks.first, c, marks.passed)
+        count_marks(segments.length, marks.first, c, marks.host[0])
 
 
 @kernel("streaming", updates=("momentum", "error"), name="cser.local_step")

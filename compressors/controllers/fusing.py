@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from typing import Any
 
 from gcsim.compressors import meter
-from gcsim.compressors.coding.frame import from_bytes
+from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.requests import (
     AllGather,

@@ -4,13 +4,12 @@ To write checksums the host waits for nothing. To read headers it waits once a m
 follows the frames, as many programs as it takes add up their words, one for each frame hashes, and
 the fields come to the host together with whether each checksum is right.
 
-`coding/frame.py` has the header, `coding/checksum.py` the checksum and its source.
+`coding/frames.py` has the header, `coding/checksum.py` the checksum and its source.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import triton
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frame import HEADER_BYTES, as_bytes
+from gcsim.compressors.coding.frames import HEADER_BYTES, as_bytes
 from gcsim.compressors.gpu.parts import own_row, put, starts
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -27,23 +26,30 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column
 
 _FIELDS = 9
-"""Columns of a table of frames: begin, bytes of the body, first program, codec, flags, params,
-elements, elements that travel, whether the checksum is right."""
-
-
-def seal(message: Tensor, lengths: list[int]) -> None:
-    """Put the checksums of frames, whose bodies have these lengths, into their headers."""
-    sizes = np.array(lengths, dtype=np.int64)
-    _sealed(message, np.cumsum(sizes + HEADER_BYTES) - sizes, sizes)
+"""Columns of a table of frames: begin of the body, its bytes, first program, codec, flags, params,
+elements that travel, elements, whether the checksum is right."""
 
 
 @kernel_of(loops.seal)
-def _sealed(message: Tensor, at: Column, sizes: Column) -> Tensor:
+def _seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
+    _hash_known(message, at, sizes, None)
+    return message
+
+
+@kernel_of(loops.agree)
+def _agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Tensor:
+    right = _hash_known(message, at, sizes, there(heads[:, :16], message.device))
+    return right.all()
+
+
+def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None) -> Tensor:
+    """Write checksums of frames that lie there; else whether they and headers are right."""
     programs = -(-(sizes // 8) // GROUPS)
     ends = np.cumsum(programs)
-    table = there((at - HEADER_BYTES, sizes, ends - programs), message.device, np.int64)
-    _hash_all(message, table, len(sizes), int(ends[-1]) if len(ends) else 0, check=False)
-    return message
+    table = there((at, sizes, ends - programs), message.device, np.int64)
+    right = message if heads is None else torch.empty_like(table[0])
+    _hash_all(message, table, int(ends[-1]) if len(ends) else 0, right, heads)
+    return right
 
 
 @kernel_of(loops.put)
@@ -63,39 +69,29 @@ def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> 
     return found
 
 
-@kernel_of(loops.find)
-def _find(message: Tensor, table: NDArray[np.int64], rows: NDArray[np.int64]) -> bool:
-    begin, size, codec, flags, params, numel, nonzero, right = _read(message, 0, len(table))
-    rows[:] = np.stack((codec, flags, params, nonzero, begin + HEADER_BYTES, size), axis=1)
-    whole = HEADER_BYTES + begin[-1] + size[-1] if len(table) else 0
-    fitting = (numel == table[:, 1]) & (nonzero <= numel) & (right == 1)
-    return bool(fitting.all()) and whole == message.numel()
-
-
-def frames_at(message: Tensor, start: int, most: int) -> list[tuple[Any, ...]]:
-    """Fields of the frames from `start` on, as `frame.read_frame` gives them; one at least."""
-    begin, size, *fields, right = _read(message, start, most).tolist()
-    rows = zip(begin, *fields, size, right, strict=True)
-    return [(*row[1:-1], bool(row[-1])) for row in rows if row[0] >= 0]
-
-
-def _read(message: Tensor, start: int, most: int) -> NDArray[np.int64]:
-    """Columns of at most so many frames from `start` on, but for the programs; begin -1: none."""
+@kernel_of(loops.headers)
+def _headers(message: Tensor, most: int) -> NDArray[np.int64]:
     table = torch.empty((_FIELDS, most), dtype=torch.int64, device=message.device)
     total = message.numel()
-    launch(_walk, 1, message, table, start, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
-    _hash_all(message, table, most, total // (8 * GROUPS) + most, check=True)
+    launch(_walk, 1, message, table, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
+    _hash_all(message, table, total // (8 * GROUPS) + most, table[-1], None)
     found: NDArray[np.int64] = table.cpu().numpy()
     return np.delete(found, 2, axis=0)
 
 
-def _hash_all(message: Tensor, table: Tensor, frames: int, programs: int, *, check: bool) -> None:
-    """Write the checksums of the frames of a table into their headers, or check them."""
+def _hash_all(
+    message: Tensor, table: Tensor, programs: int, right: Tensor, heads: Tensor | None
+) -> None:
+    """Note in `right` whether frames' checksums are right, and headers where they are known; or,
+    where it is the message, write their checksums."""
+    frames = table.shape[1]
     sums = torch.zeros(frames, dtype=torch.int64, device=message.device)
-    launch(_weigh, programs, message, table, sums, frames, HEADER=HEADER_BYTES, GROUPS=GROUPS)
+    launch(_weigh, programs, message, table, sums, frames, message.numel(), GROUPS=GROUPS)
+    known = heads is not None
     launch(
-        _hash, frames, message, table, sums, _constants(message.device), frames, message.numel(),
-        CHECK=check, HEADER=HEADER_BYTES, ROUNDS=ROUNDS,
+        _hash, frames, message, table, sums, _constants(message.device), right,
+        heads if known else message, frames, message.numel(), CHECK=right is not message,
+        KNOWN=known, HEADER=HEADER_BYTES, ROUNDS=ROUNDS,
     )  # fmt: skip
 
 
@@ -122,41 +118,42 @@ def _field(head, lane, first, size: tl.constexpr):
 
 
 @triton.jit
-def _walk(message, table, start, total, most, HEADER: tl.constexpr, GROUPS: tl.constexpr):
+def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexpr):
     """Fill the columns of a table of frames: a frame's header says where the next one begins."""
     lane = tl.arange(0, 32).to(tl.int64)
-    at = tl.cast(start, tl.int64)
+    at = tl.cast(HEADER, tl.int64)
     program = tl.cast(0, tl.int64)
     number = tl.cast(0, tl.int32)
     while number < most:
         row = table + number
-        here = at + HEADER <= total
-        head = tl.load(message + at + lane, mask=(lane < HEADER) & here, other=0).to(tl.int64)
+        here = at <= total
+        head = tl.load(message + at - HEADER + lane, mask=(lane < HEADER) & here, other=0)
+        head = head.to(tl.int64)
         size = _field(head, lane, 12, 4)
-        whole = here & (at + HEADER + size <= total)
+        whole = here & (at + size <= total)
         tl.store(row, tl.where(here, at, -1))
-        tl.store(row + most, size)
+        tl.store(row + most, tl.where(here, size, -1))
         tl.store(row + 2 * most, program)
-        tl.store(row + 3 * most, _field(head, lane, 0, 1))
-        tl.store(row + 4 * most, _field(head, lane, 1, 1))
-        tl.store(row + 5 * most, _field(head, lane, 2, 2))
-        tl.store(row + 6 * most, _field(head, lane, 4, 4))
-        tl.store(row + 7 * most, _field(head, lane, 8, 4))
+        for field in tl.static_range(3):
+            number_of = _field(head, lane, field, 1 + field // 2)
+            tl.store(row + (3 + field) * most, tl.where(here, number_of, -1))
+        tl.store(row + 6 * most, tl.where(here, _field(head, lane, 8, 4), -1))
+        tl.store(row + 7 * most, tl.where(here, _field(head, lane, 4, 4), -1))
         program += tl.where(whole, (size // 8 + GROUPS - 1) // GROUPS, 0)
-        at = tl.where(here, at + HEADER + size, at)
+        at = tl.where(here, at + size + HEADER, at)
         number += 1
 
 
 @triton.jit
-def _weigh(message, table, sums, frames, HEADER: tl.constexpr, GROUPS: tl.constexpr):
+def _weigh(message, table, sums, frames, total, GROUPS: tl.constexpr):
     """Add up the whole words of a part of a frame's body, times odd numbers that differ.
 
     There may be more programs than parts.
     """
     program = tl.program_id(0)
     frame = own_row(table + 2 * frames, frames, program)
-    begin = tl.load(table + frame) + HEADER
-    words = tl.load(table + frames + frame) // 8
+    begin = tl.load(table + frame)
+    words = tl.minimum(tl.load(table + frames + frame), total - begin) // 8
     group = (program - tl.load(table + 2 * frames + frame)) * GROUPS + tl.arange(0, GROUPS)
     word = load_words(message + begin, group, words * 8, 8)
     total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
@@ -164,9 +161,16 @@ def _weigh(message, table, sums, frames, HEADER: tl.constexpr, GROUPS: tl.conste
 
 
 @triton.jit
+def _word(data, lane, count, mask):
+    """The number in up to eight bytes."""
+    byte = tl.load(data + lane, mask=(lane < count) & mask, other=0).to(tl.uint64)
+    return tl.sum(byte << (lane * 8).to(tl.uint64), axis=0)
+
+
+@triton.jit
 def _hash(  # noqa: PLR0915 - rotations are written out
-    message, table, sums, constants, frames, total, CHECK: tl.constexpr, HEADER: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    message, table, sums, constants, right, heads, frames, total, CHECK: tl.constexpr,
+    KNOWN: tl.constexpr, HEADER: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     """Write a frame's checksum, or note whether it is right: BLAKE2b of one block of 32 bytes.
 
@@ -176,16 +180,13 @@ def _hash(  # noqa: PLR0915 - rotations are written out
     frame = tl.program_id(0)
     begin = tl.load(table + frame)
     size = tl.load(table + frames + frame)
-    whole = (begin >= 0) & (begin + HEADER + size <= total)
+    whole = (begin >= HEADER) & (begin + size <= total)
+    head = message + begin - HEADER
     lane = tl.arange(0, 8).to(tl.int64)
     shift = (lane * 8).to(tl.uint64)
-    rest = begin + HEADER + size // 8 * 8
-    byte = tl.load(message + begin + lane, mask=(lane < 8) & whole, other=0).to(tl.uint64)
-    first = tl.sum(byte << shift, axis=0)
-    byte = tl.load(message + begin + 8 + lane, mask=(lane < 8) & whole, other=0).to(tl.uint64)
-    second = tl.sum(byte << shift, axis=0)
-    byte = tl.load(message + rest + lane, mask=(lane < size % 8) & whole, other=0).to(tl.uint64)
-    third = tl.sum(byte << shift, axis=0)
+    first = _word(head, lane, 8, whole)
+    second = _word(head + 8, lane, 8, whole)
+    third = _word(message + begin + size // 8 * 8, lane, size % 8, whole)
     fourth = tl.load(sums + frame).to(tl.uint64, bitcast=True)
     zero = tl.cast(0, tl.uint64)
     column = tl.arange(0, 4)[None, :]
@@ -223,12 +224,15 @@ def _hash(  # noqa: PLR0915 - rotations are written out
             c = tl.gather(c, by_two, 1)
             d = tl.gather(d, by_three if half == 0 else by_one, 1)
     found = tl.sum(tl.where(column == 0, (begun ^ a ^ c) & 0xFFFFFFFF, 0), axis=1)  # [1]
-    stored = message + begin + 16 + lane
+    stored = head + 16 + lane
     byte = (found >> shift) & 255
     mask = (lane < 4) & whole
     if CHECK:
         same = tl.load(stored, mask=mask, other=0).to(tl.uint64) == byte
-        right = tl.sum((mask & same).to(tl.int64), axis=0) == 4
-        tl.store(table + 8 * frames + frame, right.to(tl.int64))
+        good = tl.sum((mask & same).to(tl.int64), axis=0) == 4
+        if KNOWN:
+            good = good & (_word(heads + frame * 16, lane, 8, whole) == first)
+            good = good & (_word(heads + frame * 16 + 8, lane, 8, whole) == second)
+        tl.store(right + frame, good.to(tl.int64))
     else:
         tl.store(stored, byte.to(tl.uint8), mask=mask)

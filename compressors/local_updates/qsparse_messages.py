@@ -17,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.coded import (
+    chosen_coders,
+    coded_positions,
+    decoded_positions,
+)
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
@@ -69,8 +72,7 @@ def encoded(
     They are rounded at random to 127 levels, or (without `rounding`) to signs of their mean
     magnitude.
     """
-    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
-    coders = np.array([choose_coder(coding, *pair) for pair in pairs])
+    coders = chosen_coders(coding, segments, k)
     coded, tail = coded_positions(indices, segments, k, coders)
     kept = Segments.behind(k)
     if rounding is None:

@@ -29,8 +29,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import only_frame
+from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_frame, pack_frame
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange

@@ -7,51 +7,53 @@ their tables (32 r c bits, divided by their number) and momentum and error live 
     estimate_i = median over rows of s(i) S_e[row, h(i)],    update = the k largest estimates,
 and the cells that the update hits become zero in S_e and in S_u. With a parameter server
 (`aggregate: push_pull`) the tables go up and k indices and values come down (64 k bits); the
-state is the server's; it reads all columns for every estimate, so that without a server everybody
-gets all tables. With `all_reduce` every worker keeps the state and nothing comes down.
+state is the server's. With `all_reduce` every worker keeps the state and nothing comes down.
 
 The table is one for the whole bucket, as is k = max(1, round(n ratio)); by default c = .075 n and
 k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 million parameters.
 
 Readings: the learning rate is the optimiser's, that is 1 in the error's sum. The paper takes
-S(update) off S_e (`after: subtract`); the published code zeroes the cells, and those of
-the momentum too (`momentum_masking`). Hashes are computed inside the loops
-from a key of seed, bucket and row (a table of them would take 5 n words); with `blocks` above 1
-they repeat every n / blocks elements, each block with an offset and a sign of its own, as in the
-published CSVec, whose stored hashes that makes affordable.
+S(update) off S_e; the published code zeroes the cells, as here. Hashes are computed inside the
+loops from a key of seed, bucket and row: a table of them would take 5 n words.
 
 Biased by the selection. In each row an estimate is off by what collides, a deviation of about
 |g| / sqrt(c); the median of the rows is off by less. Nothing is promised of |Q(g) - g|.
 
 Memory: two partial tables beside the message (so that threads do not share cells, whatever their
-number) and n floats of estimates: .75 n, then n with the defaults.
+number) and n floats of estimates: .75 n, then n with the defaults. Works in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
-Sketching", ICML 2020, arXiv:2007.07682; the published code.
+Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,
+M. Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import (
-    Codec,
-    as_bytes,
-    from_bytes,
-    pack_frame,
-)
-from gcsim.compressors.coding.messages import only_frame
+from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_frame, pack_frame
+from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
+from gcsim.compressors.meter import count_bytes, kernel
+from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
-from gcsim.compressors.sketching.table import Hashes, estimate, sketch, take_off
-from gcsim.errors import InputError
+
+PARTS = 2
+"""Partial tables: each row of each is written by one thread only."""
+_CHUNK = 1024
+"""Elements that are hashed together: they stay in the processor's cache."""
+Keys = NDArray[np.uint64]
+"""Of the hashes of each row."""
 
 
 class CountSketchParameters(CompressorParameters):
@@ -62,14 +64,9 @@ class CountSketchParameters(CompressorParameters):
     )
     ratio: Ratio = Field(0.0075, description="fraction of the bucket that is updated")
     momentum: float = Field(0.9, ge=0, lt=1, description="rho, momentum in the sketch")
-    momentum_masking: bool = Field(True, description="zero the momentum's cells that are hit, too")
-    after: Literal["zero", "subtract"] = Field(
-        "zero", description="cells that are hit become zero, or lose the update's sketch"
-    )
     aggregate: Literal["all_reduce", "push_pull"] = Field(
         "all_reduce", description="sum tables and decode on every worker, or on a server"
     )
-    blocks: int = Field(1, ge=1, description="parts of the bucket that share their hashes")
 
 
 class CountSketch(Compressor[CountSketchParameters]):
@@ -87,23 +84,20 @@ class CountSketch(Compressor[CountSketchParameters]):
 
     def __init__(self, worker: Worker, parameters: CountSketchParameters) -> None:
         super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
-        self._error: dict[int, Tensor] = {}
-        """By bucket: float32 `[r, c]`."""
-        self._forms: dict[int, tuple[int, int, int]] = {}
-        """By bucket: rows, columns and blocks of the tables; others cannot be added to them."""
+        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
+        """Momentum and error of each bucket: float32 `[r, c]`."""
 
     @classmethod
     def momentum(cls, parameters: CountSketchParameters) -> tuple[float, bool]:
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        hashes = self.hashes(bucket)
-        table = sketch(bucket.gradient, hashes)
-        n = bucket.gradient.numel()
-        if self.parameters.aggregate == "all_reduce":
+        p, n, index = self.parameters, bucket.gradient.numel(), bucket.layout.index
+        keys, columns = self.keys(index), p.columns or count_kept(n, p.column_ratio) or 1
+        table = sketch(bucket.gradient, keys, columns)
+        if p.aggregate == "all_reduce":
             table = (yield AllReduce(tensor=table)).div_(self.worker.count)
-            indices, values = self._decode(bucket, table, hashes)
+            indices, values = self._decode(index, table, keys, n)
         else:
 
             def serve(payloads: Iterable[Tensor]) -> Tensor:
@@ -111,44 +105,36 @@ class CountSketch(Compressor[CountSketchParameters]):
                 for payload in payloads:
                     frame = only_frame(payload, Codec.SKETCH, n)
                     total.view(-1).add_(from_bytes(frame.body, torch.float32, total.numel()))
-                found = self._decode(bucket, total.div_(self.worker.count), hashes)
-                return _pack(torch.cat([as_bytes(part) for part in found]), n, found[0].numel())
+                found = self._decode(index, total.div_(self.worker.count), keys, n)
+                body = torch.cat([as_bytes(part) for part in found])
+                return pack_frame(Codec.SKETCH, body, numel=n, nonzero=len(found[0]))
 
-            message = _pack(as_bytes(table.view(-1)), n, n)
+            message = pack_frame(Codec.SKETCH, as_bytes(table.view(-1)), numel=n)
             answer = yield PushPull(payload=message, server=serve, without_server="all_gather")
             indices, values = unpack_answer(answer, n)
         update = torch.zeros_like(bucket.gradient)
         update[indices.long()] = values
         return update
 
-    def hashes(self, bucket: Bucket) -> Hashes:
-        """The hash functions of a bucket, the same on all workers at all steps."""
-        p, n, index = self.parameters, bucket.gradient.numel(), bucket.layout.index
-        columns = p.columns or count_kept(n, p.column_ratio) or 1
-        return Hashes(self.worker.seed, index, n, rows=p.rows, columns=columns, blocks=p.blocks)
+    def keys(self, index: int) -> Keys:
+        """Keys of a bucket's hashes, the same on all workers at all steps."""
+        names = [f"count sketch, row {row}" for row in range(self.parameters.rows)]
+        return np.array([random_key(self.worker.seed, 0, index, name) for name in names])
 
-    def _decode(self, bucket: Bucket, table: Tensor, hashes: Hashes) -> tuple[Tensor, Tensor]:
+    def _decode(self, index: int, table: Tensor, keys: Keys, n: int) -> tuple[Tensor, Tensor]:
         """The server's step on the mean table: (indices int32 ascending, values) of the update."""
-        p, index, n = self.parameters, bucket.layout.index, bucket.gradient.numel()
-        form = hashes.rows, hashes.columns, p.blocks
-        if self._forms.get(index) != form:
-            self._forms[index] = form
-            self._error[index], self._momentum[index] = (torch.zeros_like(table) for _ in range(2))
-        momentum, error = self._momentum[index], self._error[index]
-        momentum.mul_(p.momentum).add_(table)
+        tables = self._tables.get(index)
+        if tables is None or tables[0].shape != table.shape:
+            tables = self._tables[index] = torch.zeros_like(table), torch.zeros_like(table)
+        momentum, error = tables
+        momentum.mul_(self.parameters.momentum).add_(table)
         error.add_(momentum)
-        estimates = estimate(error, n, hashes)
-        indices = largest_of(estimates, count_kept(n, p.ratio))
-        values = estimates[indices]
-        indices = indices.to(torch.int32)
-        take_off(indices, values, error, hashes, subtract=p.after == "subtract")
-        if p.momentum_masking and p.momentum:
-            take_off(indices, values, momentum, hashes, subtract=False)
+        estimates = estimate(error, n, keys)
+        indices = largest_of(estimates, count_kept(n, self.parameters.ratio))
+        values, indices = estimates[indices], indices.to(torch.int32)
+        for each in tables[::-1]:
+            take_off(indices, each, keys)
         return indices, values
-
-
-def _pack(body: Tensor, n: int, travelling: int) -> Tensor:
-    return pack_frame(Codec.SKETCH, body, numel=n, nonzero=travelling)
 
 
 def unpack_answer(message: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -158,5 +144,98 @@ def unpack_answer(message: Tensor, n: int) -> tuple[Tensor, Tensor]:
     indices = from_bytes(frame.body[: 4 * k], torch.int32, k)
     values = from_bytes(frame.body[4 * k :], torch.float32, k)
     if k and (int(indices[0]) < 0 or int(indices[-1]) >= n or bool((indices.diff() <= 0).any())):
-        raise InputError("damaged payload: indices do not ascend below n")
+        raise damaged("indices do not ascend below n")
     return indices, values
+
+
+@kernel("gather_scatter", name="table.sketch")
+def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
+    """The table of a float32 `[n]`: float32 `[r, c]`.
+
+    Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
+    """
+    n, rows = values.numel(), len(keys)
+    count_bytes("gather_scatter", 8 * rows * n)  # cells read and written
+    parts = np.zeros((PARTS, rows, columns), dtype=np.float32)
+    in_parallel(_add_rows, PARTS * rows * n, array(values), parts, keys, grain=max(1, n))
+    with np.errstate(over="ignore"):  # an update that is not finite is refused
+        table: NDArray[np.float32] = np.add(*parts, out=parts[0])
+    return tensor(table, values)
+
+
+@kernel("gather_scatter", name="table.estimate")
+def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
+    """The median over rows of each element's cell times sign: float32 `[n]`.
+
+    Of an even number of rows the mean of the two in the middle.
+    """
+    out = np.empty(n, dtype=np.float32)
+    count_bytes("gather_scatter", 4 * len(keys) * n)  # cells read
+    in_parallel(_estimate, n, array(table), out, keys, grain=_CHUNK)
+    return tensor(out, table)
+
+
+@kernel("gather_scatter", resident=("table",), name="table.take_off")
+def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
+    """Zero the cells of elements, int32, in place."""
+    with written_back(table) as cells:
+        _clear(array(indices), cells, keys)
+
+
+@loop
+def _hash(key: Any, first: int, count: Any, columns: Any, signs: Any) -> None:
+    """Columns (of so many) and signs of elements from number `first` on.
+
+    The column is the upper half of 64 random bits, scaled; the sign is the lowest bit.
+    """
+    for i in range(columns.size):
+        hashed = bits64(key, first + i)
+        columns[i] = ((hashed >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
+        signs[i] = np.float32(1) - np.float32(2) * np.float32(hashed & np.uint64(1))
+
+
+@loop
+def _add_rows(start: int, stop: int, values: Any, partial: Any, keys: Any) -> None:
+    n = values.size
+    columns, signs = np.empty(_CHUNK, dtype=np.int32), np.empty(_CHUNK, dtype=np.float32)
+    for unit in range(start // max(1, n), stop // max(1, n)):  # a row of a part of the elements
+        part, row = unit % PARTS, unit // PARTS
+        cells, last = partial[part][row], n * (part + 1) // PARTS
+        for at in range(n * part // PARTS, last, _CHUNK):
+            piece = values[at : min(at + _CHUNK, last)]
+            _hash(keys[row], at, cells.size, columns[: piece.size], signs[: piece.size])
+            for i in range(piece.size):
+                cells[columns[i]] += piece[i] * signs[i]
+
+
+@loop
+def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
+    rows = keys.size
+    columns, signs = np.empty(_CHUNK, dtype=np.int32), np.empty(_CHUNK, dtype=np.float32)
+    seen = np.empty((rows, _CHUNK), dtype=np.float32)
+    for at in range(start, stop, _CHUNK):
+        piece = out[at : min(at + _CHUNK, stop)]
+        for row in range(rows):
+            cells, found = table[row], seen[row]
+            _hash(keys[row], at, cells.size, columns[: piece.size], signs[: piece.size])
+            for i in range(piece.size):
+                found[i] = cells[columns[i]] * signs[i]
+        for turn in range(rows):  # sort each column by exchanging rows, whatever the values
+            for row in range(turn % 2, rows - 1, 2):
+                upper, lower = seen[row][: piece.size], seen[row + 1][: piece.size]
+                for i in range(upper.size):
+                    one, other = upper[i], lower[i]
+                    upper[i] = one if one < other else other
+                    lower[i] = other if one < other else one
+        low_middle, high_middle = seen[(rows - 1) // 2], seen[rows // 2]
+        for i in range(piece.size):
+            piece[i] = np.float32(0.5) * low_middle[i] + np.float32(0.5) * high_middle[i]
+
+
+@loop
+def _clear(indices: Any, table: Any, keys: Any) -> None:
+    column, sign = np.empty(1, dtype=np.int32), np.empty(1, dtype=np.float32)
+    for row in range(keys.size):
+        for at in range(indices.size):
+            _hash(keys[row], indices[at], table.shape[1], column, sign)
+            table[row, column[0]] = np.float32(0)

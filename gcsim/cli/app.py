@@ -82,7 +82,7 @@ app.add_typer(calibrate)
 
 
 class Dtype(StrEnum):
-    """How a trace stores its gradients."""
+    """Storage format of a trace's gradients."""
 
     float32 = "float32"
     float16 = "float16"

@@ -51,7 +51,7 @@ _OVERLAP: Mapping[Overlap, str] = {
     "by_tensor": "a tensor is exchanged beside the backward pass",
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
-"""Of elements, whose additions are named."""
+"""Types of elements whose additions are named."""
 _NICS = 8
 """NICs that are named one by one."""
 _SHARE = 100
@@ -69,7 +69,7 @@ def understood(scenario: Scenario) -> Table:
 
 
 def lines(scenario: Scenario) -> Iterator[Line]:
-    """What was understood, from the devices outwards."""
+    """Lines that show how a scenario was understood, from the devices outwards."""
     if own_model_code(scenario):
         yield "model", f"{scenario.model.build} is neither imported nor tried here: a run does"
     yield "compute", _compute(scenario)
@@ -80,7 +80,7 @@ def lines(scenario: Scenario) -> Iterator[Line]:
 
 
 def _compute(scenario: Scenario) -> str:
-    """Where forward and backward times come from."""
+    """Source of forward and backward times."""
     compute = scenario.compute
     if isinstance(compute, PassTimes):
         times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
@@ -124,7 +124,7 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
 
 
 def host_text(host: Host) -> str:
-    """What messages and calls cost the processors, in a few words."""
+    """Processor cost of messages and calls, in a few words."""
     of = "all nodes together" if host.ranks == "all" else "a node"
     parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} of {of}"]
     prices = (
@@ -163,7 +163,7 @@ def link_text(link: Link) -> str:
 
 
 def _oversubscribed(cluster: Cluster, racks: Racks) -> str:
-    """By how much the NICs of the fullest rack exceed its uplink."""
+    """Ratio of the NICs of the fullest rack to its uplink."""
     nics = max(
         sum(
             cluster.nic(node).rate for node in range(first, min(first + racks.nodes, cluster.nodes))
@@ -284,7 +284,7 @@ def _servers(scenario: Scenario) -> str:
 
 
 def _push_pull(scenario: Scenario) -> str:
-    """What carries those of the methods that ask for one."""
+    """Ways that carry the push-pulls of methods that ask for one."""
     found: dict[str, list[str]] = {}
     for choice in scenario.compressors:
         without = compressor_class(choice.kind).about.without_server
@@ -312,7 +312,7 @@ def _algorithms(
     what: str,
     messages: Mapping[str, int],
 ) -> Iterator[Line]:
-    """What carries out `what` of these sizes; equal answers on one line."""
+    """Algorithms that carry out `what` of these sizes; equal answers on one line."""
     chosen = scenario.cluster.collectives
     how = f"chosen by {chosen.transport}" if getattr(chosen, kind) == "auto" else "as named"
     by_answer: dict[str, list[str]] = {}
@@ -348,7 +348,7 @@ def _block(nbytes: int) -> int:
 
 
 def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
-    """What carries it out, by number of nodes; one worker alone asks nobody."""
+    """Algorithm by number of nodes; one worker alone has none."""
     found: list[tuple[int, str]] = []
     for nodes in scenario.node_counts:
         cluster = scenario.cluster_at(nodes)
@@ -373,7 +373,7 @@ def names_a_compressor(text: str) -> bool:
 
 
 def report_on(name: str, sets: Sequence[str]) -> Report:
-    """What all checks find of a compressor with the parameters of `--set limit=0.5`.
+    """Findings of all checks of a compressor with the parameters of `--set limit=0.5`.
 
     Raises `InputError` where it cannot be imported, and for impossible parameters.
     """

@@ -1,4 +1,4 @@
-"""Which compressors are there? The page `docs/compressors.md`, from the registry.
+"""The page `docs/compressors.md`, from the registry.
 
 python -m gcsim.cli.gallery > docs/compressors.md        (make gallery)
 """

@@ -1,4 +1,4 @@
-"""How are links listed? What they reach on real hardware, and apart from it the ideal bounds."""
+"""Lists of links: their rates on real hardware, and apart from those the ideal bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT_LINKS = (
     "One link with its source: gcsim list links NAME. Another figure in a scenario:",
     "network: {like: NAME, latency: 20 us}",
 )
-"""What stands below the tables."""
+"""Notes below the tables."""
 
 
 def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
@@ -114,7 +114,7 @@ def _goodputs(entry: Entry) -> list[float]:
 
 
 def _goodput(entry: Entry) -> str:
-    """With its range, in one unit: `15 (11-24) Gbit/s`."""
+    """Goodput with its range, in one unit: `15 (11-24) Gbit/s`."""
     bounds = _goodputs(entry) if entry["efficiency_range"] else None
     return _ranged(entry["goodput_bytes_per_s"], bounds, rate)
 

@@ -29,7 +29,7 @@ Entry = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """Kinds of lists."""
 
     compressors = "compressors"
     scenarios = "scenarios"
@@ -99,7 +99,7 @@ def _compressor(name: str, full: bool) -> Entry:
 
 
 def accepted(rule: Mapping[str, Any]) -> str:
-    """What a JSON schema accepts, for people: "integer >= 1", "number in (0, 1]"."""
+    """Values that a JSON schema accepts, for people: "integer >= 1", "number in (0, 1]"."""
     if "anyOf" in rule:
         return " or ".join(dict.fromkeys(accepted(choice) for choice in rule["anyOf"]))
     if "enum" in rule:
@@ -274,7 +274,8 @@ def _device(name: str, full: bool) -> Entry:
 
 
 def _measured_models(device: Device) -> list[str]:
-    """By name, with other precisions than fp32, and marked where they are estimates."""
+    """Measured models by name, with precisions other than fp32, and marked where they are
+    estimates."""
     found: dict[str, tuple[list[str], bool]] = {
         model: (["fp32"], rate.estimate) for model, rate in device.training.items()
     }
@@ -365,11 +366,11 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
     Kind.papers: ("gcsim.scenarios.papers.preset:PRESETS", _paper),
 }
-"""Of each kind: what has the names, imported when it is asked for, and what describes one."""
+"""Names and description of each kind, imported on demand."""
 
 
 ABOUT_MODELS = ("One model with its paper: gcsim list models NAME.",)
-"""What stands below the tables."""
+"""Notes below the tables."""
 
 HEADINGS = ("name", "parameters", "sample", "what it is")
 
@@ -449,7 +450,7 @@ def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[M
 
 
 def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
-    """What was found, in a line a model."""
+    """Lines with the fits, one per model."""
     from gcsim.analysis.report.numbers import plural
 
     lines = [f"Written to {output}"]

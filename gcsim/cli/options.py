@@ -49,7 +49,7 @@ def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
-    """What an option's text says; an `InputError` names the option."""
+    """Value of an option's text; an `InputError` names the option."""
     try:
         return parse(text)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""How does a command end? Every exception becomes an exit code and a message for people.
+"""Ends of commands: every exception becomes an exit code and a message for people.
 
 0    done (also when the reader of a pipe went away)
 1    an expectation failed
@@ -28,7 +28,7 @@ DONE, EXPECTATION_FAILED, WRONG_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Reporting:
-    """How much of a bug is shown; set by `--debug` and `GCSIM_DEBUG=1`."""
+    """Detail of a bug report; set by `--debug` and `GCSIM_DEBUG=1`."""
 
     debug = False
 

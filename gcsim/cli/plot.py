@@ -13,7 +13,7 @@ from gcsim.cli.outcome import reported
 
 
 class Format(StrEnum):
-    """Of a picture."""
+    """Format of a picture."""
 
     png = "png"
     svg = "svg"

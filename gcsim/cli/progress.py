@@ -1,4 +1,4 @@
-"""What does somebody who waits see? Bars on a terminal's stderr, one line a stage elsewhere."""
+"""Progress of a command: bars on a terminal's stderr, one line per stage elsewhere."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Rate(ProgressColumn):
 
 
 def note_column(widest: int | None = None) -> TextColumn:
-    """Where a stage is: one line, cut at the terminal's edge, and text as it is."""
+    """Column with a stage's note: one line, cut at the terminal's edge, and text as it is."""
     column = Column(no_wrap=True, overflow="ellipsis", max_width=widest)
     return TextColumn("{task.fields[note]}", style="dim", markup=False, table_column=column)
 

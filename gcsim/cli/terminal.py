@@ -77,7 +77,7 @@ def show_answer(result: Result, *, full: bool) -> None:
 
 
 def note_provenance(result: Result) -> None:
-    """Where the numbers come from, on stderr."""
+    """Print the sources of the numbers on stderr."""
     from gcsim.analysis.report.sources import provenance_notes
 
     note("Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)), "")
@@ -117,7 +117,7 @@ def note_written(paths: Sequence[Path], *, brief: bool) -> None:
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
-    """What a new trace holds, and what was left out of it: `asked` is in iterations."""
+    """Contents of a new trace, and what was left out of it: `asked` is in iterations."""
     from gcsim.analysis.report.numbers import plural
     from gcsim.traces.storage.store import Trace
 
@@ -156,7 +156,7 @@ def _as_typed(program: Path) -> str:
 
 
 def summary(scenario: Scenario) -> str:
-    """What a scenario asks for, on one line."""
+    """Summary of a scenario, on one line."""
     from gcsim.analysis.report.numbers import plural
 
     cluster = scenario.cluster
@@ -204,7 +204,7 @@ def _brief(entry: Entry) -> list[str]:
 
 
 def push_pull_line(entry: Entry) -> str:
-    """What carries the push-pulls of a compressor that asks for some, and what else could."""
+    """Way of the push-pulls of a compressor that asks for some, and its alternatives."""
     from gcsim.simulator.push_pull import SERVED, WAYS
 
     usual = entry["without_server"]
@@ -353,7 +353,7 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
 
 
 def _default(entry: Entry) -> str:
-    """As a scenario file would have it."""
+    """Default in a scenario file's form."""
     if entry["required"]:
         return "required"
     value = entry["default"]
@@ -392,7 +392,7 @@ def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digi
 
 
 def _training(entry: Entry) -> Table:
-    """What the entry states, what was measured, and the layer model."""
+    """Training rates: stated by the entry, measured, and of the layer model."""
     rows = [(rate["model"], [_training_rate(rate), _source(rate)]) for rate in entry["training"]]
     for curve in entry["measured"]:
         length = f", {curve['tokens']} tokens" if curve["tokens"] else ""
@@ -437,7 +437,7 @@ _LINES: dict[Kind, Callable[[Entry], list[str]]] = {
     Kind.tasks: _task_lines,
     Kind.traces: _trace_lines,
 }
-"""What stands beside a name."""
+"""Notes beside names."""
 _TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
     Kind.compressors: _compressors,
     Kind.links: _links,

@@ -26,7 +26,7 @@ def validate(
         list[str] | None,
         typer.Argument(
             metavar="SUITE",
-            help=f"{', '.join(SUITES)}, or your own, my_module:SUITE. Default: all.",
+            help=f"{', '.join(SUITES)}, or a folder of your own. Default: all.",
         ),
     ] = None,
     *,
@@ -97,14 +97,15 @@ def validate(
 
 
 def _folder(names: Sequence[str], *, live: bool) -> Path:
-    """What is run decides: figures of one suite do not stand beside another's tables."""
+    """Folder of the results by suites run: figures of one suite do not stand beside another's
+    tables."""
     parts = [*(["live"] if live else []), *names]
     words = [part.replace(":", "_").replace("/", "_") for part in parts]
     return Path("runs") / "_".join(["validation", *words])
 
 
 def _run(suite: Suite) -> Report:
-    """As `run_suite`; what is wrong with a user's own suite is the user's to mend."""
+    """Run a suite as `run_suite` does; mistakes in a user's own suite are the user's."""
     from gcsim.analysis.validation.judge import run_suite
 
     try:
@@ -112,7 +113,7 @@ def _run(suite: Suite) -> Report:
     except InputError:
         raise
     except Exception as error:
-        if suite.find.__module__.startswith("gcsim."):
+        if suite.name in SUITES:
             raise
         message = (
             str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"

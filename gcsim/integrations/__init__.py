@@ -1,4 +1,4 @@
-"""How do other people's training loops record gradients, or train with a compressor?
+"""Recording gradients, and training with a compressor, in other people's training loops.
 
 A file a framework, imported by nothing else: gcsim needs none of them.
 """

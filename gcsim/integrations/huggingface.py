@@ -1,4 +1,4 @@
-"""How does Hugging Face's `Trainer` record gradients, or train with a compressor?
+"""Recording gradients, and training with a compressor, in Hugging Face's `Trainer`.
 
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     trainer.add_callback(RecordGradients(trainer, "my_trace"))           # then: gcsim run

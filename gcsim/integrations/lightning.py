@@ -1,4 +1,4 @@
-"""How does Lightning's `Trainer` record gradients, or train with a compressor?
+"""Recording gradients, and training with a compressor, in Lightning's `Trainer`.
 
 record = RecordGradients("my_trace")                  # then: gcsim run
 compress = CompressGradients("topk", ratio=0.01)      # strategy="ddp", several processes

@@ -1,1 +1,1 @@
-"""What should I use on my cluster, and what should I change first? An answer without a file."""
+"""Advice without a file: the method to use on a cluster, and the change that helps most."""

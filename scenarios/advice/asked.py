@@ -47,7 +47,7 @@ _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What stands in the place of a file; None: not said."""
+    """Options that stand in the place of a file; None: not given."""
 
     model: str | None = None
     device: str | None = None
@@ -59,7 +59,7 @@ class Words:
     batch_size: int | None = None
     """Samples a GPU."""
     cost_per_hour: float | None = None
-    """Of a node."""
+    """Cost of a node."""
 
 
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -95,7 +95,7 @@ class Asked:
         return replace(found, node_counts=found.node_counts[-1:])
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
-        """With these settings, as `--set` has them; None where that is no scenario."""
+        """The question with settings in the form of `--set`; None where that is no scenario."""
         try:
             found = self._loaded(overrides, warn=False)
         except InputError:
@@ -134,14 +134,14 @@ def asked(
 def asked_of(
     scenario: Scenario, words: Words, overrides: Sequence[str] = (), seed: int | None = None
 ) -> Asked:
-    """As `asked`, of a loaded scenario."""
+    """Question about a loaded scenario, as `asked`."""
     document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
     _put_into(document, _said(words, str), str)
     return Asked(document, Path.cwd() / f"{scenario.name}.yaml", tuple(overrides), seed)
 
 
 def option(name: str) -> str:
-    """What a command calls a word."""
+    """Option of the command for a word."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -214,8 +214,8 @@ def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:
 
 
 def network_of(said: str | Mapping[str, Any], place: str) -> Any:
-    """What a scenario says of a network that is named by its rate alone: the Ethernet of the
-    catalogue, with its latency and goodput and their ranges, or the nearest one at that rate."""
+    """Network section for a network named by its rate alone: the Ethernet of the catalogue, with
+    its latency and goodput and their ranges, or the nearest one at that rate."""
     if not isinstance(said, str):
         return dict(said)
     if said in catalog.links() or names_a_file(said):
@@ -259,7 +259,7 @@ LOCAL: Mapping[str, object] = {"kind": "torch_post_local_sgd", "label": "post-lo
 
 _WORKERS, _ITERATIONS, _SEED = 2, 2, 0
 LARGE_BUCKET = 100 << 20
-"""Of uncompressed training and half precision there are profiles with buckets of that, too."""
+"""Large buckets, for which there are also profiles of uncompressed training and half precision."""
 _SAMPLES, _TOKENS = 32, 4096
 
 
@@ -271,7 +271,7 @@ def _usual_batch(model: ModelEntry) -> int:
 
 
 def setting(model: ModelEntry) -> dict[str, object]:
-    """What a scenario says so that its own run measures what is shipped."""
+    """Settings with which a scenario's own run measures the shipped traffic."""
     return {
         "batch_size": _usual_batch(model),
         "gradients": {"source": "synthetic", "workers": _WORKERS, "iterations": _ITERATIONS},
@@ -280,7 +280,7 @@ def setting(model: ModelEntry) -> dict[str, object]:
 
 
 def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) -> str:
-    """What a shipped profile of a method is called."""
+    """Name of a method's shipped profile."""
     facts: Mapping[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
@@ -298,7 +298,7 @@ def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
 
 
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
-    """What comes with gcsim for a method of a scenario, and is of this code; else None."""
+    """Shipped profile of a scenario's method, if it is of this code; else None."""
     model = scenario.model
     known = MODELS.get(model.name)
     if known is None or (known.build, known.layers) != (model.build, model.layers):

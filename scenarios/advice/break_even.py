@@ -1,9 +1,10 @@
-"""Up to which rate of the network does a method pay? By bisection, each rate as the engine has it.
+"""The rate of the network up to which a method pays.
 
 Uncompressed training and the method are simulated over rates, from slow to fast, and where they
 change places, a bisection finds the rate at which both take the same time as stated. The drawn
-worlds near that rate say at which rate they would: what a method gains there falls, in each of
-them, about as a line over the logarithm of the rate. Their median is the rate that is given.
+worlds at half and at twice that rate give its range: in each of them the method's gain is taken as
+a line over the logarithm of the rate. The rate that is given is where the printed iterations, which
+are medians over the worlds, are the same.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _STEP = 8.0
 """From one rate to the next, before the bisection."""
 CLOSE = 2e-3
 """Relative difference of the two iterations at which a bisection ends."""
+_CLOSER = 1e-2
+"""The same of the printed iterations."""
 _MOST = 14
 _NEAR = 2.0
 """Times slower and faster than the rate that was found, where the worlds are asked."""
@@ -35,14 +38,14 @@ _CENTRED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Of one method, in bits a second."""
+    """Break-even of one method, in bits a second."""
 
     label: str
     rate: float | None
     """Below it the method is faster than uncompressed training, above it slower: median over the
     drawn worlds; None where they do not change places between `SLOWEST` and `FASTEST`."""
     pays: bool
-    """Where there is no such rate: the method is the faster one at all of them."""
+    """Whether the method is the faster one at all rates, where there is no break-even."""
     low: float | None = None
     """10th percentile of the rate over the drawn worlds; None without draws. `SLOWEST` stands for
     that rate and any below."""
@@ -67,14 +70,14 @@ def _is_settable(link: Link) -> bool:
 
 
 def at_rate(key: str, rate: float) -> str:
-    """What sets it, as `--set` has it."""
+    """Setting of the rate, in the form of `--set`."""
     return f"{key}={rate:.6g} bit/s"
 
 
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Of some methods; of those in `ranged` with what the drawn worlds say.
+    """Break-evens of some methods; for those in `ranged` with the drawn worlds' range.
 
     Empty where the network's rate is no single number, or nothing is dense. `progress` is told
     when rates have been looked through, and after each method.
@@ -120,8 +123,8 @@ def _spans(
     labels: Sequence[str],
     rows: Callable[[float, Sequence[str]], dict[str, Row]],
 ) -> dict[str, _Ends | bool]:
-    """By method: the fastest two neighbouring rates between which it stops being faster; where
-    there are none, whether it is faster at any. Empty where a rate that is asked for is none."""
+    """Find for each method the fastest two neighbouring rates between which it stops being faster;
+    where there are none, whether it is faster at any. Empty where a rate is refused."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -146,8 +149,8 @@ def _gain(row: Row) -> float:
     return math.log(row.speedup_vs_dense or 1.0)
 
 
-def _crossing(gain: Callable[[float], float], span: _Ends) -> float:
-    """Where a gain goes from above 0 to below it, in a span of rates: a bisection whose next point
+def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
+    """Find the rate at which a gain falls below 0, in a span of rates: a bisection whose next point
     is where a line between the ends would cross, unless one end has stood still (Illinois)."""
     (slow, before), (fast, after) = span
     ends, values = [math.log(slow), math.log(fast)], [before, after]
@@ -158,7 +161,7 @@ def _crossing(gain: Callable[[float], float], span: _Ends) -> float:
         place = ends[0] + min(max(share, 0.05), 0.95) * (ends[1] - ends[0])
         rate = float(f"{math.exp(place):.4g}")
         now = gain(rate)
-        if abs(now) < CLOSE:
+        if abs(now) < close:
             break
         side = int(now <= 0)
         ends[side], values[side] = math.log(rate), now
@@ -173,23 +176,31 @@ def _with_worlds(
     dense: str,
     rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
-    """With the percentiles of the rate, from worlds near their median."""
+    """Add the range that the worlds near the rate give, and centre the rate."""
+    label = one.label
+
+    def printed_gain(rate: float) -> float:
+        return _gain(rows(rate, [label], True)[label])
+
     for _ in range(_CENTRED):
         assert one.rate is not None  # noqa: S101
-        sides = []
+        before, sides, ends = one.rate, [], []
         for factor in (1 / _NEAR, _NEAR):
-            of = rows(one.rate * factor, [one.label], True)
+            of = rows(before * factor, [label], True)
             if not of or not of[dense].iteration_draws_s:
                 return one
-            times = [np.array(of[label].iteration_draws_s) for label in (dense, one.label)]
+            times = [np.array(of[name].iteration_draws_s) for name in (dense, label)]
             sides.append(np.log(times[0] / times[1]))
+            ends.append((before * factor, _gain(of[label])))
         slow, fast = sides
         falls = np.maximum(slow - fast, 1e-9)
         places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
-        before = one.rate
         found = np.exp(np.percentile(places, (LOW, 50, HIGH))) * before
         low, middle, high = map(float, np.clip(found, SLOWEST, FASTEST))
         one = replace(one, rate=middle, low=low, high=high)
         if 1 / _NEAR < middle / before < _NEAR:
+            if ends[0][1] > 0 > ends[1][1]:
+                rate = _crossing(printed_gain, (ends[0], ends[1]), _CLOSER)
+                one = replace(one, rate=min(max(rate, low), high))
             break
     return one

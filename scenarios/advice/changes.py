@@ -33,26 +33,26 @@ class Change:
 
     words: str
     overrides: tuple[str, ...]
-    """As `gcsim run --set` has them."""
+    """Settings in the form of `gcsim run --set`."""
     saves_s: Mapping[str, float]
-    """By label: seconds of an iteration, for as many samples as it has now."""
+    """Seconds of an iteration saved by label, for as many samples as it has now."""
     note: str = ""
-    """What it changes of the training; "" where that stays the same."""
+    """Effect on the training; "" where that stays the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where the time of a method goes, in seconds of its iteration as stated."""
+    """Parts of a method's time, in seconds of its iteration as stated."""
 
     compute_s: float
     encode_s: float
     decode_s: float
     bytes_s: float
-    """Of what it waits for the network: what a network a thousand times as fast would save."""
+    """Part of the wait for the network that a network a thousand times as fast would save."""
     latency_s: float
-    """What is saved without latency."""
+    """Part that a network without latency would save."""
     waits_s: float
-    """All that it waits for the network."""
+    """Whole wait for the network."""
     hidden_s: float
     """Time of collectives behind the computation."""
 
@@ -92,8 +92,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
-    """Those that save something, the one that saves most of uncompressed training first; what
-    changes the training comes last."""
+    """Changes that save time, by what they save of uncompressed training; changes to the training
+    come last."""
     now = engine.rows((), labels, draws=True)
     if now is None or engine.scenario.dense is None:
         return []
@@ -141,7 +141,7 @@ def _matters(change: Change, now: Mapping[str, Row], label: str) -> bool:
 
 
 def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
-    """Where the time of uncompressed training and of these methods goes."""
+    """Parts of the time of uncompressed training and of these methods."""
     now = engine.rows((), labels)
     if now is None:
         return {}
@@ -168,7 +168,7 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
 
 
 def plain(change: Change) -> dict[str, Any]:
-    """As JSON has it."""
+    """Plain values of a change, for JSON."""
     return {
         "change": change.words,
         "set": list(change.overrides),

@@ -1,4 +1,4 @@
-"""What does a scenario come to when some of its settings are changed? Rows, by the engine of a run.
+"""Rows of a scenario with some settings changed, by the engine of a run.
 
 Every change is what `gcsim run --set` would make of it, and costs no stage 1: the profiles are
 those of the scenario, or come with gcsim. What was simulated is kept as a run's results are.
@@ -45,7 +45,7 @@ class Known:
 
 
 class Engine:
-    """Of one scenario."""
+    """Engine of one scenario."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Engine:
         self.came: tuple[str, ...] = ()
         """Labels of the methods whose profiles come with gcsim."""
         self.measured: tuple[str, ...] = ()
-        """Of those that were measured just now, and how long that took."""
+        """Methods measured just now, and the time that took."""
         self.measured_s = 0.0
         check_trace(self.scenario)
         self._known: dict[tuple[object, ...], Known] = {}
@@ -154,7 +154,8 @@ class Engine:
         return {row.label: row for row in found.rows}
 
     def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
-        """Of the scenario with one method whose traffic is at hand, with at most so many draws."""
+        """Row of the scenario with one method whose traffic is known, with at most `most_draws`
+        draws."""
         scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
         return self._with(scenario, [choice], [known]).rows[0]
 
@@ -196,7 +197,7 @@ class Engine:
 
 
 def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
-    """What is about to be measured, and how long that takes, as far as that is known."""
+    """Announcement of the measurements to come, with their duration as far as it is known."""
     named = ", ".join(choice.label for choice in left[:_NAMED])
     more = f" and {len(left) - _NAMED} others" if len(left) > _NAMED else ""
     source = scenario.gradients

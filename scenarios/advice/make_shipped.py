@@ -52,7 +52,7 @@ Wanted = tuple[CompressorChoice, DdpBuckets]
 
 
 def models() -> list[ModelEntry]:
-    """Those whose profiles are shipped."""
+    """Models whose profiles are shipped."""
     found = [MODELS[name] for name in FIRST]
     others = (one for one in MODELS.values() if one not in found)
     return found + sorted(
@@ -71,7 +71,7 @@ def scenario_of(model: ModelEntry) -> Scenario:
 
 
 def compared(scenario: Scenario) -> list[Wanted]:
-    """What advice asks for: without a file, and for the shipped scenarios of the model."""
+    """Scenarios that advice runs: without a file, and the shipped ones of the model."""
     large = DdpBuckets(first=LARGE_BUCKET, cap=LARGE_BUCKET)  # as `ddp: {bucket: 100 MiB}`
     few = [choice for choice in scenario.compressors if choice.kind in ("none", "fp16")]
     found = [(choice, scenario.buckets) for choice in scenario.compressors]
@@ -89,7 +89,7 @@ def compared(scenario: Scenario) -> list[Wanted]:
 
 @cache
 def _scenarios() -> tuple[Scenario, ...]:
-    """Those that come with gcsim, but for the one of all methods."""
+    """Shipped scenarios, without the one of all methods."""
     return tuple(load_scenario(name) for name in shipped_scenarios() if name != "compressor_zoo")
 
 
@@ -124,7 +124,7 @@ def stale(folder: Path = shipped.FOLDER) -> list[str]:
 
 
 def _names(model: ModelEntry) -> Iterator[tuple[str, str, Wanted]]:
-    """What each profile of a model is called, and the code that it is to be of."""
+    """Name of each profile of a model, and its code."""
     scenario = scenario_of(model)
     for choice, buckets in compared(scenario) + others(scenario):
         code = shipped.code_of(model, REGISTRY[choice.kind])
@@ -149,7 +149,7 @@ def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile
 def _of_this_code(
     scenario: Scenario, found: Mapping[str, shipped.Shipped], confirmed: set[tuple[str, str]]
 ) -> dict[str, shipped.Shipped]:
-    """Those of other code that this code would measure alike; `confirmed` are methods that it
+    """Profiles of other code that this code would measure alike; `confirmed` are methods that it
     measures alike on the smallest model, with their parameters."""
     same: dict[str, shipped.Shipped] = {}
     layouts: dict[DdpBuckets, TrafficProfile] = {}

@@ -1,4 +1,4 @@
-"""Which buckets should be compressed? Those whose exchange the backward pass does not hide.
+"""Plans that compress only the buckets whose exchange the backward pass does not hide.
 
 Buckets that become ready early travel while the rest is computed, and compressing them costs time
 and exactness for nothing; the last ones are waited for. So each bucket has a method of its own: it
@@ -38,18 +38,18 @@ class Plan:
     """A method for each bucket."""
 
     label: str
-    """Of the method that it gives to some buckets, beside dense and half precision."""
+    """Label of the method that the plan gives to some buckets, beside dense and half precision."""
     choices: tuple[CompressorChoice, ...]
-    """By bucket, in the order in which they become ready."""
+    """Method of each bucket, in the order in which buckets become ready."""
     elements: tuple[int, ...]
-    """By bucket."""
+    """Elements of each bucket."""
     row: Row
-    """What it comes to. Its error is at most that of the method alone, which is in it."""
+    """Row of the plan. Its error is at most that of the method alone, which is in it."""
     alone: Row
     """The fastest of its methods with all buckets."""
 
     def share(self, label: str) -> float:
-        """Of the gradient that goes by this method."""
+        """Share of the gradient that this method sends."""
         sizes = Counter[str]()
         for choice, size in zip(self.choices, self.elements, strict=True):
             sizes[choice.label] += size

@@ -1,1 +1,1 @@
-"""What does this machine cost? Kernels, sums, the code around an exchange."""
+"""Calibration of this machine: kernels, sums, the code around an exchange."""

@@ -85,13 +85,13 @@ class Calibration:
     sites: tuple[Site, ...]
     """Kernels inside of compressors."""
     sums: Mapping[str, float]
-    """By type: bytes that Gloo adds a second, on the host whatever the device is."""
+    """Bytes that Gloo adds a second, by type, on the host whatever the device is."""
     framework: Mapping[_Code, CodeCost]
     """PyTorch's own exchange and a hook's, on the host whatever the device is."""
     copies: Mapping[Way, Coefficients] = field(default_factory=dict)
-    """Of a GPU."""
+    """Copies of a GPU."""
     additions: Mapping[str, float] = field(default_factory=dict)
-    """Of a GPU, by type: bytes that it adds a second."""
+    """Bytes that a GPU adds a second, by type."""
 
     @property
     def setting(self) -> str:
@@ -110,7 +110,7 @@ class Calibration:
 
 
 def primitive_curves(samples: Iterable[TimedKernel], sites: Iterable[Site]) -> dict[str, Curve]:
-    """Where a kernel occurs in a compressor, that is what it costs; others by themselves.
+    """Curves of kernels: their cost inside a compressor where they occur in one, else alone.
 
     A call that is repeated in a loop finds its operands in the cache.
     """
@@ -288,7 +288,7 @@ def _four(value: float) -> float:
 
 
 _NBYTES = 1 << 23
-"""Of a vector: beyond a core's own caches, as a bucket is."""
+"""Bytes of a vector: beyond a core's own caches, as a bucket is."""
 _NBYTES_ON_A_GPU = 1 << 27
 _FEW, _MANY = 2, 5
 """Vectors."""
@@ -359,7 +359,8 @@ def time_device_sums(
 def _lowest(
     runs: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float]
 ) -> list[float]:
-    """Of each run, by turns: a slow minute of the machine then meets all of them."""
+    """Lowest time of each run, measured in turns: a slow minute of the machine then meets all of
+    them."""
     best = [float("inf")] * len(runs)
     for _ in range(repeats + 1):
         for place, run in enumerate(runs):
@@ -422,7 +423,7 @@ CODES: tuple[_Code, ...] = ("reducer", "hook")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a model's gradients: float32, in buckets of equal tensors."""
+    """Shape of a model's gradients: float32, in buckets of equal tensors."""
 
     buckets: int
     tensors: int
@@ -432,7 +433,7 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Of a bucket."""
+        """Bytes of a bucket."""
         return 4 * self.tensors * self.elements
 
 
@@ -443,14 +444,14 @@ SHAPES = (
 )  # fmt: skip
 """Tensors and buckets apart from each other, and long vectors of a few."""
 _FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
-"""Of `torch.distributed`: DDP's first bucket has a limit of its own, 1 MB."""
+"""Name in `torch.distributed` of the limit of DDP's first bucket, 1 MB."""
 _WARM_UP = 6
 """Steps: DDP forms its buckets anew after the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCost:
-    """Of the code around an exchange, in processor time."""
+    """Cost of the code around an exchange, in processor time."""
 
     per_tensor: float
     """Seconds a tensor."""
@@ -466,7 +467,7 @@ def time_framework(
     steps: int = 40,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[_Code, CodeCost]:
-    """What DDP's own exchange costs, and a hook's; a few seconds.
+    """Measure the cost of DDP's own exchange, and of a hook's; a few seconds.
 
     Empty where torch was built without Gloo, and in a process that has a process group already.
     """
@@ -486,7 +487,7 @@ def time_framework(
 
 
 def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[float]) -> CodeCost:
-    """By how much steps of these seconds are longer: by least squares, no cost below zero.
+    """Fit the extra seconds of steps by least squares, no cost below zero.
 
     A step's noise is a share of the whole step, of which the code may be a small part.
     """

@@ -31,7 +31,7 @@ from gcsim.traces.timing.kernels import gradient, matrix_bucket, steps_of
 
 METHODS = (
     "fp16", "topk", "qsgd", "ef_signsgd", "onebit_adam", "powersgd", "dgc", "terngrad", "natural",
-    "gradient_sampling_bayes", "signsgd", "sidco", "cser",
+    "gradient_sampling_bayes", "signsgd", "threshold", "cser",
 )  # fmt: skip
 ELEMENTS = 1_000_000
 _ROUNDS = 7
@@ -76,7 +76,7 @@ def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Que
 
 
 def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
-    """Those of the second step of each kind; the lowest of some rounds."""
+    """Stretches of the second step of each kind, the lowest time of some rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     steps = steps_of(cls, parameters)

@@ -1,4 +1,4 @@
-"""What does a kernel of each class cost on this device? torch's own at several sizes, fitted.
+"""Costs of torch's kernels of each class on this device, at several sizes, fitted.
 
 T = launch + bytes / bandwidth + FLOPs / rate for a single launch, by the least factors
 off over all cases of a class. The range of a coefficient is what single cases would say: each

@@ -1,4 +1,4 @@
-"""What do the compressors' own kernels cost here? Every method, from short buckets to long.
+"""Costs of the compressors' own kernels on this device: every method, from short buckets to long.
 
 A compressor's kernels (and torch's inside it) are timed where they occur, see
 `traces/timing/kernels.py`: all methods at one size, then at the next. What a size takes is known
@@ -24,13 +24,13 @@ SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
 """Elements of a bucket: from what fits into a core's own cache to what fits into none. Squares, of
 sides that are no powers of two: those would map a matrix's rows to the same lines of a cache."""
 _SHARE = 0.08
-"""Of all the time, for one method at one size."""
+"""Share of the whole time, for one method at one size."""
 _TOGETHER = 3_000_000
 """Buckets up to here are exchanged by two workers, too, for what one alone never does."""
 _AT_ANY_PRICE = 1_000_000
 """Sizes below are timed however long it takes."""
 _BYTES_AN_ELEMENT = 200
-"""Of memory, at most: gradient, state and temporaries."""
+"""Bytes of memory for each element, at most: gradient, state and temporaries."""
 
 
 def time_compressors(

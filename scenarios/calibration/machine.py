@@ -1,4 +1,4 @@
-"""Which device is this, under which software? For the title and the source of what is measured."""
+"""Names of this device and its software, for the title and the source of what is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def title(kind: str) -> str:
-    """Of "cpu" or "cuda", in a few words."""
+    """Name of the "cpu" or "cuda" device, in a few words."""
     return f"{_name(kind)}, PyTorch {torch.__version__}"
 
 
@@ -28,7 +28,7 @@ def conditions(kind: str) -> str:
 
 
 def versions() -> list[str]:
-    """Of what runs on a GPU: its driver, CUDA, PyTorch, Triton; what is not there is left out."""
+    """Versions of a GPU's software: its driver, CUDA, PyTorch, Triton; absent ones are left out."""
     found = {"driver": driver(), "CUDA": torch.version.cuda or "", "torch": torch.__version__}
     with suppress(PackageNotFoundError):
         found["Triton"] = version("triton")

@@ -92,7 +92,7 @@ def _shipped_links() -> _LinkTable:
 
 @functools.cache
 def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
-    """By link the transports that find other figures than the rest."""
+    """Transports that have figures of their own, by link."""
     return MappingProxyType(
         {
             name: tuple(
@@ -128,7 +128,7 @@ def shipped(value: Link) -> bool:
 
 
 def fingerprint(value: Device | Link) -> str:
-    """Of every number and source of an entry: it changes when the entry does."""
+    """Fingerprint of every number and source of an entry: it changes when the entry does."""
     kernels: dict[str, Any] = {}
     if isinstance(value, Device):
         kernels.update((kind, value.kernels[kind]) for kind in KERNEL_CLASSES)

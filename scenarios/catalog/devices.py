@@ -52,7 +52,7 @@ HOST: dict[Queued, KernelRate] = {
         source=f"{_QUEUED} Lower end: a launch of torch alone takes 4 to 12 us.",
     ),
 }
-"""What a launch takes the host of a GPU whose entry does not state it."""
+"""Host time of a launch on a GPU whose entry does not state it."""
 
 
 def _check_board(name: str) -> None:
@@ -149,8 +149,8 @@ def _measured(
 
 
 def _board(entry: Spelled) -> Board | None:
-    """What the layer model knows of the device: the table's, or the entry's own kernel rates
-    where it says that it is a GPU (of processors the model tells nothing without a factor)."""
+    """Layer model's data of the device: the table's, or the entry's own kernel rates where it says
+    that it is a GPU (of processors the model says nothing without a factor)."""
     if entry.board is not None:
         return boards()[entry.board]
     if entry.processor != "gpu":

@@ -1,4 +1,4 @@
-"""What does a training loop cost beside its passes, its kernels and its network, by default?
+"""Default costs of a training loop beside its passes, its kernels and its network.
 
 `catalog/loops.yaml`: interference by transport, what devices of a node take from each other,
 workers' skew, code around an exchange by framework. A number that a scenario states takes the place
@@ -63,18 +63,18 @@ def _loops() -> _Loops:
 
 
 def interference(transport: str) -> Interference:
-    """Of a transport's collectives; none where the catalogue knows nothing of it."""
+    """Interference of a transport's collectives; none where the catalogue has no figures."""
     entry = _loops().interference.get(transport)
     return Interference() if entry is None else entry.value(Interference)
 
 
 def workers() -> Noise:
-    """By how much workers may differ where nobody has said."""
+    """Spread of workers where none is stated."""
     return _loops().workers.value(Noise)
 
 
 def shared_node(transport: str) -> SharedNode:
-    """What devices of a node take from each other; nothing with a transport that is none."""
+    """Contention between devices of a node; none for the ideal transport."""
     loops = _loops()
     return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
 

@@ -1,4 +1,4 @@
-"""What was measured of training steps, and on what? The catalogue's tables as plain values.
+"""Measured training steps and their devices: the catalogue's tables as plain values.
 
 `training_rates.csv` has one measurement a row, `training_sources.csv` its citation,
 `hardware.csv` what the layer model knows of a board, `layer_times.yaml` the model's coefficients,
@@ -53,20 +53,20 @@ class Measurement:
     samples_per_s: float
     framework: str
     source: str
-    """Of `sources`."""
+    """Key in `sources`."""
     confidence: str
     """"read": as the source has it; else what was assumed beside that."""
     backward_over_forward: float | None
 
     @property
     def seconds(self) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return self.batch / self.samples_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What the layer model must know of a device."""
+    """Facts of a device that the layer model needs."""
 
     processor: Processor
     bandwidth: float
@@ -129,7 +129,7 @@ def sources() -> Mapping[str, str]:
 
 @functools.cache
 def boards() -> Mapping[str, Board]:
-    """By name."""
+    """Boards by name."""
     found = {}
     for row in _rows("hardware.csv"):
         rates = {
@@ -204,7 +204,7 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
 
 
 def _error_of(costs: Spelled, models: int) -> Range:
-    """By how many models a board's factor comes from."""
+    """Error of the board's factor, by the number of models it comes from."""
     if models == 0:
         found: Range = costs.unknown
     else:
@@ -213,7 +213,7 @@ def _error_of(costs: Spelled, models: int) -> Range:
 
 
 def effective_range(processor: Processor, rate: float) -> Range:
-    """What an effective rate may be for a model of which FLOPs alone are known."""
+    """Range of an effective rate for a model of which FLOPs alone are known."""
     fastest, slowest = _fit().costs[processor]["fp32"].flops
     return rate / slowest, rate / fastest
 

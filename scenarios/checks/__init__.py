@@ -1,1 +1,1 @@
-"""Which settings of a scenario conflict, and which have no effect?"""
+"""Checks of a scenario: settings that conflict, and settings without effect."""

@@ -123,7 +123,7 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    """What is said of the links inside a node that nothing crosses, or of its other devices."""
+    """Warnings about links inside a node that nothing crosses, or about its other devices."""
     chosen = cluster.collectives
     usual = loops.interference(chosen.transport)
     alone = cluster.devices_per_node == 1
@@ -277,7 +277,7 @@ def _precision(document: Document, file: ScenarioFile, training: Training) -> It
 
 
 def _idle_processors(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    """Of `cluster.host`, `cluster.sums`, `library` and `training.on_host`, to warn of."""
+    """Warnings about `cluster.host`, `cluster.sums`, `library` and `training.on_host`."""
     stated = document.data["cluster"]
     if stated.get("host") not in (None, NONE):
         yield from _host(document, cluster, training)

@@ -1,1 +1,1 @@
-"""What may a scenario say of a link, and how is it written back?"""
+"""Settings of a link in a scenario, read and written back."""

@@ -1,4 +1,4 @@
-"""What does a CSV file with a rate that changes over time look like, and what is wrong with it?
+"""CSV files with a rate that changes over time, and their faults.
 
 A header `seconds,UNIT` with one of the units of `RATE_UNITS`, then a row a change:
 

@@ -1,4 +1,4 @@
-"""What may be said of a link, in a scenario and in the catalogue? Its keys, limits and defaults.
+"""Keys, limits and defaults of a link, in a scenario and in the catalogue.
 
 The keys are the fields of `gcsim.simulator.network.links.Link`, with units. What a section says is
 checked here; what the figures mean is said there.
@@ -56,7 +56,7 @@ _UPLINK = As(
 
 
 def _uplink(section: Spelled) -> Uplink:
-    """As the simulator has it."""
+    """The uplink in the simulator's form."""
     rates = None if section.trace is None else section.trace.rates
     bandwidth = section.bandwidth if rates is None else rates.long_run
     return section.value(Uplink, bandwidth=bandwidth, trace=rates)
@@ -86,7 +86,7 @@ _STATED = section_of(
 
 
 class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
-    """What a scenario's link and an entry of the catalogue have in common."""
+    """Fields that a scenario's link and an entry of the catalogue have in common."""
 
     @model_validator(mode="after")
     def _consistent(self) -> LinkFields:
@@ -101,7 +101,7 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
         return self
 
     def link(self, *, name: str, source: str, estimate: bool) -> Link:
-        """As the simulator has it."""
+        """The link in the simulator's form."""
         rates = None if self.trace is None else self.trace.rates
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
         built: Link = self.value(

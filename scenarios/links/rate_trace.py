@@ -1,4 +1,4 @@
-"""How does a scenario give a rate that changes over time? Points in the YAML, or a CSV file.
+"""Rates that change over time, from points in the YAML or a CSV file.
 
     trace: {points: [[0 s, 50 Mbit/s], [1 s, 20 Mbit/s]], duration: 2 s, after: repeat}
     trace: {file: cell.csv, after: hold}

@@ -1,1 +1,1 @@
-"""What did four papers print, and what comes out of the same experiments in miniature?"""
+"""Figures printed in four papers, beside results of the same experiments in miniature."""

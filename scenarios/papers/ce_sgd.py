@@ -75,7 +75,7 @@ TABLE1 = Preset(
 
 _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
-"""Those that take more than ResNet-20 to learn digits with Adam at 0.001."""
+"""Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""
 _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
 _LOST = 2.42
 """Points that CE-SGD loses against the baseline in Table I, the only place with both."""
@@ -185,7 +185,7 @@ def _fig4(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
 
 
 def _parts(title: str, row: Row) -> str:
-    """Where the time goes."""
+    """Parts of a row's time."""
     wait, collectives = 1e3 * row.exposed_communication_s, 1e3 * row.communication_s
     return (
         f"{title}, {row.label} on {row.workers}: {1e3 * row.iteration_s:.1f} ms, of which "

@@ -1,4 +1,5 @@
-"""Did what a paper says come out? Orders, pair by pair, and shapes, which are orders along an axis.
+"""Comparison with a paper's statements: orders, pair by pair, and shapes, which are orders along an
+axis.
 
 A pair is *kept* when the one that the paper has ahead is ahead here, *reversed* when it is behind,
 and *open* when nothing tells the two apart: with seeds, when the mean of the seeds' differences is
@@ -52,7 +53,7 @@ class Pairs:
 
     @property
     def agrees(self) -> Agrees:
-        """See the module."""
+        """Whether the result agrees, by the rules in the module's docstring."""
         if 2 * len(self.open) > self.count:
             return "open"
         if not self.reversed:

@@ -37,7 +37,7 @@ _BUCKET = 2048
 _SEEDS = 3
 _TENSORS = 3
 _BINS, _REACH = 101, 2.5
-"""Of a histogram, and its ends in standard deviations, as in the figure."""
+"""Bins of a histogram, and its ends in standard deviations, as in the figure."""
 
 _Values = NDArray[np.float32]
 

@@ -57,7 +57,7 @@ class Cell:
     printed: float | None
     """None: the paper shows it in a picture, or not at all."""
     here: tuple[float, ...]
-    """By seed; one where nothing is drawn."""
+    """Values by seed; one where nothing is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a preset."""
+    """Outcome of a preset."""
 
     cells: tuple[Cell, ...]
     """Row after row."""
     verdicts: tuple[Verdict, ...]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
-    """What is not as in the paper."""
+    """Differences from the paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Reproduction:
     source: str
     quick: bool
     scenarios: tuple[dict[str, object], ...]
-    """As resolved."""
+    """Scenarios as resolved."""
     outcome: Outcome
 
     def to_json(self) -> str:
@@ -119,10 +119,10 @@ class Reproduction:
 
 @dataclass(slots=True, kw_only=True)
 class Study:
-    """What a preset runs its scenarios with; notes those that it loads."""
+    """Tools with which a preset runs its scenarios; notes those that it loads."""
 
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of the reduced size, by scenario; empty: the full one."""
+    """Settings of the reduced size, by scenario; empty: the full one."""
     jobs: int | None = None
     progress: Progress = field(default_factory=SilentProgress)
     loaded: list[Scenario] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Preset:
     obtain: Callable[[Study, Mapping[tuple[str, str], float]], Outcome]
     """Called with what is printed: (row, column) to number."""
     quick: Mapping[str, Mapping[str, str]]
-    """By scenario: changes that make it small."""
+    """Changes that make a scenario small, by scenario."""
 
 
 def reproduce(
@@ -185,7 +185,7 @@ def reproduce(
 
 
 def printed(preset: str) -> dict[tuple[str, str], float]:
-    """What the paper prints: (row, column) to number, in the file's order."""
+    """Numbers that the paper prints: (row, column) to number, in the file's order."""
     with (_HERE / "printed.csv").open(encoding="utf-8", newline="") as file:
         return {
             (line["row"], line["column"]): float(line["value"])

@@ -28,7 +28,7 @@ LARGEST, VISITED = "phi [%]", "tau [%]"
 _RATIO = 0.01
 _SEEDS = 3
 _PLACES = (0.25, 0.5, 0.75, 1.0)
-"""Of the steps, at which the two curves of (b) are compared."""
+"""Shares of the steps at which the two curves of (b) are compared."""
 
 
 def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
@@ -146,7 +146,7 @@ _METHODS = {
 }  # fmt: skip
 """The paper's name, ours."""
 _SPARSE = ("QL-SGD", "DGC", "EB-SGD")
-"""Those that "must adopt sparse synchronization which is slow and inefficient" (sec. 4.4)."""
+"""Methods that "must adopt sparse synchronization which is slow and inefficient" (sec. 4.4)."""
 _CHOSEN = {
     "compressors": (
         "[{kind: none, label: SGD}, {kind: gradient_sampling_bayes, label: ours}, "

@@ -31,7 +31,7 @@ GUESSED = 10.0
 """Percent."""
 
 Seeds = dict[str, tuple[float, ...]]
-"""By method: a value a seed."""
+"""Values of each seed, by method."""
 
 
 def accuracies(result: TrainingResult) -> Seeds:
@@ -61,12 +61,12 @@ def ratios(result: TrainingResult) -> Seeds:
 
 
 def logarithms(values: Seeds) -> Seeds:
-    """What ratios are compared by: a factor is a difference."""
+    """Logarithms, by which ratios are compared: a factor is a difference."""
     return {label: tuple(math.log(value) for value in seeds) for label, seeds in values.items()}
 
 
 def ends(result: TrainingResult) -> tuple[str, ...]:
-    """What is to be said of runs that ended early, a sentence a method."""
+    """Notes on runs that ended early, one sentence per method."""
     return tuple(
         f"{row.label}: {sum(map(bool, row.why))} of {len(row.why)} runs ended early: "
         f"{next(filter(None, row.why))}."
@@ -76,7 +76,7 @@ def ends(result: TrainingResult) -> tuple[str, ...]:
 
 
 def curves_of(result: TrainingResult) -> dict[str, list[Curve]]:
-    """By method, a curve a seed."""
+    """Curves of each seed, by method."""
     found: dict[str, list[Curve]] = {}
     for curve in result.curves:
         found.setdefault(curve.label, []).append(curve)
@@ -132,7 +132,7 @@ def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:
 
 
 def _rows(result: TrainingResult) -> list[TrainedRow]:
-    """Of the largest size."""
+    """Rows of the largest size."""
     largest = max(row.nodes for row in result.rows)
     return [row for row in result.rows if row.nodes == largest]
 
@@ -151,7 +151,7 @@ class _Seen:
     dense: Tensor
     """The mean of the workers' gradients."""
     updates: dict[str, tuple[Tensor, ...]]
-    """By label: what a method delivers, by seed of its random numbers."""
+    """Updates that each method delivers, by seed of its random numbers."""
 
 
 def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress) -> Iterator[_Seen]:

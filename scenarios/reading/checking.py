@@ -34,7 +34,7 @@ files."""
 
 
 def by_shape(value: Any) -> str:
-    """Which side of such a union a value belongs to."""
+    """Side of such a union that a value belongs to."""
     return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
 
 
@@ -127,14 +127,14 @@ _EXAMPLES = {
     "source": "where the figure is from",
 }
 _ENTRIES = {"compressors": "topk", "nodes": "4"}
-"""Of a list of this name."""
+"""Example entries of a list, by the list's name."""
 _OF_TYPE = {"boolean": "true", "integer": "1", "number": "0.5", "array": "[1, 2]", "object": "{}"}
 _LONGEST = 320
 """Letters of a hint; a longer one is none."""
 
 
 def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
-    """What to write in the place of a value of another type; empty where the rule says it."""
+    """Advice for a value of the wrong type; empty where the rule says it."""
     hint = ""
     if value is None:
         hint = "write its value, or leave the key out if it has a default"
@@ -155,7 +155,7 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
 
 
 def _instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
-    """What could stand there in any case: the default, or an example."""
+    """A value that is valid in any case: the default, or an example."""
     default = _stated(model, key_path, "default")
     return f"leave it out for {default}" if default else f"such as {_example(model, key_path)}"
 
@@ -175,7 +175,7 @@ def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
 
 
 def _stated(model: type[BaseModel], key_path: Sequence[str | int], keyword: str) -> str:
-    """What the schema says there, as text; of several the first; "" where it says nothing."""
+    """Text of a keyword in the schema; the first of several; "" without one."""
     for node in _nodes(model, key_path):
         value = node.get(keyword)
         value = value[0] if isinstance(value, list) and value else value
@@ -191,7 +191,7 @@ def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bo
 
 
 def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
-    """Of the JSON schema, what may stand at `key_path`."""
+    """Nodes of the JSON schema for values at `key_path`."""
     schema = _schema(model)
     found = _alternatives(schema, schema)
     for key in key_path:

@@ -1,4 +1,4 @@
-"""Where in a YAML text does each value stand? Plain data, with the place of every key and value.
+"""Plain data of a YAML text, with the place of every key and value.
 
 Reads YAML nodes through `yaml.compose` and gives plain scalars the meaning that YAML 1.2 (core
 schema) gives them: PyYAML's own 1.1 rules read `1e9` as a string, `off` as False and `12:30` as
@@ -54,7 +54,7 @@ class Document:
     """Line and column of a place, for sorting problems."""
 
     def place(self, key_path: Keys) -> str:
-        """Of the value, or of the nearest thing around it when it is missing."""
+        """Place of the value, or of the nearest thing around it when it is missing."""
         while key_path:
             if key_path in self.values:
                 return self.values[key_path]
@@ -64,13 +64,13 @@ class Document:
         return self.values.get((), self.name)
 
     def location_of_key(self, key_path: Keys) -> str:
-        """Of the key under which the value stands; of the value in a list."""
+        """Place of the key under which the value stands; of the value in a list."""
         return self.keys.get(key_path) or self.place(key_path)
 
     def problem(
         self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
     ) -> Problem:
-        """What is wrong with a value, or with its key; the message goes on from its name."""
+        """Problem with a value, or with its key; the message goes on from its name."""
         place = self.location_of_key(key_path) if of_key else self.place(key_path)
         return Problem(place=place, message=f"{dotted(key_path)}{message}", hint=hint)
 
@@ -261,7 +261,7 @@ def _printable(text: str, place: str, problems: list[Problem]) -> None:
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """What a plain scalar means in YAML 1.2's core schema."""
+    """Value of a plain scalar in YAML 1.2's core schema."""
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):

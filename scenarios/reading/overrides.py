@@ -1,4 +1,5 @@
-"""What does `--set cluster.nodes=8` change? One value of a document, before it is checked.
+"""Settings such as `--set cluster.nodes=8`: one value of a document is replaced before it is
+checked.
 
 The way is dotted, a list's entry is counted from 0 (`compressors.1.ratio=0.05`), the value is
 YAML (`cluster.nodes=[1, 2]`). A name is spelled out where that is needed: setting
@@ -20,7 +21,7 @@ LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Where a link may stand, beside the NICs."""
+"""Places of links in a scenario, beside the NICs."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:

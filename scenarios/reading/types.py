@@ -1,4 +1,4 @@
-"""Which kinds of values do several sections of a scenario file share?
+"""Types of values that several sections of a scenario file share.
 
 Quantities with units, exact numbers within limits, numbers of nodes, names that the catalogue must
 know: what pydantic calls to read one, and what a JSON schema says of it.
@@ -42,7 +42,7 @@ def exact_number(value: Any) -> Fraction | None:
 
 
 def per_cent(value: Any) -> Fraction | None:
-    """What "90 %" is as a number, exactly; None for all else."""
+    """The number that "90 %" stands for, exactly; None for all else."""
     text = str(value).strip()
     number = exact_number(text[:-1].rstrip()) if text.endswith("%") else None
     return None if number is None else number / 100
@@ -55,13 +55,13 @@ def _one_line(text: str) -> str:
 
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
-"""What stands in a table or in a sentence."""
+"""Text for a table or a sentence, on one line."""
 
 Found = TypeVar("Found")
 
 
 def asking(question: Callable[[], Found]) -> Found:
-    """What it answers; its `InputError` as pydantic's."""
+    """Validator that calls `question`; its `InputError` becomes pydantic's."""
     try:
         return question()
     except InputError as error:
@@ -69,8 +69,8 @@ def asking(question: Callable[[], Found]) -> Found:
 
 
 def in_catalogue(look_up: Callable[[str], Any]) -> AfterValidator:
-    """Of names that `look_up` must not refuse; as the entry that it finds is called, where it is
-    called anything."""
+    """Validator of names that `look_up` must accept; the entry's own name replaces the given one,
+    where it has one."""
 
     def known(name: str) -> str:
         return str(getattr(asking(lambda: look_up(name)), "name", name))

@@ -1,4 +1,4 @@
-"""How does a dataclass of the simulator stand in a file? Its type hints say it (`gcsim.fields`).
+"""Dataclasses of the simulator as sections of a file, by their type hints (`gcsim.fields`).
 
 `section_of` makes the section that reads one: a key for each field, with its unit, its limits, its
 default. `Spelled.value` makes the dataclass of what was read, and `text_of` the text of it again.
@@ -171,7 +171,7 @@ def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
 
 
 def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
-    """What pydantic reads a field by."""
+    """Type by which pydantic reads a field."""
     if is_dataclass(hint):
         return section_of(hint)  # type: ignore[arg-type]  # a class, not a value of it
     origin, parts = get_origin(hint), get_args(hint)

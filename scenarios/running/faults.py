@@ -1,4 +1,4 @@
-"""What does a run keep of its speed when nodes die and come back?
+"""Speed that a run keeps when nodes die and come back.
 
 Each set of survivors is a cluster of its own: the nodes that are left close up in order, with their
 NICs, their slowness and that of their workers, and its iteration is predicted as any other's.
@@ -82,8 +82,8 @@ def faulty_runs(
 def told_faults(
     scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
 ) -> FaultyRuns | None:
-    """What each method gets done at the largest size, for the figure; `faulty` is by method, then
-    by size."""
+    """Progress of each method at the largest size, for the figure; `faulty` is by method, then by
+    size."""
     faults = scenario.training_at(scenario.node_counts[-1]).faults
     if faults is None:
         return None

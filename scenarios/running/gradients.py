@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _GRADIENTS = "gradients-"
-"""Of a run, in the cache folder, while it lasts."""
+"""Prefix of a run's gradients in the cache folder, while it lasts."""
 _KEPT = "gradients"
 KEPT_BYTES = 4 << 30
 """Bytes of all gradients that stay in the cache folder after their run."""
@@ -116,7 +116,7 @@ def check_trace(scenario: Scenario) -> None:
 def _misfits(
     scenario: Scenario, source: RecordedGradients, trace: Trace
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong, and what to do instead. Another model or batch is another training step."""
+    """Mismatches and their remedies. Another model or batch is another training step."""
     facts = trace.facts
     if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
@@ -233,7 +233,7 @@ def remove_left_gradients() -> None:
 
 
 def _room() -> tuple[str, Path | None]:
-    """Where gradients of a run lie: the cache folder, or that of temporary files (None)."""
+    """Folder for a run's gradients: the cache folder, or that of temporary files (None)."""
     with suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
     if os.access(cache_folder(), os.W_OK):

@@ -113,7 +113,7 @@ def load(key: str) -> Result | None:
 
 
 def found(key: str) -> bytes | None:
-    """What is kept under this name, or None when there is nothing that is whole."""
+    """Kept result under this name; None without a whole one."""
     path = _folder() / f"{key}.z"
     try:
         body = unsealed(path.read_bytes())
@@ -148,7 +148,7 @@ def save(key: str, result: Result, seconds: float) -> None:
 
 @contextmanager
 def listening() -> Iterator[list[logging.LogRecord]]:
-    """What is warned of meanwhile: a run that warns is simulated, and warns, each time."""
+    """Collect the warnings of a run: a run that warns is simulated, and warns, each time."""
     listener, root = _Listener(logging.WARNING), logging.getLogger("gcsim")
     root.addHandler(listener)
     try:

@@ -1,4 +1,4 @@
-"""Under which name is a compressor's traffic profile cached? Everything that it depends on."""
+"""Cache keys of a compressor's traffic profile: everything that it depends on."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def own_compressor(choice: CompressorChoice) -> Own:
 
 
 def own_model_code(scenario: Scenario) -> set[str]:
-    """What builds the model, as `package.module:build`, where that is the user's code."""
+    """Function that builds the model, as `package.module:build`, where that is the user's code."""
     build = scenario.model.build
     return set() if build is None or build.startswith("gcsim.") else {build}
 

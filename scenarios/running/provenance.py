@@ -93,8 +93,8 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
 def _kernels(
     scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
 ) -> dict[str, object]:
-    """How kernels were priced, and how much of that was measured on the device: for a mean step
-    of all workers, in seconds."""
+    """Sources of the kernels' prices, and the part measured on the device: for a mean step of all
+    workers, in seconds."""
     cluster, device = scenario.cluster, scenario.cluster.device
     by_name = "by name where it was measured, else by class" if device.primitives else "by class"
     return {
@@ -110,7 +110,7 @@ def _kernels(
 
 
 def _kernel_class(rate: KernelRate) -> dict[str, object]:
-    """What a kernel of this class was priced with; None where a coefficient does not apply."""
+    """Price of a kernel class; None where a coefficient does not apply."""
     return {
         "source": rate.source,
         "estimate": rate.estimate,
@@ -121,7 +121,7 @@ def _kernel_class(rate: KernelRate) -> dict[str, object]:
 
 
 def _links(cluster: Cluster) -> dict[str, object]:
-    """By what they connect; under `nics` every kind of NIC with its nodes."""
+    """Links by the ends they connect; under `nics` every kind of NIC with its nodes."""
     kinds: dict[Link, list[int]] = {}
     for node, nic in sorted(cluster.nics.items()):
         kinds.setdefault(nic, []).append(node)

@@ -169,7 +169,7 @@ def _luck(found: Simulated) -> Luck:
 
 
 def _ends(found: Simulated) -> tuple[float, float]:
-    """With rings and with trees; the estimate where NCCL has no doubt."""
+    """Estimates with rings and with trees; the estimate itself where NCCL has no doubt."""
     ring, tree = found.either or (found.prediction.iteration,) * 2
     return ring * found.over_stated, tree * found.over_stated
 
@@ -301,7 +301,7 @@ def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
 
 
 class _Told:
-    """What is told of collectives on a cluster, of equal requests once."""
+    """Notes on collectives of a cluster, equal requests once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -36,7 +36,7 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import PassTimes, TrafficProfile
 
 MATTERS = 1e-6
-"""By this share of an iteration an input must move one at least, somewhere, to be told."""
+"""Least share of an iteration by which an input must move one somewhere, to be reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Simulated:
     """One method at one size."""
 
     prediction: Prediction
-    """As stated."""
+    """Prediction as stated."""
     draws: tuple[float, ...] = ()
     """Seconds an iteration, by drawn world."""
     either: tuple[float, float] | None = None
@@ -65,7 +65,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What is not known of the scenario, and the worlds that are tried for it."""
+    """Uncertain inputs of the scenario, and the worlds drawn from them."""
 
     inputs: tuple[Input, ...]
     worlds: tuple[World, ...]
@@ -89,7 +89,7 @@ class Uncertainty:
 def compute_times(
     scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
 ) -> dict[str, ComputeTimes]:
-    """What `simulate` takes: forward and backward as stated, and at the ends of their range."""
+    """Forward and backward times for `simulate`, as stated and at the ends of their range."""
 
     def on(device: Device) -> ComputeTimes:
         precision = scenario.training.precision

@@ -1,1 +1,1 @@
-"""What may stand in a scenario file? A file a section, and the values that it becomes."""
+"""Sections of a scenario file, one file each, and the values that they become."""

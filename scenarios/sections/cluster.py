@@ -42,7 +42,7 @@ from gcsim.simulator.training import Noise, Training
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
 _NEAR = (Fraction(3, 4), Fraction(4, 3))
-"""By how much NCCL's tuner is taken to be off between a ring and a tree: assumed."""
+"""Factor by which NCCL's tuner may be off between a ring and a tree: assumed."""
 
 
 AnyLink = Annotated[
@@ -85,7 +85,7 @@ class DeviceSection(Section):
 
 
 class ServerCount(NamedTuple):
-    """How many parameter servers, and where."""
+    """Number and place of parameter servers."""
 
     number: int | Literal["per_node"]
     dedicated: bool
@@ -216,7 +216,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Of additions and calls: stated, or those of the transport."""
+    """Prices of additions and calls: stated, or those of the transport."""
     sums, host = defaults(collectives)
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)

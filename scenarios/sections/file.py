@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -41,12 +41,12 @@ from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
-_DDP = As(DdpBuckets)
+DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
 RECORDED = "recorded"
-"""As a model's name: the one of the trace that is replayed."""
+"""Name that stands for the model of the replayed trace."""
 _Path = Annotated[str, Field(min_length=1)]
 
 
@@ -171,7 +171,7 @@ TRAIN = As(
 
 
 def build_plan(section: Spelled) -> Plan:
-    """How the model is trained."""
+    """Training plan of the model."""
     rate, partition = section.learning_rate, section.partition
     if isinstance(rate, Spelled):
         rates = rate.value(LearningRates)
@@ -238,16 +238,16 @@ class CompressorSection(Section):
 
 
 class UncertaintySection(Section):
-    """What is done about figures that are known within ranges only."""
+    """Treatment of figures that are known within ranges only."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
 
 
 class CostSection(Section):
-    """What the cluster costs, for `gcsim advise`."""
+    """Cost of the cluster, for `gcsim advise`."""
 
     per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Of a node, in any currency."""
+    """Cost of a node per hour, in any currency."""
 
 
 _FRAMEWORK = Annotated[
@@ -256,11 +256,19 @@ _FRAMEWORK = Annotated[
     Discriminator(by_shape),
 ]
 
+
+def buckets_of(section: Spelled) -> DdpBuckets:
+    """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
+    limits, stated = section.value(DdpBuckets), section.model_fields_set
+    alone = "cap" in stated and "first" not in stated
+    return replace(limits, first=limits.cap) if alone else limits
+
+
 TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
 
 
 def build_training(section: Spelled, transport: str) -> Training:
-    """How the job runs; what the section does not say is as the catalogue has it."""
+    """Settings of the training job; unstated ones come from the catalogue."""
     code = section.framework
     if isinstance(code, str):
         reducer, hook = loops.framework(code)
@@ -291,7 +299,7 @@ class ScenarioFile(Section):
     gradients: Annotated[Spelled, GRADIENTS] = Field(default_factory=GRADIENTS.section)
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
-    ddp: Annotated[Spelled, _DDP] = Field(default_factory=_DDP.section)
+    ddp: Annotated[Spelled, DDP] = Field(default_factory=DDP.section)
     compute: ComputeSection | None = None
     compressors: Annotated[
         list[

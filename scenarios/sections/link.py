@@ -144,7 +144,7 @@ def _figures(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(section: Mapping[str, Any]) -> set[str]:
-    """Of the figures in a section; those of `up` and `loss` one by one."""
+    """Names of the figures in a section; those of `up` and `loss` one by one."""
     found = set()
     for key, value in _figures(section).items():
         if key in TABLES and isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def plain_link(link: Link) -> dict[str, Any]:
 
 
 def link_facts(link: Link) -> dict[str, Any]:
-    """What a result's provenance says of a link: plain values.
+    """Plain values of a link, for a result's provenance.
 
     `calibration`, `efficiency` and `source` always, and all that makes it more than a rate and a
     latency. A trace stands with its length, its mean rate and a hash, not with its points.
@@ -206,7 +206,7 @@ def link_facts(link: Link) -> dict[str, Any]:
 
 
 def calibration(link: Link) -> _Calibration:
-    """How the link's figures were arrived at.
+    """Source of the link's figures.
 
     Only an unchanged entry of the catalogue is measured or ideal; what else is no estimate was
     stated by the user.

@@ -97,7 +97,7 @@ def inline_model(
 def untrainable(
     document: Document, entry: ModelEntry, source: str, compressors: Sequence[CompressorChoice]
 ) -> Iterator[Problem]:
-    """What contradicts a model without code, or gradients without samples."""
+    """Contradictions of a model without code, or of gradients without samples."""
     key_path: Keys = ("gradients", "source")
     if entry.layers and source == "live":
         place = document.values.get(key_path) or document.location_of_key(("model",))
@@ -177,7 +177,7 @@ def _flops(text: str, name: str) -> int:
 def _checked(
     rows: Sequence[Named], name: str, place: str
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """What no single row shows."""
+    """Check properties that no single row shows."""
     problems = []
     first: dict[str, str] = {}
     for where, row in rows:

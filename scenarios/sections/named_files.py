@@ -114,7 +114,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
-    """What holds a link or a device, and the way to it."""
+    """Sections that hold a link or a device, with their paths."""
     for key_path in (_DEVICE, *LINKS):  # how a transport finds a link: the device's by default
         holder = _within(data, key_path[:-1])
         if key_path[-1] in holder:

@@ -69,7 +69,7 @@ def transports() -> Mapping[str, tuple[Sums, Host | None]]:
 
 
 def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
-    """What the transport's additions and calls cost where a scenario does not say."""
+    """Costs of the transport's additions and calls where a scenario states none."""
     known, name = transports(), collectives.transport
     sums = known[_SERVERS][0] if servers_add(collectives) else Sums()
     free: tuple[Sums, Host | None] = (sums, None)
@@ -90,7 +90,7 @@ def few_cores(transport: str) -> Host | None:
 
 
 def with_few_cores(transport: str, stated: Host) -> Host:
-    """What is stated of cores, with the transport's prices where processes share them."""
+    """The stated cores, with the transport's prices where processes share them."""
     known = few_cores(transport)
     if known is None:
         return stated

@@ -78,7 +78,7 @@ def _table(
 def gradients_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> LiveGradients | RecordedGradients | SyntheticGradients:
-    """Where the gradients come from; that its files are there is `missing_files`' to say."""
+    """Source of the gradients; `missing_files` checks that its files exist."""
     section = file.gradients
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
@@ -97,7 +97,7 @@ def gradients_of(
 def compute_of(
     document: Document, section: ComputeSection | None, path: Path
 ) -> PassTimes | ProfiledCompute | RecordedCompute | None:
-    """Where forward and backward times come from; None: the catalogue."""
+    """Source of forward and backward times; None: the catalogue."""
     if section is None:
         return None
     if section.profile is not None:
@@ -113,7 +113,7 @@ def compute_of(
 
 
 def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
-    """What `gcsim train` learns; "" for the model's own task. A folder with its whole path."""
+    """Task of `gcsim train`; "" for the model's own. A folder with its whole path."""
     task = "" if file.train is None else file.train.task or ""
     if not task.startswith(PREFIX):
         return task
@@ -122,7 +122,7 @@ def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
 
 
 def misfit_of_task(document: Document, task: str, model: ModelEntry) -> list[Problem]:
-    """What is wrong with a folder of images."""
+    """Mismatch between a folder of images and the model."""
     wrong = task.startswith(PREFIX) and fault(Path(task.removeprefix(PREFIX)), model)
     return [document.problem(("train", "task"), f": {wrong[0]}", wrong[1])] if wrong else []
 

@@ -79,7 +79,7 @@ class ClusterWorkers:
 
     @property
     def capacity(self) -> int:
-        """As many tasks as keep all threads busy while results are on their way."""
+        """Number of tasks that keeps all threads busy while results are on their way."""
         return self._capacity
 
     def start(self, number: int, task: Work) -> None:

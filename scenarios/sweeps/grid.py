@@ -41,11 +41,11 @@ class Value:
     text: str
     """YAML, as it was given."""
     data: Any
-    """What the YAML means."""
+    """Value of the YAML text."""
 
 
 Grid = dict[str, tuple[Value, ...]]
-"""By key, in the order in which the keys were given."""
+"""Values by key, in the order in which the keys were given."""
 
 
 def written(data: Any, *, inside: bool = False) -> str:
@@ -186,7 +186,7 @@ class Point:
     """One combination of values, and the scenario that it makes."""
 
     values: dict[str, Any]
-    """By the grids' keys, in their order."""
+    """Values by the grids' keys, in their order."""
     scenario: Scenario
     key: str
     """A hash of the resolved scenario: what the point's results are stored under."""

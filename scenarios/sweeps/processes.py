@@ -47,7 +47,7 @@ goes wrong as a `Failure`."""
 
 
 class Workers(Protocol):
-    """Where tasks are done."""
+    """Workers that perform tasks."""
 
     @property
     def capacity(self) -> int:
@@ -88,7 +88,7 @@ def check_jobs(jobs: int | None, dask: str | None) -> None:
 
 
 def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:
-    """As many processes as there are cores, or as have room in memory, each with so many bytes."""
+    """Number of processes: one per core, or as many as have `memory` bytes each."""
     return max(1, min(len(usable()), _free_memory() // memory))
 
 

@@ -19,9 +19,9 @@ class SweepPoint:
     """One combination of the grids' values: its result, or why there is none."""
 
     values: dict[str, Any]
-    """By the grids' keys."""
+    """Values by the grids' keys."""
     result: Result | None = None
-    """That of `gcsim.run` with these values, without timelines."""
+    """Result of `gcsim.run` with these values, without timelines."""
     failure: Failure | None = None
     file: str = ""
     """Its own file, with the provenance, from the sweep's folder."""
@@ -48,7 +48,7 @@ class SweepResult:
     versions: dict[str, str]
     points: tuple[SweepPoint, ...]
     folder: Path | None = None
-    """Where the files are; None when none were asked for."""
+    """Folder of the files; None when none were asked for."""
 
     @property
     def failed(self) -> tuple[SweepPoint, ...]:

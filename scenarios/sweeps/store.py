@@ -84,7 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_halves(folder: Path) -> None:
-    """What a sweep that was killed was just writing."""
+    """Remove files that a killed sweep was writing."""
     for half in (*folder.glob(".*.gcsim-*"), *(folder / POINTS).glob(".*.json.*")):
         half.unlink(missing_ok=True)
 
@@ -102,7 +102,7 @@ def finish(folder: Path, csv: str, document: str) -> None:
 
 
 def path_of(point: Point) -> str:
-    """Where a point's file lies, from the sweep's folder."""
+    """Path of a point's file, from the sweep's folder."""
     return f"{POINTS}/{point.key[:20]}.json"
 
 
@@ -192,7 +192,8 @@ class Codes:
         self._known: dict[tuple[object, ...], str] = {}
 
     def of(self, scenario: Scenario) -> str:
-        """Of gcsim and its libraries, the user's own code and files that the scenario names."""
+        """Versions of gcsim and its libraries, the user's own code and files that the scenario
+        names."""
         files = input_files(scenario)
         choices = [choice for choice in scenario.compressors if choice.kind not in REGISTRY]
         named = json.dumps([[choice.kind, choice.parameters] for choice in choices], default=str)

@@ -53,7 +53,7 @@ from gcsim.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is to be run: checked, and nothing of it has run."""
+    """A sweep that is checked and has not begun."""
 
     name: str
     grid: Grid
@@ -264,7 +264,7 @@ _Key = tuple[Hashable, str]
 
 
 def _gradients_of(scenario: Scenario) -> Hashable:
-    """All that the gradients of a scenario, cut into buckets, depend on."""
+    """Everything that the gradients of a scenario, cut into buckets, depend on."""
     return (
         scenario.model,
         scenario.batch_size,

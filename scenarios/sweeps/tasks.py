@@ -49,7 +49,7 @@ class Task:
     """Use all cores whatever the environment says: dask's workers are started with one thread."""
 
     def perform(self, progress: Progress) -> Outcome:
-        """See `tasks.perform`."""
+        """Perform the task (`tasks.perform`)."""
         return perform(self, progress)
 
 
@@ -59,7 +59,7 @@ class Failure:
 
     problems: tuple[Problem, ...]
     traceback: str = ""
-    """Of a bug; empty when the input is at fault, or the machine."""
+    """Traceback of a bug; empty when the input is at fault, or the machine."""
 
     @property
     def is_bug(self) -> bool:
@@ -68,7 +68,7 @@ class Failure:
 
 
 Outcome = Result | Profiles | Failure
-"""That of a point (without timelines), the profiles that were asked for, or why there are none."""
+"""Result of a point (without timelines), the requested profiles, or the reason of a failure."""
 
 
 def perform(task: Task, progress: Progress | None = None) -> Outcome:
@@ -109,7 +109,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
 
 
 class _Kept:
-    """What a process has at hand for its next points: profiles, and the prices of their kernels."""
+    """Profiles and kernel prices that a process keeps for its next points."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
@@ -139,13 +139,13 @@ def _kept_for(device: Device) -> _Kept:
 
 
 def key_there(scenario: Scenario) -> str:
-    """What names a profile on the machine that is asked: its cores, its processor, its code."""
+    """Key of a profile on the asked machine: its cores, its processor, its code."""
     with machine.all_cores():
         return profile_key(scenario, scenario.compressors[0])
 
 
 def failure(error: Exception) -> Failure:
-    """What is told of an exception: the same as when it ends `gcsim run`."""
+    """Failure of an exception, with the message that ends `gcsim run`."""
     if isinstance(error, InputError):
         return Failure(problems=error.problems)
     if isinstance(error, OSError):
@@ -207,7 +207,7 @@ def measuring_alone() -> Iterator[None]:
 
 
 def code_here() -> dict[str, str]:
-    """What must be the same on every machine of a sweep."""
+    """Facts that must be the same on every machine of a sweep."""
     from gcsim import version
 
     return {

@@ -1,1 +1,1 @@
-"""How long until the model is trained? Trajectories, laid on the clock of a scenario's clusters."""
+"""Time to a trained model: trajectories on the clock of a scenario's clusters."""

@@ -1,4 +1,4 @@
-"""In which band does a speedup to target lie, with another seed and in a drawn world?
+"""Bands of a speedup to target, over another seed and drawn worlds.
 
 A few seeds seldom show how far a further one may be: the lowest and the highest of three hold the
 next in half of the cases. So seeds are taken as draws of a log-normal distribution, of which the
@@ -21,7 +21,7 @@ from gcsim.scenarios.result import HIGH, LOW, Row
 _MOST = 1e6
 """Times as fast as a method that does not reach the target with a seed."""
 _PLACES = 64
-"""Of Student's distribution, evenly spread over its probability."""
+"""Points of Student's distribution, evenly spread over its probability."""
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
@@ -70,5 +70,5 @@ def sooner(one: Row, other: Row) -> NDArray[np.float64]:
 
 
 def grain(every: int, *steps: float) -> float:
-    """Of a ratio of steps that are known to `every` so many: a uniform error's deviation each."""
+    """Deviation of a ratio of steps known to within `every` steps: a uniform error's, for each."""
     return math.sqrt(sum((every / each) ** 2 for each in steps) / 12)

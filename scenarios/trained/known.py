@@ -1,4 +1,4 @@
-"""How did training with a run's methods end, where that is known? Nothing is trained for it.
+"""Outcome of training with a run's methods, where it is known; nothing is trained for it.
 
 A run's rows are about iterations. Where the scenario says how to train, and trajectories of a
 method are there, from `gcsim train` or with gcsim, its rows say whether it reached the target, and
@@ -35,7 +35,7 @@ from gcsim.scenarios.trained.study import (
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1
-"""By so large a share bytes over a training must differ from a run's to be priced."""
+"""Least relative difference between bytes over a training and a run's at which they are priced."""
 
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
@@ -111,8 +111,8 @@ def _curves(
 
 
 def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -> Row:
-    """With steps to the target, by seed the method's and dense training's; training is judged
-    every so many steps."""
+    """The row with steps to the target, the method's and dense training's by seed; training is
+    evaluated every `every` steps."""
     steps = steps_ratio(own, base)
     known = replace(
         row,
@@ -152,7 +152,7 @@ def _with_range(row: Row, dense: Row) -> Row:
 def _priced(
     scenario: Scenario, result: Result, found: Mapping[str, Tried]
 ) -> dict[str, list[Clock]]:
-    """By size of the cluster: of methods that send other bytes over their training."""
+    """Clocks by size of the cluster, for methods that send other bytes over their training."""
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
     others = [
         one
@@ -172,7 +172,8 @@ def _over_its_training(
     clock: Clock,
     dense: Row,
 ) -> Row:
-    """With what it sends over its training; `ends` are its steps and dense training's, by seed."""
+    """The row with its traffic over the training; `ends` are its steps and dense training's, by
+    seed."""
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
     if row.speedup_to_target is None:
         return row

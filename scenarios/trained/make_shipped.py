@@ -1,15 +1,16 @@
-"""How were the shipped trajectories made? `python -m gcsim.scenarios.trained.make_shipped`.
+"""Makes the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
 
 An hour on one core. All methods with their defaults (a warm-up takes a tenth of the steps), and
 those of the scenario; a file that is there and whose code is the same is not made again, so the
-same command goes on. Nor is one of other code that trains to the same bits as far as the first
-evaluation, on the same kind of processor: it is of this code from then on. On one thread: equal
-seeds give equal files on processors of one kind with the same versions, which the files name.
+same command goes on. Nor is one of other code that trains to the same bits until steps of every
+kind have come, on the same kind of processor: it is of this code from then on, with this code's
+kernels. On one thread: equal seeds give equal files on processors of one kind with the same
+versions, which the files name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained.runs import Run, plan_of
 from gcsim.scenarios.trained.search import Tried, train_all
-from gcsim.traces.profile import Step
+from gcsim.traces.profile import Exchange, Phase
 from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.training import shipped
 from gcsim.traces.training.loop import asked_for
@@ -51,7 +52,7 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
 
 
 def made_here() -> str:
-    """On what, for people."""
+    """Processor and libraries, for people."""
     libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
@@ -67,7 +68,7 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Those that are damaged or of other code, and those that nobody asks for."""
+    """Files that are damaged or of other code, and files that nothing asks for."""
     asked = {path: code for path, code, _ in files(folder)}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
     return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
@@ -79,37 +80,53 @@ def keep(path: Path, code: str, tried: Tried) -> None:
     shipped.write(path, shipped.Shipped(code=code, made=made_here(), trajectories=trajectories))
 
 
-def confirmed(found: shipped.Shipped, scenario: Scenario) -> bool:
-    """Whether this code trains the same up to the first evaluation: losses, what is held out, every
-    byte. Kernels stay those that were counted when the trajectory was trained."""
-    rate, seed, steps = found.trajectories[0].learning_rate, 0, plan_of(scenario).evaluate_every
+def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
+    """The file as this code's, or None unless this code trains the same until steps of every kind
+    have come: losses, what is held out, every byte. The kernels of each kind are then those that
+    this code launches in its first step."""
     (choice,) = scenario.compressors
-    run = Run(scenario=scenario, choice=choice, rate=rate, seed=seed, until=steps, fresh=True)
-    came, trained = found.one(rate, seed), run.perform(SilentProgress())
-    if came is None or not isinstance(trained, Trajectory):
-        return False
-    known = asked_for(came, run.rules, steps)
-    return known is not None and _sent(known) == replace(
-        _sent(trained), losses=tuple(map(shipped.shown, trained.losses))
-    )
+    first, came, until = found.trajectories[0], set[object](), 0
+    for window in first.windows:
+        kinds = {_kind(phase) for phase in window.phases}
+        if not kinds <= came:
+            came, until = came | kinds, window.first + window.steps
+    run = Run(
+        scenario=scenario, choice=choice, rate=first.learning_rate, seed=first.seed, until=until,
+        fresh=True,
+    )  # fmt: skip
+    known, trained = asked_for(first, run.rules, until), run.perform(SilentProgress())
+    if known is None or not isinstance(trained, Trajectory):
+        return None
+    shown = replace(trained, losses=tuple(map(shipped.shown, trained.losses)))
+    if _launching(known, None) != _launching(shown, None):
+        return None
+    phases = (phase for window in reversed(trained.windows) for phase in window.phases)
+    launched = {_kind(phase): phase.steps[0].exchanges for phase in phases}
+    trajectories = tuple(_launching(one, launched) for one in found.trajectories)
+    return replace(found, code=run.code, trajectories=trajectories)
 
 
-def _sent(one: Trajectory) -> Trajectory:
-    """The trajectory without its kernels."""
+def _kind(phase: Phase) -> object:
+    """A kind of step: its name, and its collectives without their bytes."""
+    (step,) = phase.steps
+    sent = tuple(tuple((c.kind, c.dtype) for c in each.collectives) for each in step.exchanges)
+    return phase.name, sent
 
-    def bare(step: Step) -> Step:
-        own = [replace(each, computes=(), servers=(), moments=None) for each in step.exchanges]
-        return replace(step, exchanges=tuple(own))
 
-    windows = [
-        replace(
-            window,
-            phases=tuple(
-                replace(phase, steps=tuple(map(bare, phase.steps))) for phase in window.phases
-            ),
-        )
-        for window in one.windows
-    ]
+def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | None) -> Trajectory:
+    """The trajectory with these kernels by kind of step (others keep their own), or without."""
+
+    def own(phase: Phase) -> Phase:
+        (step,) = phase.steps
+        bare = [replace(each, computes=(), servers=(), moments=None) for each in step.exchanges]
+        others = bare if kernels is None else kernels.get(_kind(phase), step.exchanges)
+        exchanges = [
+            replace(each, computes=other.computes, servers=other.servers, moments=other.moments)
+            for each, other in zip(step.exchanges, others, strict=True)
+        ]
+        return replace(phase, steps=(replace(step, exchanges=tuple(exchanges)),))
+
+    windows = [replace(each, phases=tuple(map(own, each.phases))) for each in one.windows]
     return replace(one, windows=tuple(windows))
 
 
@@ -121,8 +138,8 @@ def make(folder: Path = shipped.FOLDER) -> None:
             continue
         left.discard(path)
         name = f"{scenario.name}, {scenario.compressors[0].label}"
-        if (found := shipped.read(path)) and confirmed(found, scenario):
-            shipped.write(path, replace(found, code=code))
+        if (found := shipped.read(path)) and (same := confirmed(found, scenario)):
+            shipped.write(path, same)
             print(f"{name}: as it was", flush=True)
             continue
         try:

@@ -1,4 +1,4 @@
-"""How long does each step of a trajectory take, on every cluster of a scenario?
+"""Times of a trajectory's steps on every cluster of a scenario.
 
 A window of a trajectory is a traffic profile like any other (`Trajectory.profile`): stage 2 prices
 it on each size, as stated and in each drawn world. Windows of one method whose bytes differ by less
@@ -31,10 +31,10 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """How long a method's steps take on one cluster."""
+    """Times of a method's steps on one cluster."""
 
     priced: Mapping[Hashable, Simulated]
-    """By kind of window."""
+    """Simulated steps by kind of window."""
 
     def elapsed(self, trajectory: Trajectory, *, drawn: bool = False) -> Seconds:
         """Seconds of each evaluation since the first step: `[evaluations]`, median over the drawn
@@ -67,7 +67,7 @@ def kind_of(trajectory: Trajectory, window: Window) -> Hashable:
 
 
 def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> list[list[Clock]]:
-    """By method, then by size of the cluster."""
+    """Clocks by method, then by size of the cluster."""
     profiles: dict[Hashable, TrafficProfile] = {}
     owners: dict[Hashable, int] = {}
     for number, one in enumerate(tried):

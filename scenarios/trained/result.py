@@ -42,14 +42,14 @@ class TrainedRow:
     speedup_to_target_high: float | None
     """90th percentile; None: without bound, where dense training may not reach the target."""
     speedup_to_target_vs_half: float | None
-    """As `speedup_to_target`, against half precision; None where that is not trained."""
+    """`speedup_to_target` against half precision; None where that is not trained."""
     final_accuracy: tuple[float | None, ...]
     """On the samples that are held out; None where labels are no classes."""
     final_loss: tuple[float, ...]
     ended: tuple[str, ...]
     """finished, diverged or hopeless."""
     why: tuple[str, ...]
-    """Of an early end."""
+    """Reasons of early ends."""
     rate_at_edge: bool = False
     """Whether the learning rate is the lowest or the highest of several that were tried."""
     leads: bool = False
@@ -60,10 +60,10 @@ class TrainedRow:
     """Why nothing is known of the method, though steps were trained: it compressed in too few of
     them. Times and steps are None then; accuracies and losses are those of the warm-up."""
     made: str = ""
-    """On what it was trained, where its trajectories come with gcsim; "": here."""
+    """Processor and libraries of shipped trajectories; "": trained here."""
 
     def final(self, measure: Measure) -> list[float]:
-        """By seed: the loss, or the accuracy in percent."""
+        """Loss, or accuracy in percent, by seed."""
         return shown(measure, self.final_accuracy, self.final_loss)
 
     @property
@@ -80,11 +80,11 @@ class TrainingResult:
     target: str
     """For people: "accuracy 0.95"."""
     measure: Measure
-    """What the target is of."""
+    """Measure of the target."""
     trained_workers: int
-    """Of the trajectories; other sizes have their steps."""
+    """Workers of the trajectories; other sizes have their steps."""
     data: str
-    """What was learned, for people."""
+    """Training data, for people."""
     rows: tuple[TrainedRow, ...]
     curves: tuple[Curve, ...]
     wall: dict[str, float]
@@ -93,7 +93,7 @@ class TrainingResult:
     """Labels of the methods whose trajectories were all trained here before."""
 
     def document(self) -> dict[str, Any]:
-        """What stands in `training.json`."""
+        """Document of `training.json`."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def to_json(self) -> str:

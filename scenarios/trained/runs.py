@@ -36,7 +36,7 @@ from gcsim.traces.training.trajectory import Trajectory
 _READ = 64
 """Samples at a time."""
 _OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
-"""Of a plan: what is known of a trajectory otherwise, or decides on nothing that is trained."""
+"""Fields of a plan that a trajectory states elsewhere, or that change nothing that is trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +54,17 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """How it is trained. Raises `InputError` where the scenario does not say."""
+        """Training plan. Raises `InputError` where the scenario has none."""
         return plan_of(self.scenario)
 
     @property
     def path(self) -> Path:
-        """Of its files, without their suffixes."""
+        """Path of its files, without their suffixes."""
         return cache_folder() / "trajectories" / self._key()
 
     @property
     def facts(self) -> dict[str, object]:
-        """What is trained, and how: the same for all learning rates, seeds and machines."""
+        """Facts of the training: the same for all learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
         micro_batches = scenario.training.accumulation
         return {
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def code(self) -> str:
-        """See `shipped.code_of`."""
+        """Hash of the code that trains (`shipped.code_of`)."""
         return shipped.code_of(learner(self.scenario), REGISTRY.get(self.choice.kind))
 
     def _key(self) -> str:
@@ -108,8 +108,8 @@ class Run:
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
-        """What is there of it, where that goes as far as is asked for; and on what it was trained,
-        where it comes with gcsim ("" where it is kept here)."""
+        """Known trajectory, where it goes as far as asked, and processor and libraries of a shipped
+        one ("" where it is from this machine's cache)."""
         came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
         if came is not None and came.code == self.code:
             one = asked_for(came.one(self.rate, self.seed), self.rules, self.until)
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def rules(self) -> Rules:
-        """When it ends."""
+        """Rules of its end."""
         plan = self.plan
         return Rules(
             evaluate_every=plan.evaluate_every,
@@ -248,7 +248,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 def plan_of(scenario: Scenario) -> Plan:
-    """How the scenario's model is trained. Raises `InputError` where it does not say."""
+    """Training plan of the scenario's model. Raises `InputError` where it has none."""
     if scenario.train is None:
         raise InputError(
             Problem(

@@ -49,17 +49,17 @@ COMPRESSED = 0.1
 
 @dataclass(slots=True)
 class Tried:
-    """What was trained with one method."""
+    """Trajectories of one method."""
 
     choice: CompressorChoice
     rate: float = math.nan
     """The best."""
     trajectories: list[Trajectory] = field(default_factory=list)
-    """With the best rate, by seed."""
+    """Trajectories with the best rate, by seed."""
     rates: dict[float, dict[int, Trajectory]] = field(default_factory=dict)
-    """By rate and seed, as far as it was trained."""
+    """Trajectories by rate and seed, as far as they were trained."""
     made: str = ""
-    """On what it was trained, where it comes with gcsim."""
+    """Processor and libraries of shipped trajectories; "": trained here."""
     kept: bool = False
     """Whether all of it was trained here before, and came from the cache."""
 
@@ -99,8 +99,8 @@ def train_all(
     fresh: bool = False,
     progress: Progress,
 ) -> tuple[Tried, ...]:
-    """By method, in the scenario's order. What is there already is not trained again, nor, unless
-    it is to be `fresh`, what comes with gcsim.
+    """Train all methods, in the scenario's order. Known trajectories are not trained again, nor,
+    unless `fresh`, shipped ones.
 
     Raises `InputError` with what is wrong with a method, the model or the data, before anything is
     trained where a method's workers share more than collectives bring them.
@@ -128,7 +128,7 @@ def _workers(
 
 
 def known_of(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
-    """What `train_all` would find of a method; None where it would have to train."""
+    """Trajectories that `train_all` would find for a method; None where it would have to train."""
     search = _Search(replace(scenario, compressors=(choice,)), fresh=False)
     search.begin()
     return None if search.waiting else search.tried[0]
@@ -149,14 +149,14 @@ class _Search:
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []
-        """By number of the task: the method's number."""
+        """Runs by number of the task, with the method's number."""
         self._rung: dict[int, list[float]] = {}
-        """By method: the rates that are compared now."""
+        """Rates under comparison, by method."""
         self.waiting: deque[tuple[int, Work]] = deque()
         self._far: Counter[tuple[int, float, int]] = Counter()
-        """By method, rate and seed: steps that are done with, trained or given up."""
+        """Steps trained or given up, by method, rate and seed."""
         self._new = 0
-        """Of them, those that are not told of yet."""
+        """Finished steps that are not reported yet."""
 
     def begin(self) -> None:
         """Ask for the first of all methods, and for what follows from what is known."""
@@ -285,7 +285,7 @@ class _Search:
 
 
 def _held_out_loss(seeds: Collection[Trajectory]) -> float:
-    """What rates are compared by; training that diverged is worse than any that did not."""
+    """Loss by which rates are compared; training that diverged is worse than any that did not."""
     if any(one.ended == "diverged" for one in seeds):
         return math.inf
     means = [fmean(each.loss for each in one.evaluations[1:]) for one in seeds]

@@ -97,7 +97,7 @@ def train(
 
 
 def measured(target: Target) -> Measure:
-    """What a target is of."""
+    """Measure of a target."""
     return "accuracy" if target.loss is None else "loss"
 
 
@@ -118,7 +118,7 @@ def dense_level(dense: Tried) -> float:
 
 
 def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
-    """By seed: steps to the target; `level` is dense training's last accuracy."""
+    """Steps to the target by seed; `level` is dense training's last accuracy."""
     if tried.untrained:
         return [None] * len(tried.trajectories)
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
@@ -217,7 +217,8 @@ def _rows_at(
 
 
 def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
-    """What evaluations leave open of a speedup; 0 where a target is never reached, or at once."""
+    """Uncertainty of a speedup that evaluations leave; 0 where a target is never reached, or at
+    once."""
     middle = [float(np.median([steps or 0 for steps in each])) for each in ends]
     return grain(plan.evaluate_every, *middle) if all(middle) else 0.0
 

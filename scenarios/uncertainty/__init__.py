@@ -1,1 +1,1 @@
-"""What is not known of a scenario, and what does that leave open?"""
+"""Uncertainty of a scenario's figures, and of its results."""

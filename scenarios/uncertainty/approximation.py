@@ -1,4 +1,4 @@
-"""How long is an iteration in each of many worlds, about?
+"""Approximate length of an iteration in each of many worlds.
 
 To simulate every world exactly would take minutes. What a world changes is nearly all in one rank's
 step: when its computations end, and how long its collectives take. So
@@ -63,7 +63,7 @@ _PACES = 20
 
 
 class Drawn:
-    """What is not as stated in a world, whatever the size."""
+    """Differences of worlds from the stated figures, whatever the size."""
 
     def __init__(
         self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
@@ -75,12 +75,12 @@ class Drawn:
         self.inputs, self.worlds = inputs, worlds
         linked = [one for one in inputs if moves_links(one)]
         self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
-        """With the stated device; one and the same where nothing about it differs."""
+        """Clusters with the stated device; one and the same where nothing about it differs."""
         own = tuple(one for one in inputs if any(f.key_path[0] == "training" for f in one.figures))
         slow = tuple(tuple(world.slowness.get(one.name) for one in own) for world in worlds)
         self.trainings = _trainings(training, own, slow)
         self.passes = np.array([passes_in(world, inputs) for world in worlds])
-        """How many times as long as stated forward and backward take."""
+        """Factor on the stated forward and backward passes."""
         self.around = {
             dense: np.array(
                 [
@@ -102,9 +102,9 @@ class Drawn:
             if one.main.key_path == _INTERFERENCE
             for alone in alone_in((one,))
         ]
-        """What one input alone makes of it, and how much of that there is in each world."""
+        """Effect of one input alone, and its amount in each world."""
         self.slower: dict[Figure, Column] = {}
-        """By coefficient of a kernel class: picoseconds more for each launch, byte or FLOP."""
+        """Extra picoseconds for each launch, byte or FLOP, by coefficient of a kernel class."""
         for one in inputs:
             for figure in one.figures:
                 if figure.key_path[:2] == ("cluster", "device"):
@@ -183,14 +183,14 @@ class Approximation:
         ]
         alone = replace(training, interference=Interference())
         self._alone = Planner(cluster, compute, alone, prices, self._together)
-        """Where nothing runs beside the exchange."""
+        """Planner without anything beside the exchange."""
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
 
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        """As stated."""
+        """Times as stated."""
         finishes: Times = starts + round(self.held(record, server_time, self._extra(()))[0])
         return finishes
 
@@ -205,7 +205,7 @@ class Approximation:
         return total / profile.period
 
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
-        """Of a step with this code around its exchanges (`Planner.around`)."""
+        """Times of a step with this code around its exchanges (`Planner.around`)."""
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
         plan = self._planner.plan(step, code)
@@ -267,7 +267,7 @@ class Approximation:
         return self._whole(plan, found, passes)
 
     def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
-        """By how much longer than as stated a stretch of computation takes."""
+        """Extra time of a stretch of computation over the stated one."""
         total = np.zeros(len(self._worlds))
         slower = self._drawn.slower
         device, workers = self._cluster.device, self._cluster.workers
@@ -284,7 +284,7 @@ class Approximation:
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
-        """By bucket: by how much longer than as stated the code around its exchange takes."""
+        """Extra time of the code around each bucket's exchange over the stated one."""
         if self._cluster.workers == 1:
             return np.zeros((exchanges, len(self._worlds)))
         per_tensor, per_bucket, passes = self._drawn.around[profile.compressor == DENSE]
@@ -300,7 +300,7 @@ class Approximation:
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
-        """With what goes before and after: earlier micro-batches, the optimiser, the loader."""
+        """The whole step: earlier micro-batches, the optimiser and the loader added."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         computed = alone * passes + exchanged + self._slowdown * plan.optimizer
@@ -310,7 +310,7 @@ class Approximation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Durations:
-    """Those of a plan, in picoseconds."""
+    """Durations of a plan, in picoseconds."""
 
     rows: tuple[Column, ...]
     """Parts of the backward pass; by bucket what goes before; by collective what follows, what it
@@ -349,7 +349,7 @@ _INTERFERENCE = ("training", "interference")
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
-    """All that are asked for, each once."""
+    """Requests of the profiles, each once."""
     found = {
         record: None
         for profile in profiles
@@ -362,8 +362,8 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
-    """Those that stand for all that were recorded, evenly spaced: encodings that differ a little
-    can put a stream's pieces in another order."""
+    """Steps that stand for all recorded ones, evenly spaced: encodings that differ a little can put
+    a stream's pieces in another order."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
 
@@ -373,7 +373,7 @@ def _slowness(field: str, value: float) -> float:
 
 
 def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:
-    """How many times as long the slowest rank computes, in the mean."""
+    """Mean factor of the slowest rank's computation."""
     slow, noise = slow_ranks(cluster, training), training.noise
     constant = np.ones(cluster.workers) if slow is None else slow
     if noise is None or not (noise.variation or noise.slow_probability):

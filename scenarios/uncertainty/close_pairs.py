@@ -1,4 +1,4 @@
-"""Which of two methods is faster, where luck decides? More iterations, until they are told apart.
+"""Pairs of methods that luck decides: more iterations, until they are told apart.
 
 Only those are simulated for longer that may be the fastest, or may be as fast as uncompressed
 training, but for luck; and not for ever: what `DOUBLINGS` do not tell apart stays open, and is said
@@ -58,7 +58,7 @@ def _open(one: Prediction, other: Prediction) -> bool:
 
 
 def luck_of(prediction: Prediction) -> Luck:
-    """What is known of its mean."""
+    """Statistics of its mean."""
     return Luck(
         iterations=prediction.iterations,
         batches=prediction.batches,

@@ -1,4 +1,4 @@
-"""How long do collectives take that all ranks enter together, in each of many worlds?
+"""Times of collectives that all ranks enter together, in each of many worlds.
 
 A collective is simulated in few worlds: as stated, with each input by itself at its end that is
 farther away, and in some of the drawn worlds. Between them
@@ -70,7 +70,7 @@ class CollectiveTimes:
         self._of_world = [places.get(id(one), 0) for one in clusters]
         clusters_at = [distinct[id(clusters[n])] for n in self._support]
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
-        """Of the support, those that tell whether there is a plane."""
+        """Points of the support that show whether there is a plane."""
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
         self._memos = [CollectiveMemo(each) for each in clusters_at]
@@ -112,7 +112,7 @@ class CollectiveTimes:
         return None if everywhere is None else everywhere[self._of_world]
 
     def _of(self, record: CollectiveRecord, server_time: int) -> Column:
-        """Of an anchor."""
+        """Times of an anchor."""
         if (record, server_time) not in self._known:
             points = self._points(record, server_time, range(self._few))
             moving = self._moving(points)

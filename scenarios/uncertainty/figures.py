@@ -1,4 +1,4 @@
-"""What is not known of a scenario? Its figures that have a range.
+"""Figures of a scenario that have a range.
 
 A figure has a range where `<figure>_range` stands beside it in a value of the simulator's, so that
 whoever adds a field with a range need not say so here. Figures that are wrong together are one

@@ -29,11 +29,11 @@ COEFFICIENTS = {
     "bandwidth": Coefficient(name="bandwidth", unit="B/s"),
     "flop_rate": Coefficient(name="FLOP rate", unit="FLOP/s"),
 }
-"""By the field of `KernelRate`; each has a range beside it."""
+"""Figures by field of `KernelRate`; each has a range beside it."""
 
 
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
-    """What a mean iteration needs of each coefficient, for `workers` workers."""
+    """Use of each coefficient in a mean iteration, for `workers` workers."""
     found: dict[Figure, float] = {}
     for phase in profile.phases:
         weight = phase.count / (profile.period * len(phase.steps))
@@ -47,7 +47,7 @@ def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, f
 def counts(
     compute: Compute, device: Device, payloads: int, servers: int = 1
 ) -> dict[Figure, float]:
-    """What a stretch of computation needs of each, as a plan prices it."""
+    """Use of each coefficient in a stretch of computation, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):

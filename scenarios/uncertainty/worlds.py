@@ -1,4 +1,4 @@
-"""Which worlds are tried? Draws of all that is not known of a scenario, together.
+"""Worlds: joint draws of everything that is uncertain in a scenario.
 
 A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each input's
 range is cut into N parts of equal probability, and each part occurs once. Positive figures are
@@ -30,7 +30,7 @@ class World:
     slowness: Mapping[str, float]
 
     def figures(self, inputs: Sequence[Input]) -> list[tuple[Figure, float]]:
-        """Those that are not as stated, with their slowness."""
+        """Figures that differ from the stated ones, with their slowness."""
         return [
             (figure, self.slowness[one.name])
             for one in inputs
@@ -54,7 +54,7 @@ def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
-    """Of each input by itself: the end of its range that is farther from what is stated."""
+    """Worlds with each input alone at the end of its range farther from the stated value."""
     return [World({one.name: one.main.far}) for one in inputs]
 
 
@@ -115,7 +115,7 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
 
 
 def passes_in(world: World, inputs: Sequence[Input]) -> float:
-    """How many times as long as stated forward and backward take."""
+    """Factor on the stated forward and backward passes."""
     for figure, slow in world.figures(inputs):
         if figure.key_path == PASSES:
             return figure.at(slow) / float(figure.stated)

@@ -43,17 +43,17 @@ class Algorithm:
     title: str
     prepare: Callable[[Call], Prepared]
     traffic: Callable[[Call], Traffic]
-    """What the ranks handle in it, of more than one rank: their hosts' work."""
+    """Traffic of a call with more than one rank, for the hosts' work."""
     ring: Callable[[Call], Program | None] | None = None
-    """Of one ring, what every rank sends when: such collectives may be under way two at a time.
-    (None of a call: nothing is sent.)"""
+    """Program of every rank, for algorithms that are one ring: two such collectives may be under
+    way at a time. Returns None for a call that sends nothing."""
     stages_itself: bool = False
     """True when the algorithm accounts for copies between device and host."""
 
     @staticmethod
     def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:
-        """What a file with one collective has in it; traffic is that of its ring, or of what it
-        prepares, unless it says more."""
+        """Collect the contents of a file with one collective; traffic defaults to that of its ring
+        or of its prepared form."""
         ring = getattr(module, "ring", None)
 
         def traffic(call: Call) -> Traffic:
@@ -138,4 +138,4 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_to_all", "pairwise"): Algorithm.of("pairwise all-to-all", pairwise_alltoall),
     ("tree_merge", "binomial"): Algorithm.of("binomial tree merge", tree_merge),
 }
-"""By kind of request and name of the algorithm."""
+"""Algorithms by kind of request and name."""

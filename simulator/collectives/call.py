@@ -1,4 +1,4 @@
-"""What is a collective algorithm told, and what does it give? Bytes on a cluster; exit times."""
+"""Interface of a collective algorithm: bytes on a cluster in, exit times out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Call:
     what one merge computes."""
 
     at_hand: Fabric | None = None
-    """What is known of the cluster's links already."""
+    """Fabric of the cluster where it is known already."""
 
     @property
     def nbytes(self) -> int:

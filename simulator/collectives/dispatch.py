@@ -46,18 +46,18 @@ _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge"
 """The algorithm of the kinds that have one. (A push-pull without servers never comes here:
 `push_pull.py` has made other collectives of it.)"""
 _KEPT_BYTES = 2**26
-"""Of exit times."""
+"""Bytes of exit times that are kept."""
 _KEPT_REQUESTS = 2**28
 """Bytes of what has been prepared."""
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
-    """What `Cluster.collectives` says of a request's kind, size and number of ranks."""
+    """Algorithm that `Cluster.collectives` assigns to a request, by kind, size and ranks."""
     return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
 
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
-    """What the processes handle in a collective on a cluster of more than one worker."""
+    """Traffic of the processes in a collective on a cluster of more than one worker."""
     call = call_of(record, cluster, Fabric.of(cluster))
     return _algorithm(record, call.sent, cluster).traffic(call)
 
@@ -85,11 +85,11 @@ class CollectiveMemo:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
-        """By request and the servers' computation."""
+        """Requests by record and server time."""
         self._held = 0
         """About the bytes that the requests take."""
         self._fabrics: dict[bool, Fabric] = {}
-        """As all-to-alls find it, and as the others do."""
+        """Fabrics for all-to-alls (True) and for the other collectives."""
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -165,7 +165,7 @@ class _Request:
     """Before and after, `[p]` each."""
     host: Host | None
     host_work: Work
-    """What that has to do."""
+    """Work of the host in this request."""
 
     def execute(self, starts: Times, key: int) -> Times:
         """Exit times, as of `CollectiveMemo`."""

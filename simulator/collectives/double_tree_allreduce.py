@@ -78,8 +78,8 @@ class DoubleTreeAllReduce:
         element: int = 1,
         gamma: Fraction = NO_COST,
     ) -> None:
-        """Of so many bytes, `element` bytes an element, `piece` bytes a piece, rounded down to
-        whole elements; a reduction costs `gamma` seconds a byte."""
+        """Prepare a vector of `nbytes` bytes, `element` bytes per element, in pieces of `piece`
+        bytes, rounded down to whole elements; a reduction costs `gamma` seconds a byte."""
         piece = max(element, piece - piece % element)
         trees = _trees_of_ranks(fabric.nodes, fabric.devices)
         cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
@@ -99,7 +99,7 @@ class DoubleTreeAllReduce:
         self.nbytes = sum(half.nbytes for half in self._halves)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         check_range(starts, self._longest)
         left = np.maximum(*(half.reduce(starts, key) for half in self._halves))
         finishes = np.maximum(*(half.broadcast(left, key) for half in self._halves))
@@ -107,7 +107,7 @@ class DoubleTreeAllReduce:
         return finishes
 
     def traffic(self, devices: int) -> Traffic:
-        """What the ranks handle: each piece once up and once down between child and parent."""
+        """Traffic of the ranks: each piece once up and once down between child and parent."""
         ends, size = np.zeros((2, len(self._trees[0].parent)), dtype=np.int64)
         for tree, cut in zip(self._trees, self._cuts, strict=True):
             neighbours = tree.children.copy()
@@ -152,7 +152,7 @@ class _PieceByPiece:
         return self._up.nbytes + self._down.nbytes + 8 * self._cut.full
 
     def reduce(self, starts: Times, key: int) -> Times:
-        """When each rank's last piece has left for its parent."""
+        """Time at which each rank's last piece has left for its parent."""
         added, sent, held = starts.copy(), starts.copy(), starts.copy()
         summed = []
         for pieces, serialization, flight, last in self._parts(self._up, key):
@@ -167,7 +167,8 @@ class _PieceByPiece:
         return sent
 
     def broadcast(self, turn: Times, key: int) -> Times:
-        """When each rank has the result and has sent it on, which it does from its turn on."""
+        """Time at which each rank has the result and has forwarded it, which it does from its turn
+        on."""
         sent, held = np.full_like(turn, _NEVER), turn.copy()
         tree, begin = self._tree, 0
         for pieces, serialization, flight, _ in self._parts(self._down, key):
@@ -257,13 +258,13 @@ class _Cut:
 
     @staticmethod
     def of(nbytes: int, piece: int) -> _Cut:
-        """Of so many bytes, one piece at least."""
+        """Cut `nbytes` bytes into pieces, at least one."""
         full = max(0, -(-nbytes // piece) - 1)
         return _Cut(full=full, piece=piece, last=nbytes - full * piece)
 
 
 class _Departure:
-    """What keeps the sender of a message busy on a link that changes over time.
+    """Busy time of a message's sender on a link that changes over time.
 
     A time plus a departure is when a message that starts then has left.
     """
@@ -283,14 +284,14 @@ class _TreeHops:
 
     serialization: Times
     last: Times
-    """As `serialization` and `latency`, of the last piece."""
+    """Serialisation and latency of the last piece."""
     latency: Times
     last_latency: Times
     links: Hops
-    """Of the ranks `below`, in their order."""
+    """Hops of the ranks `below`, in their order."""
     below: Ranks
     stream: NDArray[np.int64]
-    """Of the sender's streams, the number of that over this hop, by `below`."""
+    """Number of the sender's stream over this hop, by `below`."""
     pieces: int
     """The most of any stream."""
 
@@ -298,7 +299,7 @@ class _TreeHops:
     def of(
         fabric: Fabric, trees: Sequence[Tree], cuts: Sequence[_Cut], *, upwards: bool
     ) -> list[_TreeHops]:
-        """Of each tree, while the messages of all trees share what they pass."""
+        """Hops of each tree, while the messages of all trees share the links they cross."""
         lower = np.concatenate([tree.below for tree in trees])
         upper = np.concatenate([tree.parent[tree.below] for tree in trees])
         hops = fabric.hops(*((lower, upper) if upwards else (upper, lower)))
@@ -345,7 +346,7 @@ class _TreeHops:
         return 80 * len(self.serialization)
 
     def departures(self, nbytes: int) -> list[_Departure]:
-        """Of messages of so many bytes, by `below`."""
+        """Departures of messages of `nbytes` bytes, by `below`."""
         return [_Departure(link, nbytes) for link in self.links.links]
 
     def draw_jitter(self, first: int, last: int, nbytes: int, key: int) -> Times:

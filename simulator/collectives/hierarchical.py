@@ -51,7 +51,7 @@ class HierarchicalAllReduce:
         gamma: Fraction = NO_COST,
         staging: Picoseconds = 0,
     ) -> None:
-        """Of so many bytes, `element` bytes an element.
+        """Prepare a vector of `nbytes` bytes, `element` bytes per element.
 
         `links[k]` leads from node k to node k + 1; p is a multiple of the number of nodes, ranks
         count node by node. `local` joins the devices of a node; `staging` is spent by each leader
@@ -64,7 +64,7 @@ class HierarchicalAllReduce:
             self._ring = ring_allreduce(nbytes, links, element=element, gamma=gamma)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         by_node = starts.reshape(self._nodes, -1)  # [nodes, devices]
         devices = by_node.shape[1]
         check_range(starts, 2 * (devices * self._inside.longest + self._staging))
@@ -88,7 +88,8 @@ class _Inside:
         self.longest = self._serialization + self._latency + reduction
 
     def gather(self, by_node: Times, key: int) -> Times:
-        """When each leader holds the sum of its node's vectors; `by_node` is `[nodes, devices]`."""
+        """Time at which each leader holds the sum of its node's vectors; `by_node` is `[nodes,
+        devices]`."""
         leader, others = by_node[:, 0], by_node[:, 1:]
         order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
         rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
@@ -105,7 +106,8 @@ class _Inside:
         return done
 
     def broadcast(self, held: Times, devices: int, key: int) -> Times:
-        """When each device has the result, `[nodes, devices]`; `held` by leaders, `[nodes]`."""
+        """Time at which each device has the result, `[nodes, devices]`; `held` is that of the
+        leaders, `[nodes]`."""
         nodes = len(held)
         finishes = np.empty((nodes, devices), dtype=np.int64)
         leader = np.arange(nodes, dtype=np.int64)[:, None] * devices
@@ -146,7 +148,7 @@ def prepare(call: Call) -> HierarchicalAllReduce:
 
 
 def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it: the leaders' ring, and two messages for each other device."""
+    """Traffic of the ranks: the leaders' ring, and two messages for each other device."""
     nodes, devices = call.fabric.nodes, call.fabric.devices
     blocks = chunks(call.nbytes, nodes, call.element)
     ring = ring_traffic([1] * nodes, blocks, devices=1, firsts=(0, 1))

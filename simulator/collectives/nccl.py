@@ -65,15 +65,15 @@ class Mode:
     net: Fraction
     """Seconds a step between two nodes."""
     share: Fraction
-    """Of the link's bandwidth."""
+    """Share of the link's bandwidth."""
 
     @property
     def name(self) -> str:
-        """As a scenario writes it."""
+        """Name in a scenario."""
         return f"nccl_{self.shape}_{self.protocol}"
 
     def title(self, kind: Kind) -> str:
-        """As a report writes it."""
+        """Name in a report."""
         algorithm = "double tree" if self.shape == "tree" else "ring"
         protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[self.protocol]
         return f"NCCL {algorithm} {kind.replace('_', '-')}, {protocol}"
@@ -106,7 +106,7 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 
 
 class _Seen(NamedTuple):
-    """What the tuner goes by, of a cluster."""
+    """Properties of a cluster that the tuner uses."""
 
     nodes: int
     devices_per_node: int
@@ -120,7 +120,7 @@ class _Seen(NamedTuple):
 
 
 def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
-    """What the tuner chooses among."""
+    """Modes that the tuner chooses among."""
     return [
         mode
         for mode in MODES
@@ -130,7 +130,8 @@ def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
 
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
-    """What the tuner takes; `nbytes` of the vector, or of all gathered blocks together."""
+    """Mode that the tuner takes; `nbytes` is the size of the vector, or of all gathered blocks
+    together."""
     return _chosen(kind, nbytes, _Seen.of(cluster), cluster.collectives.ring_over_tree)
 
 
@@ -181,7 +182,7 @@ class _Later:
         self.nbytes = collective.nbytes
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         return self._collective(starts + self._by, key)
 
 
@@ -200,7 +201,7 @@ def prepare_allgather(call: Call, mode: Mode) -> Prepared:
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
-    """What the ranks handle in an all-reduce."""
+    """Traffic of the ranks in an all-reduce."""
     if mode.shape == "tree":
         return _tree(call, mode, call.fabric).traffic(call.fabric.devices)
     return allreduce.ring(call).traffic(call.fabric.devices)
@@ -231,7 +232,8 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
 
 
 def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
-    """With the latency that the tuner uses on this cluster, and the tree's share in one node."""
+    """The mode with the latency that the tuner uses on this cluster, and the tree's share within
+    one node."""
     if mode.shape == "ring" and cluster.devices_per_node == 1:
         return replace(mode, net=_EXPOSED[mode.protocol])
     if (mode.shape, mode.protocol) == ("tree", "ll128") and cluster.nodes == 1:
@@ -240,7 +242,7 @@ def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
 
 
 def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:
-    """How much later ranks begin, and over links that are what the protocol makes of them."""
+    """Delay of the ranks' start, and the links as the protocol uses them."""
     mode = _on(mode, call.cluster)
     framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
     return picoseconds(mode.base), call.fabric.framed(framing)

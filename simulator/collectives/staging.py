@@ -1,4 +1,4 @@
-"""What does it cost to bring device tensors to the host's network stack and back?
+"""Copies of device tensors to the host's network stack and back.
 
 Gloo moves host memory: PyTorch copies a device tensor to pinned host memory before the
 collective and the result back after it. A copy takes latency + bytes / bandwidth of the link
@@ -43,7 +43,7 @@ def copy_time(nbytes: int, link: Link) -> Picoseconds:
 
 
 def copy_times(sizes: Sequence[int], link: Link) -> Times:
-    """How long each rank's copy takes, `[p]`. Raises `InputError` where that is too long."""
+    """Time of each rank's copy, `[p]`. Raises `InputError` where that is too long."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
     if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
         raise too_long(longest)

@@ -1,1 +1,1 @@
-"""What does a device need for a kernel, and for a forward and a backward pass?"""
+"""Devices: prices of kernels, and times of forward and backward passes."""

@@ -1,4 +1,4 @@
-"""What a device needs for a kernel and for a training step; every number with its source."""
+"""A device's prices of kernels and training steps, every number with its source."""
 
 from __future__ import annotations
 
@@ -122,18 +122,19 @@ class Device:
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
     """Host time of a launch, on a GPU's second clock; empty on a CPU, where nothing is queued."""
     processor: Literal["gpu", "cpu"] | None = None
-    """What kind of device it is, where that is known."""
+    """Kind of device; None where it is not known."""
     bus: str | None = field(default=None, repr=False)
     """The catalogue's link between two of them in a node; None: PCIe 3, or nothing is known. No
     time hangs on it, so it is in no fingerprint (`catalog.fingerprint`)."""
     primitives: Mapping[str, Curve] = field(default_factory=dict)
-    """By the name of a metered kernel: its own measurement, which wins over its class."""
+    """Measured curves by name of a metered kernel; a kernel's own curve wins over its class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)
-    """By model name: the entry's own word, which comes before `measured`."""
+    """The entry's own rates by model name; they come before `measured`."""
     measured: Annotated[Mapping[tuple[str, Precision, int], MeasuredTimes], INTERNAL] = field(
         default_factory=dict
     )
-    """By model name, precision and length of a sample (0 where it is no sequence of tokens)."""
+    """Measured times by model name, precision and length of a sample (0 where it is no sequence of
+    tokens)."""
     layer_times: Annotated[Mapping[Precision, LayerTimes], INTERNAL] = field(default_factory=dict)
     """For models and batches that were not measured, where the kinds of layers are known."""
     effective_flop_rate: FlopRate
@@ -143,7 +144,7 @@ class Device:
     """Ratio of the two passes' times (median of 37 measurements, jcjohnson/cnn-benchmarks)."""
     source: Text
     training_end: Annotated[End | None, INTERNAL] = None
-    """Which end of their ranges measured times are taken at; None: as measured."""
+    """End of their ranges at which measured times are taken; None: as measured."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -164,8 +165,9 @@ class Device:
         return self.primitives.get(name)
 
     def _nearest_shape(self, name: str) -> str:
-        """Of the measured kernels that differ from `name` in one number ("aten.mm.along_2_...",
-        "aten.linalg_qr.4_columns") the nearest as a ratio, of two the larger; "" if none is.
+        """Nearest measured kernel among those that differ from `name` in one number
+        ("aten.mm.along_2_...", "aten.linalg_qr.4_columns"), by ratio, the larger of two; "" if
+        there is none.
 
         BLAS pads thin matrices: two columns cost what four do, and one, a product with a vector,
         costs far less (1100 x 1100, oneMKL on one core: 0.10, 1.9 and 1.6 ms).
@@ -196,7 +198,7 @@ class Device:
         )
 
     def at(self, *, kernels: End, training: End) -> Device:
-        """What the device may be: its kernels and its training steps at an end of their ranges."""
+        """The device with its kernels and its training steps at an end of their ranges."""
         return replace(
             self,
             kernels={kind: rate.at(kernels) for kind, rate in self.kernels.items()},

@@ -1,4 +1,4 @@
-"""What do timed kernels say about a device? A curve for each kernel, coefficients for a class.
+"""Fits of timed kernels: a curve for each kernel, coefficients for a class.
 
 A curve goes through the means of what was timed in each half octave of sizes: geometric means,
 because what counts is how far off a price is as a factor. Where noise makes a larger launch
@@ -134,7 +134,7 @@ class Coefficients:
     flop_rate: float | None
 
     def seconds(self, nbytes: int, flops: int) -> float:
-        """Of one launch."""
+        """Seconds of one launch."""
         bytes_time = nbytes / self.bandwidth if self.bandwidth else 0.0
         return self.launch + bytes_time + (flops / self.flop_rate if self.flop_rate else 0.0)
 

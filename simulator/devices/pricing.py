@@ -79,12 +79,12 @@ class PricedBy:
 
     @property
     def device(self) -> Fraction:
-        """Of the kernels."""
+        """Picoseconds of the kernels."""
         return self.primitives + self.classes + self.estimates
 
     @property
     def total(self) -> Fraction:
-        """Of one stretch: the slower clock's."""
+        """Picoseconds of one stretch: the slower clock's."""
         return max(self.device, self.host)
 
 
@@ -101,10 +101,10 @@ class PriceList:
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
         self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
-        """By the identity of a stretch (hashing its kernels takes as long as pricing them) and the
+        """Prices by identity of a stretch (hashing its kernels takes as long as pricing them) and
         servers: the stretch itself, so that it lives on, its fixed part, and that of a payload."""
         self._times: dict[tuple[int, int, int], Picoseconds] = {}
-        """By stretch, as above, payloads and servers."""
+        """Times by stretch, as above, payloads and servers."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Time of a stretch of computation that handles `payloads` payloads.
@@ -224,7 +224,7 @@ class ExactCurve:
             raise InternalError(f"a curve's times descend: {[float(t) for t in self._times]}")
 
     def seconds(self, nbytes: Fraction | int) -> Fraction:
-        """Of one launch that moves `nbytes`."""
+        """Seconds of one launch that moves `nbytes`."""
         sizes, times = self._sizes, self._times
         in_proportion = times[0] * nbytes / sizes[0]
         if len(sizes) == 1:

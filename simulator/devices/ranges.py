@@ -1,4 +1,4 @@
-"""What may a coefficient be, and which end of that is the fastest?"""
+"""Ranges of coefficients, and the end of a range that is the fastest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PositiveTime = Annotated[float, Unit("time"), POSITIVE]
 Bandwidth = Annotated[float, Unit("bandwidth"), POSITIVE]
 FlopRate = Annotated[float, Unit("compute rate"), POSITIVE]
 Times = Annotated[float, Limits(above=0, most=1_000_000)]
-"""How many times as long."""
+"""Factor on a time."""
 
 Range = tuple[float, float]
 """The smallest and the largest value that a coefficient may have, in its own unit."""
 End = Literal["fastest", "slowest"]
-"""Of what a device may be, given the ranges of its coefficients."""
+"""End of the ranges of a device's coefficients."""
 
 
 def _around_one(factors: Range) -> None:
@@ -27,7 +27,7 @@ def _around_one(factors: Range) -> None:
 
 
 TimeRange = Annotated[tuple[Times, Times], Rule(_around_one)]
-"""How many times as long it may really take."""
+"""Lowest and highest factor on a stated time."""
 
 
 def time_at(range_: Range | None, end: End) -> float:

@@ -1,4 +1,4 @@
-"""Which of a device's figures says how long a training step takes? Forward, backward, optimiser.
+"""Time of a training step: forward, backward and optimiser from the figures of a device.
 
 In order of preference: what the device's entry itself states of this model; a measured rate at
 this batch and precision; the curve through its measured batches; the layer model (FLOPs by kind of
@@ -31,7 +31,7 @@ class StepTime:
 
     seconds: Fraction
     provenance: str
-    """Where it is from, for people."""
+    """Source of the time, for people."""
     estimate: bool
     """True where this model was not measured on this device, or not near this batch."""
     figures: tuple[tuple[str, float], ...] = ()
@@ -135,7 +135,7 @@ def _unknown(model: ModelFacts, device: Device, precision: Precision) -> InputEr
 
 
 def _known(device: Device) -> Iterator[str]:
-    """What a device has rates of, by precision."""
+    """Rates of a device, by precision."""
     for precision in PRECISIONS:
         models = sorted({name for name, kind, _ in device.measured if kind == precision})
         if precision == "fp32":

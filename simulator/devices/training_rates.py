@@ -1,4 +1,4 @@
-"""How long is a training step? From measurements of the model, or from the kinds of its layers.
+"""Rates of training steps, from measurements of the model or from the kinds of its layers.
 
 `MeasuredTimes` are one model's measured steps on one device: exact at a measured batch, on a line
 between two, and beyond them with the shape that the layer model gives.
@@ -65,13 +65,13 @@ class LayerTimes:
     factor: float = 1.0
     """Measured over predicted, median over the models measured on this device; 1 without any."""
     models: int = 0
-    """How many these are."""
+    """Number of fitted models."""
     time_range: Range | None = None
-    """How many times as long it may really take, by cross-validation."""
+    """Lowest and highest factor on a time, by cross-validation."""
     source: str
 
     def seconds(self, model: ModelFacts, batch: int) -> float:
-        """Of a step with `batch` samples."""
+        """Seconds of a step with `batch` samples."""
         terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
         costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
         return self.factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
@@ -85,8 +85,8 @@ class LayerTimes:
 def layer_terms(
     model: ModelFacts, batch: int, *, flop_rate: float, bandwidth: float
 ) -> tuple[float, float, float, float]:
-    """What the coefficients multiply: tensors, then seconds of 3 x 3 products, of other products,
-    and of copying the outputs."""
+    """Terms of the fit: number of tensors, then seconds of 3 x 3 products, of other products, and
+    of copying the outputs."""
     tensors = sum(len(layer.parameters) for layer in model.layers)
     winograd = sum(layer.forward_flops for layer in model.layers if layer.kind == _WINOGRAD)
     outputs = sum(layer.outputs for layer in model.layers)
@@ -128,7 +128,7 @@ class MeasuredTimes:
     estimate: bool = False
     """True where the steps are another device's, scaled."""
     time_range: Range | None = None
-    """How many times as long a measured batch may take, beside its own spread."""
+    """Lowest and highest factor on the time of a measured batch, beside its own spread."""
     between: Range | None = None
     """The same for a batch between two measured ones, by cross-validation."""
     beyond: Range | None = None
@@ -137,7 +137,7 @@ class MeasuredTimes:
     """The same for a measured batch on another machine than where it was measured."""
 
     def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
-        """Where a batch lies among the measured ones."""
+        """Position of a batch among the measured ones."""
         if any(step.batch == batch for step in self.steps):
             return "measured"
         return "between" if self.steps[0].batch < batch < self.steps[-1].batch else "beyond"
@@ -151,7 +151,7 @@ class MeasuredTimes:
         return self.steps[right - 1 : right + 1]
 
     def seconds(self, batch: int, shape: LayerTimes | None, model: ModelFacts) -> float:
-        """Of a step with `batch` samples; beyond the measured ones as `shape` has it, or in
+        """Seconds of a step with `batch` samples; beyond the measured ones as `shape` has it, or in
         proportion to the batch without one."""
         edge, *above = self.nearest(batch)
         if edge.batch == batch:
@@ -164,7 +164,7 @@ class MeasuredTimes:
         return edge.seconds * shape.seconds(model, batch) / shape.seconds(model, edge.batch)
 
     def at(self, end: End, batch: int) -> float:
-        """How many times as long a step of `batch` samples takes at one end of its range."""
+        """Factor on a step of `batch` samples at one end of its range."""
         factor = time_at(self.time_range, end)
         place = self.place(batch)
         if place == "measured":

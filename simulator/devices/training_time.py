@@ -33,9 +33,9 @@ class ComputeTimes:
     backward: Picoseconds
     """All of it, the optimiser included."""
     parts: tuple[Picoseconds, ...]
-    """By bucket: from the bucket before (or the end of forward) until this one is ready."""
+    """Time by bucket: from the bucket before (or the end of forward) until this one is ready."""
     provenance: str
-    """Where the times come from, for people."""
+    """Source of the times, for people."""
     estimate: bool = False
     """True when this model was measured on this device neither by the user nor by the source."""
     figures: tuple[tuple[str, float], ...] = ()
@@ -111,7 +111,7 @@ def training_times(
 def _measured_ready(
     buckets: Sequence[BucketLayout], ready: Sequence[float], backward: Picoseconds
 ) -> list[Picoseconds]:
-    """When the last gradient of each bucket was there."""
+    """Time at which each bucket's last gradient was ready, as measured."""
     return [
         min(backward, max((picoseconds(ready[piece.index]) for piece in layout.slices), default=0))
         for layout in buckets
@@ -121,7 +121,7 @@ def _measured_ready(
 def _ready(
     model: ModelFacts, buckets: Sequence[BucketLayout], backward: Picoseconds
 ) -> list[Picoseconds]:
-    """When each bucket's last layer is done, counted from the start of the backward pass."""
+    """Time from the start of the backward pass until each bucket's last layer is done."""
     elements = {piece.index: piece.numel for layout in buckets for piece in layout.slices}
     weights = [layer.forward_flops for layer in model.layers]
     if not any(weights):

@@ -1,1 +1,1 @@
-"""How long do the messages of a round take, each on its way?"""
+"""Times of a round's messages, each on its path."""

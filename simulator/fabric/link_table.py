@@ -1,4 +1,4 @@
-"""How long do many messages take on links of few or many kinds? Arrays in the place of `Link`s.
+"""Arrays in the place of `Link`s: times of many messages on links of few or many kinds.
 
 Serialisation times and latencies of whole arrays of messages, with `==` to what each link says of
 each message alone. Where neither size factors nor the time of day matter, a link is a straight
@@ -70,7 +70,7 @@ class LinkTable:
         return found
 
     def departure(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """When each message `[n]` that may start at `start`, absolute time, has left."""
+        """Time at which each message `[n]` that may start at `start`, absolute time, has left."""
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
         messages = zip(kinds.tolist(), start.tolist(), sizes.tolist(), strict=True)
         found = [self.links[kind].departure(begin, size) for kind, begin, size in messages]
@@ -114,7 +114,7 @@ class LinkTable:
         return self._columns
 
     def _of_few(self, nbytes: int) -> Times:
-        """Of each link, 0 where it is timed."""
+        """Serialisation on each link, 0 where it is timed."""
         if nbytes not in self._times:
             if len(self._times) >= _FEW:
                 self._times.clear()
@@ -124,7 +124,7 @@ class LinkTable:
         return self._times[nbytes]
 
     def _asked(self, question: str, kinds: Kinds, sizes: Bytes) -> Times:
-        """What each link says of a size, asked once for each pair."""
+        """Ask each link about a size, once for each pair."""
         pairs, places = np.unique(np.stack((kinds, sizes)), axis=1, return_inverse=True)
         answers = [
             getattr(self.links[kind], question)(size)
@@ -147,7 +147,7 @@ class _Columns:
 
     @cached_property
     def draw_jitter(self) -> JitterDraws:
-        """Of all links."""
+        """Draw the jitter of all links."""
         return JitterDraws(self._links)
 
     @cached_property

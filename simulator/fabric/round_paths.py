@@ -49,22 +49,23 @@ _MANY = 64
 _KEPT_FORMS = 64
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
-"""By form of a cluster and a round's senders and receivers: the paths in it, and each message's."""
+"""Paths and each message's number among them, by form of a cluster and a round's senders and
+receivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """What a protocol makes of every path."""
+    """Overheads that a protocol adds to every path."""
 
     share: Fraction = Fraction(1)
-    """Of the rate, that the payload gets; at most 1."""
+    """Payload's share of the rate, at most 1."""
     network: Fraction = Fraction(0)
     """Seconds on top of the latency, between two nodes."""
     inside: Fraction = Fraction(0)
     """Seconds on top of the latency, inside a node."""
 
     def of(self, link: Link, extra: Fraction) -> Link:
-        """What is left of a link."""
+        """The link as the protocol's payload sees it."""
         return framed(link, self.share, extra)
 
 
@@ -112,7 +113,7 @@ class RoundPaths:
             (devices, nodes, shared_bus, None if racks is None else racks.nodes),
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
-        """What tells which messages share what; not how fast anything is."""
+        """Form of the cluster: decides which messages share a link, not how fast a link is."""
         self._known: dict[tuple[int, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
@@ -124,8 +125,8 @@ class RoundPaths:
         return self._devices == nics == 1 and not racks and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
-        """Where a message of such a round sees its ends' NICs alone: the number of each rank's
-        NIC in the table, and its latency, half of which counts; the slower NIC's rate does.
+        """Table of NICs for rounds in which a message sees its ends' NICs alone: the number of each
+        rank's NIC in the table, and its latency, half of which counts; the slower NIC's rate does.
         None where more than that matters.
         """
         racks = self._racks is not None and self._racks.nodes < self._nodes
@@ -156,7 +157,7 @@ class RoundPaths:
         return tuple(found[kind] for kind in place.tolist())
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
-        """Of the messages of one round, `[n]`."""
+        """Hops of the messages of one round, `[n]`."""
         ends, uplink, crosses = self._ends(senders, receivers)
         kinds, latencies = self._kinds(ends, uplink, crosses)
         return Hops(
@@ -270,7 +271,7 @@ def _integral(seconds: Fraction) -> bool:
 
 
 def _crowd(places: Integers) -> Integers:
-    """How many have the same number as each."""
+    """Number of entries equal to each."""
     return np.bincount(places)[places]
 
 
@@ -286,7 +287,7 @@ def _distinct(*columns: Integers) -> tuple[Integers, Integers]:
 
 
 def _compact(values: Integers) -> tuple[Integers, Integers]:
-    """As `np.unique` with index and inverse; without sorting where values are small."""
+    """`np.unique` with index and inverse, without sorting where values are small."""
     top = int(values.max()) + 1
     if top > 4 * len(values) + 1024:
         _, places, kinds = np.unique(values, return_index=True, return_inverse=True)
@@ -338,11 +339,11 @@ class Hops:
         )
 
     def departure(self, start: Times, nbytes: Bytes | int) -> Times:
-        """When each message that may start at `start` has left, absolute times."""
+        """Time at which each message that may start at `start` has left, absolute times."""
         return self.table.departure(start, self.kinds[0], nbytes)
 
     def some(self, chosen: NDArray[np.bool_]) -> Hops:
-        """Those messages that are chosen, `[n]`."""
+        """The chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],
             receivers=self.receivers[chosen],

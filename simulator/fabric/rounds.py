@@ -61,7 +61,7 @@ class Fabric:
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
-        """That of a cluster."""
+        """Fabric of a cluster."""
         nodes = range(cluster.nodes)
         return Fabric(
             nodes=cluster.nodes,
@@ -116,7 +116,8 @@ class Fabric:
         key: int = 0,
         message: int = 0,
     ) -> Times:
-        """When each rank is ready for the next round, given when it was ready for this one.
+        """Time at which each rank is ready for the next round, given when it was ready for this
+        one.
 
         Each rank sends and receives at most one message, and is ready when its own has left and
         the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
@@ -156,7 +157,7 @@ class Fabric:
 
 
 def reduction(nbytes: Bytes | int, gamma: Fraction) -> Times | int:
-    """What it takes to add so many bytes, `gamma` seconds each; `InputError` beyond the clock."""
+    """Time to add `nbytes` bytes at `gamma` seconds each; `InputError` beyond the clock."""
     if not gamma:
         return 0
     each = gamma * PS_PER_SECOND

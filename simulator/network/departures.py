@@ -1,4 +1,4 @@
-"""When has a message left a link that changes over time? `Link.departure`, for compiled loops.
+"""`Link.departure` for compiled loops: when messages have left links that change over time.
 
 The integrals of `network/rate_trace.py` need more than 64 bits: amounts are two unsigned integers
 here, the upper and the lower half of one of 128 bits. A link is told so if its trace and its grants
@@ -31,7 +31,7 @@ _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 
 
 class Departures(NamedTuple):
-    """Of messages of some sizes on some links, `[sizes x links]`, flat."""
+    """Departures of messages of some sizes on some links, `[sizes x links]`, flat."""
 
     grant: Ints
     """Picoseconds between the instants at which a message may start; 1: any."""
@@ -113,7 +113,7 @@ def _halves(amounts: Sequence[int]) -> Halves:
 
 
 def departure(serialization: Any, place: int, start: Picoseconds) -> Picoseconds:
-    """When a message has left that may start at `start`; `serialization`: how long it takes its
+    """Time at which a message that may start at `start` has left; `serialization`: its time on the
     link, by place, or `Departures`."""
     left: Picoseconds = start + serialization[place]
     return left
@@ -226,7 +226,7 @@ def _less(upper: Any, lower: Any, other_upper: Any, other_lower: Any) -> Any:
 
 @inlined
 def _times(one: int, other: int) -> tuple[Any, Any]:
-    """Of two numbers of 63 bits."""
+    """Product of two numbers of 63 bits."""
     a, b = np.uint64(one), np.uint64(other)
     a_low, a_high, b_low, b_high = a & _LOW, a >> _BITS, b & _LOW, b >> _BITS
     crossed = a_high * b_low + ((a_low * b_low) >> _BITS)

@@ -1,4 +1,4 @@
-"""How late are messages, at random? Draws that depend on nothing but what is drawn for.
+"""Random delays of messages: draws that depend only on the message they are for.
 
 The numbers that message m of rank r in collective k gets are a function of (key of k, m, r) alone
 (counter-based generator), so that no draw depends on the order of events, an oracle and a
@@ -48,9 +48,9 @@ from gcsim.simulator.network.loss_draws import FAST_RETRANSMIT, NONE, RACK, TIME
 _CODES = {"exponential": EXPONENTIAL, "uniform": UNIFORM}
 _RECOVERIES = {"rack": RACK, "fast_retransmit": FAST_RETRANSMIT, "timeout": TIMEOUT}
 _JitterRow = tuple[int, float, float, float]
-"""Of one source of delay: its code, and as floats what `draw` says."""
+"""Row of one source of delay: its code, and the parameters of `draw` as floats."""
 _LossRow = tuple[int, int, float, float, float, float, float, float]
-"""Of a link: code and purpose, and as floats what `add_losses` says."""
+"""Row of a link's losses: code and purpose, and the parameters of `add_losses` as floats."""
 _NO_LOSS: _LossRow = (NONE, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -83,7 +83,7 @@ class JitterDraws:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.kinds = [link.random for link in links]
-        """Which of the links are random."""
+        """Whether each link is random."""
         self.any = any(self.kinds)
         """Whether one is: without, every delay is zero."""
         if self.any:
@@ -99,7 +99,7 @@ class JitterDraws:
         message: NDArray[np.int64] | int,
         rank: NDArray[np.int64] | int,
     ) -> Times:
-        """As `draw_jitter`, of the links that this was made with."""
+        """Draw as `draw_jitter` does, for the links of this object."""
         arrays = [np.asarray(values, dtype=np.int64) for values in (kinds, nbytes, message, rank)]
         shapes = {values.shape for values in arrays if values.ndim}
         if len(shapes) > 1:

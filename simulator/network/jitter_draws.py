@@ -1,4 +1,4 @@
-"""How is jitter drawn at memory speed, and the same on all machines?
+"""Draws of jitter at memory speed, the same on all machines.
 
 One compiled loop over messages and over what delays each (`draw`); what it computes is written in
 `jitter.py`, losses are in `loss_draws.py`. Logarithm and exponential are plain IEEE arithmetic in a
@@ -22,7 +22,7 @@ from gcsim.compressors.random import bits64, fraction64
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
 EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)
-"""What a row of parameters stands for."""
+"""Codes of a row's distribution."""
 LATEST = 86400.0 * PS_PER_SECOND
 """No delay is longer: a day, in picoseconds."""
 _ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)
@@ -98,7 +98,7 @@ def _normal_quantile(u: float) -> float:
 def _exponential(
     key: np.uint64, message: NDArray[np.int64], rank: NDArray[np.int64], mean: float, out: Times
 ) -> None:
-    """What `draw` does for one link that delays every message so, a vector at a time."""
+    """Draw for one link that delays every message by an exponential time, a vector at a time."""
     for i in range(out.size):
         u = fraction(key, rank[i] << 16, message[i])
         out[i] = np.int64(np.rint(min(-mean * ln(1.0 - u), LATEST)))

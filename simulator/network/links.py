@@ -83,7 +83,7 @@ class Uplink(Setting):
 
     bandwidth: BytesPerSecond
     bandwidth_range: RangeOf[BytesPerSecond] = None
-    """As `Link.latency_range`: what it may be."""
+    """Range of the bandwidth; as `Link.latency_range`."""
     latency: Seconds
     latency_range: RangeOf[Seconds] = None
     trace: RateTrace | None = None
@@ -107,13 +107,13 @@ class Link(Setting):
     overhead: Seconds = Fraction(0)
     """Seconds for which a message occupies its sender beside its bytes."""
     latency_range: RangeOf[Seconds] = None
-    """What the latency may be; None: as stated. No range changes what the link does: whoever asks
-    how sure a result is draws from it."""
+    """Range of the latency; None: as stated. No range changes what the link does: draws of the
+    uncertainty use it."""
     efficiency_range: RangeOf[Factor] = None
     """May be more than 1 where `bandwidth` is no line rate but a goodput that was measured."""
     overhead_range: RangeOf[Seconds] = None
     factors: Annotated[tuple[SizeFactor, ...], Rule(_sizes_ascend)] = ()
-    """By ascending size; smaller messages than the first's see the link as it is."""
+    """Factors by ascending size; messages smaller than the first see the link as it is."""
     jitter: tuple[Jitter, ...] = ()
     """Their delays add up."""
     loss: Loss | None = None
@@ -133,7 +133,7 @@ class Link(Setting):
     """One half-duplex medium for all nodes (Wi-Fi): a message between two nodes crosses it twice,
     by way of the access point."""
     source: Annotated[str, SHOWN] = ""
-    """Where the figures come from; shown in every report."""
+    """Source of the figures, shown in every report."""
     alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
     """`line_goodput` where no other message shares it; None: nothing is shared, or there are no
     factors."""
@@ -163,7 +163,7 @@ class Link(Setting):
         return self._of_connection(self.line_goodput)
 
     def goodput_of(self, nbytes: int) -> RateTrace | Fraction:
-        """As `goodput`, of a message of so many bytes.
+        """Goodput of a message of `nbytes` bytes.
 
         No more than its size factor's part of what the connection reaches where it is alone.
         """
@@ -202,7 +202,7 @@ class Link(Setting):
         return self._latencies[bisect_right(self._sizes, nbytes)]
 
     def departure(self, start: Picoseconds, nbytes: int) -> Picoseconds:
-        """When a message that may start at `start`, absolute time, has left its sender.
+        """Time at which a message that may start at `start`, absolute time, has left its sender.
 
         It waits for the next grant, then its overhead passes, then its bytes flow at the rate of
         the moment. Monotone in `start`.
@@ -219,8 +219,8 @@ class Link(Setting):
         return goodput.through(start + self._overhead, nbytes)
 
     def to_depart(self, nbytes: int) -> tuple[Fraction, Picoseconds, RateTrace | Fraction]:
-        """What `departure` reckons with: picoseconds between grants (0: none), those from a grant
-        to when bytes flow, and their goodput; where that is constant, to when they have left."""
+        """Terms of `departure`: picoseconds between grants (0: none), those from a grant to when
+        bytes flow, and their goodput; where that is constant, to when they have left."""
         goodput = self.goodput_of(nbytes)
         before = self._overhead if isinstance(goodput, RateTrace) else self._duration(nbytes)
         return self._grant, before, goodput
@@ -233,7 +233,8 @@ class Link(Setting):
 
     @cached_property
     def timed(self) -> bool:
-        """When a message has left depends on the absolute time: only `departure` tells."""
+        """Whether a message's departure depends on the absolute time: then only `departure` gives
+        it."""
         up = self.up
         return (
             self.trace is not None
@@ -281,9 +282,9 @@ class Link(Setting):
 
     @cached_property
     def _lines(self) -> list[tuple[int, int, int] | None]:
-        """By class of size: picoseconds are (bytes * first + second) / third, rounded, halves to
-        the even one; None: it depends on when. A fraction's own arithmetic takes ten times as
-        long."""
+        """Line of each class of size: picoseconds are (bytes * first + second) / third, rounded,
+        halves to the even one; None: they depend on the time. A fraction's own arithmetic takes ten
+        times as long."""
         once = self.overhead
         return [
             None
@@ -297,7 +298,7 @@ class Link(Setting):
         ]
 
     def _of_connection(self, goodput: RateTrace | Fraction) -> RateTrace | Fraction:
-        """What one connection reaches of it."""
+        """Part of the goodput that one connection reaches."""
         lossy = self.loss.goodput(self.latency) if self.loss is not None else None
         for most in (lossy, self.flow):
             goodput = goodput if most is None else slower(goodput, most)
@@ -319,12 +320,12 @@ Recovery = Literal["rack", "fast_retransmit", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFactor(Setting):
-    """What messages of at least `from_bytes` see of a link: a piecewise-constant calibration."""
+    """The link as messages of at least `from_bytes` see it: a piecewise-constant calibration."""
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
-    """Of the link's rate, that a message's connection reaches at most, alone or not: one that gets
-    less because others share the link loses nothing more."""
+    """Share of the link's rate that a message's connection reaches at most, alone or not: one that
+    gets less because others share the link loses nothing more."""
     latency: Factor = Fraction(1)
     """Times the link's latency."""
 
@@ -341,7 +342,7 @@ class Jitter(Setting):
     """lognormal: sigma of the logarithm, 1 where it is left out; pareto: the tail's exponent, more
     than 1; None with the others."""
     probability: Probability = Fraction(1)
-    """That a message is delayed at all."""
+    """Probability that a message is delayed."""
 
     def __post_init__(self) -> None:
         if self.distribution == "lognormal" and self.shape is None:
@@ -382,9 +383,9 @@ class Loss(Setting):
     segment: Annotated[Bytes, SHOWN] = 1448
     """Bytes of data in a packet."""
     recovery: Recovery | None = None
-    """How sampled losses are repaired. rack, where it is left out: by acknowledgements in the order
-    of time, and by tail loss probes (RFC 8985, Linux's default); fast_retransmit: after three
-    duplicate acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
+    """Repair of sampled losses. rack, the default: by acknowledgements in the order of time, and by
+    tail loss probes (RFC 8985, Linux's default); fast_retransmit: after three duplicate
+    acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
 
     def __post_init__(self) -> None:
         Setting.__post_init__(self)

@@ -1,4 +1,4 @@
-"""How late is a message that loses packets, by what TCP does to repair it?
+"""Delays of messages that lose packets, by TCP's ways of repair.
 
 Of a message of n = ceil(bytes / segment) packets, 1 at least, each is lost independently with
 probability p, and each time that it is sent again it is lost again with p. T is the time-out; no
@@ -72,7 +72,7 @@ from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 # Compiled into the loops below, whose kept machine code is checked against this file alone.
 
 NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)
-"""How a link's losses are repaired; none: nothing is lost."""
+"""Codes of a link's repair; NONE: nothing is lost."""
 _MOST = 10
 """Losses of one packet."""
 _DUPLICATES = 3
@@ -90,13 +90,13 @@ def _hazard(x: float) -> float:
 
 @inlined
 def _exponential(key: np.uint64, purpose: int, number: int) -> float:
-    """With the mean 1."""
+    """Exponential draw with the mean 1."""
     return -ln(1.0 - fraction(key, purpose, number))
 
 
 @loop
 def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -> int:
-    """How often at the most one of `lost` packets is lost again, when all are sent again."""
+    """Most repetitions of any of `lost` packets, when all are sent again."""
     bound = _exponential(key, purpose + _AGAIN, number)
     more, share = 0, rate
     while bound < lost * _hazard(share) and more < _MOST - 1:
@@ -133,7 +133,8 @@ def _tail(  # noqa: PLR0917
 def _tail_repaired(  # noqa: PLR0917
     lost: float, at_end: float, acknowledged: float, repaired: float, timer: float, trip: float
 ) -> float:
-    """When RACK-TLP sends the tail again, after the end of the message: at the latest by `timer`.
+    """Time at which RACK-TLP sends the tail again, after the end of the message: at the latest at
+    `timer`.
 
     `acknowledged`: when an acknowledgement last started the timer, `repaired`: when the last of the
     other losses was sent again.
@@ -165,7 +166,7 @@ def _repaired(  # noqa: PLR0917
     trip: float,
     packet: float,
 ) -> float:
-    """How late a message is of whose packets the last that is lost has `behind` behind it."""
+    """Delay of a message whose last lost packet has `behind` packets behind it."""
     lost, at_end, last = _tail(key, purpose, number, packets, behind, rate)
     found = min(trip + _DUPLICATES * packet, timeout)
     late = 0.0

@@ -76,7 +76,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def outward(link: Link) -> Link:
-    """What a message sees from a node to a machine at the switch that limits nothing itself.
+    """Link from a node to a machine at the switch that limits nothing itself.
 
     An access link's leg away from the node; any other link as it is.
     """
@@ -89,7 +89,7 @@ def outward(link: Link) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def inward(link: Link) -> Link:
-    """What a message sees from such a machine to a node, see `outward`."""
+    """Link from such a machine to a node, as `outward`."""
     return link if link.up is None else replace(link, name=_inward_leg(link).name, up=None)
 
 
@@ -142,7 +142,7 @@ def slowed(link: Link, sharing: int | Fraction) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
-    """What payloads see of a link of whose rate they get a part, and on top of its latency."""
+    """The link as payloads see it that get a part of its rate, and a latency on top of its own."""
     if part == 1 and not latency:
         return link
     seen = slowed(link, 1 / part)

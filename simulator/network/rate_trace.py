@@ -1,4 +1,4 @@
-"""When are n bytes through, on a link whose rate changes over time?
+"""Rates that change over time: the instant at which n bytes are through.
 
 With the rate c(t) piecewise constant and C(t) the integral of c from 0 to t, bytes that begin to
 flow at S are through at the first whole picosecond F with
@@ -26,7 +26,7 @@ from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 
 _MOST_PIECES = 100_000
-"""Of a trace that two others make."""
+"""Most pieces of a trace that two others make."""
 
 
 def refuse(*checks: tuple[bool, str, str]) -> None:
@@ -47,7 +47,7 @@ class RateTrace:
     duration: Fraction
     """Seconds, where the last rate ends."""
     after: Literal["repeat", "hold"]
-    """What follows: all again, or the last rate for ever."""
+    """Continuation behind the end: repeat the trace, or hold its last rate."""
     back_to: Fraction = Fraction(0)
     """Repeat: seconds to which it goes back at `duration`; what is before happens once."""
 
@@ -103,7 +103,8 @@ class RateTrace:
         return carried / self._period
 
     def through(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
-        """When `nbytes` >= 0 that begin to flow at `start` >= 0 are through; `start` for 0."""
+        """Time at which `nbytes` >= 0 that begin to flow at `start` >= 0 are through; `start` for
+        0."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
         if nbytes == 0:

@@ -1,1 +1,1 @@
-"""How fast do flows run that share links? Max-min fairness."""
+"""Rates of flows that share links: max-min fairness."""

@@ -157,7 +157,7 @@ class _Running:
         self._changed = True
         self._capacities: list[int] = []
         self._until: Picoseconds | None = None
-        """When the first of them changes."""
+        """Time of the first change."""
 
     def start(self, places: list[int]) -> None:
         """Add flows that start now."""
@@ -231,11 +231,11 @@ class _Group:
         self.scale = scale
         """D."""
         self.virtual = 0
-        """What a flow would have got that had always been there."""
+        """Bytes that a flow would have received had it been present from the start."""
         self.rate = 0
-        """By which it grows in a picosecond."""
+        """Growth of `virtual` in a picosecond."""
         self.tags: dict[int, int] = {}
-        """By place: what `virtual` will be at its end."""
+        """Value of `virtual` at each flow's end, by place."""
         self._queue: list[tuple[int, int]] = []
         """Heap of (tag, place), and of some that have gone."""
         self._changes = 0
@@ -264,7 +264,7 @@ class _Group:
         return places
 
     def next_end(self, now: Picoseconds) -> Picoseconds | None:
-        """When the next flow is through at this rate; None: there is none."""
+        """Time at which the next flow is through at this rate; None without flows."""
         while self._queue and self.tags.get(self._queue[0][1]) != self._queue[0][0]:
             heappop(self._queue)
         if not self._queue or not self.rate:
@@ -319,11 +319,12 @@ class _Levels:
     shares: list[int]
     scale: int
     held: _Ints
-    """By flow: a number that only flows of one level share, mostly that of a link that is full."""
+    """Level of each flow: a number that only flows of one level share, mostly that of a full link.
+    """
 
 
 class Crossings:
-    """Which flow classes cross which links, how many of a class on one link."""
+    """Links that each flow class crosses, with the number of the class's flows on a link."""
 
     def __init__(self, flows: Sequence[FlowClass]) -> None:
         self.links = list({link: None for flow in flows for link in flow.loads})

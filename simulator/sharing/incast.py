@@ -1,4 +1,4 @@
-"""When do flows end of which each crosses one shared link, such as the NIC of a server?
+"""Ends of flows that each cross one shared link, such as the NIC of a server.
 
 On a link with capacity C and n flows each has C / n. The link's virtual time V is the number of
 bytes that a flow which had always been there would have got, dV = C dt / n; a flow that starts at
@@ -98,7 +98,7 @@ class _SharedLink:
         """Virtual time is in units of 1 / _scale bytes."""
         self._virtual = 0
         self._delivered = 0
-        """By the link, when virtual time was brought up to date."""
+        """Bytes that the link had delivered when virtual time was brought up to date."""
         self._load = 0
         self._changes = 0
 
@@ -121,7 +121,8 @@ class _SharedLink:
         return places
 
     def next_end(self) -> Picoseconds | None:
-        """When the next flow class is through if nothing starts before; None: there is none."""
+        """Time at which the next flow class is through if nothing starts before; None without
+        flows."""
         if not self.tags:
             return None
         unit = self._unit()
@@ -135,7 +136,7 @@ class _SharedLink:
         self._delivered = delivered
 
     def _unit(self) -> int:
-        """By how much virtual time moves when the link delivers one of its units."""
+        """Progress of virtual time when the link delivers one of its units."""
         per_byte = self._supply.scale * self._load
         if self._scale % per_byte:
             self._rescale(per_byte)

@@ -1,4 +1,4 @@
-"""What flows through what? The data of the fluid picture: classes of flows, and capacities.
+"""Data of the fluid model: classes of flows, and capacities.
 
 A capacity is a rate that holds for ever, or a `RateTrace`: piecewise constant over absolute time,
 with changes at the nearest whole picosecond. It is known by what it delivers from 0 to t:
@@ -32,7 +32,7 @@ class FlowClass:
     """Flows that are alike in everything: same size, same start, same kinds of links."""
 
     nbytes: int | Fraction
-    """Of one flow; a fraction where a payload is cut into equal stripes."""
+    """Bytes of one flow; a fraction where a payload is cut into equal stripes."""
     loads: Mapping[Any, int]
     """Name of a class of links to the number of these flows on one such link. A flow that crosses
     a link twice counts twice."""
@@ -52,7 +52,7 @@ def supply(capacity: Capacity) -> Supply:
 
 
 class Supply:
-    """What a capacity delivers: time in picoseconds, amounts in units of 1 / `scale` bytes."""
+    """Supply of a capacity: time in picoseconds, amounts in units of 1 / `scale` bytes."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._times, self._end, self._period = [0], 0, 0
@@ -98,7 +98,7 @@ class Supply:
         return self._rates[piece], gone + self._end if self._period else None
 
     def _laps(self, time: Picoseconds) -> int:
-        """How often to go back a period to be inside the trace."""
+        """Number of periods to go back to be inside the trace."""
         return (time - self._end) // self._period + 1 if self._period and time >= self._end else 0
 
     def _inside(self, time: Picoseconds) -> int:

@@ -1,1 +1,1 @@
-"""When does what happen in a training step? Two engines for one plan, and means of many steps."""
+"""Training steps: two engines for one plan, and means over many steps."""

@@ -52,8 +52,8 @@ from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-3
-"""Of a cycle's length: by how much a state may have moved in it to count as settled. Less
-takes twenty times as many iterations where chunks differ by an element, and no row shows it."""
+"""Share of a cycle's length that a state may move within it and still count as settled. Less takes
+twenty times as many iterations where chunks differ by an element, and no row shows it."""
 MOST_TIMES = 2**16
 """Iterations times ranks, after which no cycle is waited for."""
 FEWEST = 16
@@ -72,7 +72,7 @@ class Averager:
         self.execute: CarryOut = CollectiveMemo(cluster)
         """The cluster's collectives."""
         self.together = Together(cluster, training, self.execute)
-        """How long they take when all ranks enter at once."""
+        """Times of collectives that all ranks enter at once."""
         self._rings = RingPrograms(cluster)
         noise = training.noise
         self._noise = noise if noise and (noise.variation or noise.slow_probability) else None
@@ -84,7 +84,7 @@ class Averager:
         """The longest trace, all of which must have its part in a mean."""
         self._known: dict[Schedule, Average] = {}
         self._settled: tuple[Schedule, Steady] | None = None
-        """What was simulated last, where iterations repeat themselves."""
+        """Last simulated schedule whose iterations repeat themselves, with its cycle."""
 
     @property
     def varies(self) -> bool:
@@ -98,8 +98,8 @@ class Averager:
         return self._known[schedule]
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """What all ranks do in iteration `number` >= 1, from when the first of them begins it; of
-        those that repeat, in the last one of a cycle that is like it."""
+        """Spans of all ranks in iteration `number` >= 1, from when the first of them begins it; of
+        iterations that repeat, those of the last cycle's equal."""
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
@@ -138,7 +138,8 @@ class Averager:
         return mean_of(run, rank, iterations)
 
     def _iterations(self, schedule: Schedule) -> int:
-        """As many as count where nothing repeats, before the traces of links are looked at."""
+        """Number of iterations that count where nothing repeats, before the traces of links are
+        looked at."""
         return in_rounds(self._training.iterations, len(schedule))
 
     def _steady(self, schedule: Schedule) -> Steady:
@@ -200,7 +201,7 @@ class Averager:
         )
 
     def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
-        """As `Events.spans`."""
+        """Spans of an iteration, as `Events.spans` returns them."""
         events = Events(
             schedule,
             execute=self.execute,
@@ -246,14 +247,14 @@ def _only_events(schedule: Schedule) -> bool:
 MOST_ITERATIONS = 20_000
 """Iterations, where traces or rounds need more than are asked for."""
 _FEWEST_ROUNDS = 5
-"""Of several plans: fewer do not tell well by how much rounds differ."""
+"""Fewest rounds of several plans: fewer say too little about how much rounds differ."""
 _FEW_ROUNDED = 1000
 """Iterations beyond which two rounds must do for that."""
 _LOG = logging.getLogger(__name__)
 
 
 def _whole(iterations: int, length: int) -> int:
-    """As many, and so many more that they are whole rounds of a length."""
+    """`iterations`, rounded up to whole rounds of `length`."""
     return ceil(iterations / length) * length
 
 
@@ -280,7 +281,7 @@ def longer(iterations: int, length: int, times: Fraction) -> int:
 
 
 def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
-    """How many of the last iterations, which ended at `ends[1:]`, fill whole passes of a trace,
+    """Number of the last iterations, which ended at `ends[1:]`, that fill whole passes of a trace,
     to the nearest whole round."""
     passes = int(ends[-1] - ends[0]) // trace * trace
     first = int(ends.searchsorted(ends[-1] - passes, side="right")) - 1
@@ -288,7 +289,7 @@ def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
 
 
 def _warn_of_trace(iterations: int, covered: Picoseconds, trace: Picoseconds) -> None:
-    """That some of a trace was not met."""
+    """Warn that the iterations did not meet all of a trace."""
     _LOG.warning(
         "warning: %d iterations are %.3g s of a rate trace of %.3g s: the rest of it has no part "
         "in the means",

@@ -29,7 +29,7 @@ PARTS = (
     "optimizer",
     "input",
 )
-"""Of a `Run`. All but communication add up to the iteration."""
+"""Parts of a `Run`. All but communication add up to the iteration."""
 
 Interval = tuple[Picoseconds, Picoseconds]
 """From when, until when."""
@@ -44,7 +44,7 @@ _KINDS: tuple[Kind, ...] = ("forward", "backward", "encode", "decode", "optimize
 
 @dataclass(slots=True, kw_only=True)
 class TimeBreakdown:
-    """What one worker did in one iteration, on each resource in the order of time."""
+    """Activity of one worker in one iteration, on each resource in the order of time."""
 
     begin: Picoseconds
     compute: list[Done] = field(default_factory=list)
@@ -53,11 +53,11 @@ class TimeBreakdown:
     waits: list[Interval] = field(default_factory=list)
     """For input."""
     loads: list[Interval] = field(default_factory=list)
-    """In which the loader makes the batches that are taken in this iteration, and those after them
-    that it begins in it."""
+    """Intervals in which the loader makes the batches that are taken in this iteration, and those
+    after them that it begins in it."""
 
     def parts(self, finish: Picoseconds) -> tuple[Picoseconds, ...]:
-        """By `PARTS`; `InternalError` when they do not add up to the iteration."""
+        """Times by `PARTS`; `InternalError` when they do not add up to the iteration."""
         spent: dict[Kind, Picoseconds] = dict.fromkeys(_KINDS, 0)
         last, idle = self.begin, 0
         for job, _, start, end in self.compute:
@@ -99,7 +99,7 @@ class TimeBreakdown:
         return covered
 
     def spans(self, rank: int) -> list[Span]:
-        """All that took time, by start, as that of a rank."""
+        """Spans of everything that took time, by start, as those of a rank."""
         did = [
             *_of_stream(rank, "compute", self.compute),
             *_of_stream(rank, "side", self.side),
@@ -133,7 +133,7 @@ class TimeBreakdown:
             )
 
     def _of_loader(self, rank: int) -> Iterator[Span]:
-        """What the loader does in this iteration; the rest of a batch begun before."""
+        """Spans of the loader in this iteration, with the rest of a batch begun before."""
         for kind, name, intervals in (
             ("load", "load batch", self.loads),
             ("wait", "device waits for batch", self.waits),
@@ -173,15 +173,15 @@ class Average:
 
     iteration: Fraction
     parts: dict[str, Fraction]
-    """By `breakdown.PARTS`; all but communication add up to the iteration."""
+    """Means by `breakdown.PARTS`; all but communication add up to the iteration."""
     iterations: Times
-    """Those that count, `[n]`."""
+    """Iterations that count, `[n]`."""
     rank: int
-    """Whose they are."""
+    """Rank whose iterations they are."""
 
 
 def mean_of(run: Run, rank: int, iterations: int) -> Average:
-    """Of the last iterations of a rank, in picoseconds."""
+    """Mean of the last iterations of a rank, in picoseconds."""
     ends = run.finish[:, rank]
     times = np.diff(ends, prepend=0)[-iterations:]
     return Average(
@@ -196,7 +196,7 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
 
 
 def mean_of_cycle(steady: Steady, *, communicates: bool) -> Average:
-    """Of the iterations that repeat for ever.
+    """Mean of the iterations that repeat for ever.
 
     Of the rank that ends the last one last (ties: the lowest); where ranks do not talk to each
     other, of the one whose cycle takes longest.

@@ -1,4 +1,4 @@
-"""How does training go on for ever? Iterations until they repeat themselves.
+"""Iterations of a training that goes on for ever, until they repeat themselves.
 
 Nothing in a step depends on absolute time (no traces, grants or random delays), so that the map G
 from the state in which iteration i begins to that in which i + 1 begins, which its plan decides,
@@ -56,7 +56,7 @@ from gcsim.simulator.steps.step_plan import Run, Span
 MOST = 200
 """Simulated iterations after which no cycle is expected."""
 MOST_ROUNDS = 4
-"""That are put together, beyond those iterations, from what has been simulated."""
+"""Most rounds that are put together from simulated ones, beyond the iterations asked for."""
 PATIENCE = 8
 """Iterations in which a cycle must be exact."""
 
@@ -70,7 +70,8 @@ class Steady:
     period: int
     exact: bool
     spans: Callable[[int], tuple[Span, ...]] | None = None
-    """Of an iteration of the last round, by its number, where they were simulated in one go."""
+    """Spans of an iteration of the last round, by its number, where they were simulated in one go.
+    """
 
     @property
     def cycle(self) -> tuple[Iteration, ...]:
@@ -89,14 +90,8 @@ class Steady:
         return run_of(self.iterations)
 
     def before(self, number: int) -> State:
-        """In which an iteration begins."""
+        """State in which an iteration begins."""
         return self.iterations[number - 1].after if number else self.begin
-
-    def extended(self, iterations: int) -> Run:
-        """The first iterations of those that go on for ever."""
-        beyond = range(len(self.iterations), iterations)
-        again = [self.cycle[place % self.period] for place in range(len(beyond))]
-        return run_of([*self.iterations[:iterations], *again])
 
 
 class Search:
@@ -117,19 +112,20 @@ class Search:
         self._round, self._machines = len(schedule), schedule.plans[0].machines
         self._iterations: list[Iteration] = []
         self._ends: list[Picoseconds] = [0]
-        """When the first rank begins each iteration, less what near states differ by."""
+        """Time at which the first rank begins each iteration, less the difference between near
+        states."""
         self._seen: dict[tuple[int, bytes], int] = {}
         self._simulated, self._period, self._exact, self._near = 0, 0, False, False
         self._note(begin)
 
     @property
     def number(self) -> int:
-        """Of the iteration that comes next."""
+        """Number of the next iteration."""
         return len(self._iterations)
 
     @property
     def state(self) -> State:
-        """In which it begins."""
+        """State in which the next iteration begins."""
         return self._iterations[-1].after if self._iterations else self.begin
 
     @property
@@ -166,7 +162,7 @@ class Search:
         return self.over
 
     def result(self) -> Steady:
-        """What the search has found; at least a round must have been added."""
+        """Result of the search; at least one round must have been added."""
         half = (self.number + 1) // 2
         return Steady(
             begin=self.begin,
@@ -176,7 +172,7 @@ class Search:
         )
 
     def _rounds(self, iterations: int) -> int:
-        """As many whole rounds as they hold, or one."""
+        """Number of whole rounds in `iterations`, at least one."""
         return max(1, iterations // self._round) * self._round
 
     def _note(self, state: State) -> int:

@@ -1,4 +1,4 @@
-"""How long does a worker compute in an iteration, at random? Factors with mean 1.
+"""Random compute times of workers: factors with mean 1.
 
     factor = Q(u) * (slow_factor if v < slow_probability else 1)        u, v uniform on (0, 1)
 
@@ -34,11 +34,11 @@ _GRID = 2.0**32
 _FEWEST = 2
 """Workers of whom one can be the latest."""
 _TAIL, _POINTS = 12.0, 24_001
-"""Where normal draws end, and the points of the integral up to there."""
+"""End of normal draws, and the points of the integral up to there."""
 
 
 def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
-    """How many times as long each rank computes in an iteration, float64 `[ranks]`, >= 0."""
+    """Factor on each rank's computation in an iteration, float64 `[ranks]`, >= 0."""
     factors = np.ones(ranks, dtype=np.float64)
     if noise.variation:
         factors = _quantile(noise, _uniform(seed, iteration, "compute noise", ranks))
@@ -50,7 +50,7 @@ def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np
 
 
 def longest(noise: Noise | None, workers: int) -> Fraction:
-    """How many times as long as the mean worker's passes the longest take, in the mean.
+    """Mean of the longest pass of the workers, over the mean worker's.
 
     1 + skew m(p), with m(p) the mean of the largest of p standard normal draws: 0.564, 1.029, 1.424
     and 1.766 for 2, 4, 8 and 16 (Tippett 1925, Biometrika 17). In an iteration whose exchange all

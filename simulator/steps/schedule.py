@@ -1,4 +1,4 @@
-"""Which plan does each iteration follow, and in which state does it begin?
+"""Schedule of iterations: the plan that each follows, and the state in which it begins.
 
 A schedule is a round of plans that goes on for ever: synchronise, nine local steps, synchronise,
 nine local steps. What one iteration leaves behind for the next, whatever their plans, is a `State`.
@@ -80,7 +80,7 @@ def _resources(plan: StepPlan) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """All that the iterations to come depend on, but for a shift (why: `cycles.py`)."""
+    """State that the following iterations depend on, up to a shift (why: `cycles.py`)."""
 
     start: Times
     """`[ranks]`: when each begins the next iteration, from when the first one does. All 0 where
@@ -116,7 +116,7 @@ def beginning(schedule: Schedule, ranks: int) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Iteration:
-    """What all ranks do between two states, in picoseconds."""
+    """Activity of all ranks between two states, in picoseconds."""
 
     durations: Times
     """`[ranks]`: from a rank's begin to its end."""

@@ -65,12 +65,12 @@ CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
 """A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
 of its random numbers (`jitter.collective_key`)."""
 Slowdown = Callable[[int], "NDArray[np.float64] | None"]
-"""By iteration: how many times as long each rank computes, `[ranks]`; None: 1 for all."""
+"""Factor on each rank's computation by iteration, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
 _SIDE: frozenset[Kind] = frozenset({"encode", "decode"})
-"""What a side stream does, where there is one."""
+"""Kinds of jobs on a side stream, where there is one."""
 Resource = Literal["loader", "compute", "side", "communicator"]
-"""What a rank has: the loader of its batches, its compute stream, its side stream (where one is
+"""Resources of a rank: the loader of its batches, its compute stream, its side stream (where one is
 used), its communicator."""
 
 
@@ -91,32 +91,34 @@ class BucketWork:
     """Computed when the bucket's part of the backward pass is done."""
     collectives: tuple[CollectiveRecord, ...] = ()
     server_times: tuple[Picoseconds, ...] = ()
-    """By collective: the parameter servers' computation."""
+    """Parameter servers' computation by collective."""
     held: tuple[Picoseconds, ...] = ()
-    """By collective: how much later every rank leaves it than the network alone would let it."""
+    """Delay by collective: how much later every rank leaves it than the network alone would let it.
+    """
     after: tuple[Job, ...] = ()
-    """By collective: computed when it has returned."""
+    """Computation by collective, once it has returned."""
     behind: tuple[int, ...] = ()
-    """By collective: how many buckets' pieces (parts of the backward pass and its rest; on a side
-    stream `before`) the stream serves before that computation; no fewer than for any collective in
-    front. Empty: the bucket's own and those in front, so that the next one waits."""
+    """Number of buckets by collective whose pieces (parts of the backward pass and its rest; on a
+    side stream `before`) the stream serves before that computation; no fewer than for any
+    collective in front. Empty: the bucket's own and those in front, so that the next one waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """Who shares cores with whom."""
+    """Machines whose ranks share cores."""
 
     cores: int
-    """Of a machine."""
+    """Cores of a machine."""
     of_rank: tuple[int, ...]
-    """By rank: the number of its machine."""
+    """Number of each rank's machine."""
     kinds: frozenset[Kind]
-    """Of jobs that run on these cores, one core each; all others have devices of their own."""
+    """Kinds of jobs that run on these cores, one core each; all others have devices of their own.
+    """
 
     @staticmethod
     def of(cluster: Cluster, kinds: frozenset[Kind], *, side_stream: bool) -> Machines | None:
-        """Who shares cores in jobs of these kinds; None where there is one for each that may run
-        at a time: a rank that encodes on a side stream computes on two."""
+        """Machines that share cores in jobs of these kinds; None where there is one for each that
+        may run at a time: a rank that encodes on a side stream computes on two."""
         host = cluster.host
         if host is None or not kinds:
             return None
@@ -133,7 +135,7 @@ class StepPlan:
     """One step, as every rank does it."""
 
     compute: ComputeTimes
-    """Of one micro-batch."""
+    """Compute times of one micro-batch."""
     buckets: tuple[BucketWork, ...]
     side_stream: bool = False
     side_slowdown: Fraction = Fraction(1)
@@ -153,7 +155,7 @@ class StepPlan:
 
     @property
     def backward(self) -> Picoseconds:
-        """Of a micro-batch without exchange."""
+        """Backward pass of a micro-batch without exchange."""
         return self.compute.backward if self.backward_alone is None else self.backward_alone
 
 
@@ -179,7 +181,7 @@ class Span:
     rank: int
     resource: Resource
     slot: int = 0
-    """Of the communicator: 1 for what runs beside a collective in slot 0."""
+    """Slot of the communicator: 1 for a collective that runs beside one in slot 0."""
     kind: str
     """The job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`."""
     name: str
@@ -188,7 +190,7 @@ class Span:
     bucket: int | None = None
     """None: of no bucket's exchange or backward pass."""
     carried: CollectiveSpan | None = None
-    """Of the communicator."""
+    """Collective of a communicator's span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,7 +213,7 @@ class Run:
     - input: the compute stream waits for a batch.
     """
     spans: tuple[Span, ...] = ()
-    """Of the last iteration and all ranks, by rank and start; empty unless asked for."""
+    """Spans of the last iteration and all ranks, by rank and start; empty unless asked for."""
 
 
 def even(iteration: int) -> None:

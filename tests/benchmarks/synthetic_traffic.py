@@ -26,8 +26,6 @@ from gcsim.traces.profile import (
     TrafficProfile,
 )
 
-ALEXNET = (16_400_000, 151_000_000, 67_000_000, 9_800_004)
-"""Buckets, bytes: few, because most of the parameters are in one layer."""
 ELEVEN = (
     *(16_388_000, 67_125_248, 25_690_112, 26_214_400, 28_317_696, 18_882_560),
     *(9_441_280, 7_080_960, 4_720_640, 1_770_624, 1_048_580),
@@ -50,16 +48,6 @@ NETWORK = Link(
     efficiency=Fraction(1448, 1538),
 )
 PCIE = Link(name="PCIe", bandwidth=Fraction(12 * 10**9), latency=Fraction(10, 10**6))
-WAYS = {
-    "dense": 4,
-    "gather": 2,
-    "lengths and gather": 2,
-    "push-pull": 1,
-    "two reductions": 1,
-    "maximum and gather": 1,
-    "local": 1,
-}
-"""Of twelve compressors."""
 
 
 def cluster(nodes: int, devices: int = 1, collectives: Collectives = Collectives()) -> Cluster:  # noqa: B008

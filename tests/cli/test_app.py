@@ -255,15 +255,6 @@ def test_the_next_command_loads_whatever_the_network_is(network: str) -> None:
     )
 
 
-@pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_stdout_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = gcsim("run", SCENARIO, "-q").stdout.splitlines()
-    assert max(map(len, lines)) <= width
-    assert not any(line.endswith(" ") for line in lines)
-
-
 # --- run: how it ends ----------------------------------------------------------------------------
 
 
@@ -291,19 +282,6 @@ def test_a_failed_expectation_is_exit_1(failing: Callable[[BaseException], None]
     failing(ExpectationError("speedup is 1.2, not 2"))
     done = gcsim("run", SCENARIO, "-q")
     assert (done.exit_code, done.stderr) == (1, "error: speedup is 1.2, not 2\n")
-
-
-def test_an_interrupt_is_one_line_and_exit_130(
-    failing: Callable[[BaseException], None], tmp_path: Path
-) -> None:
-    earlier = tmp_path / "runs" / SCENARIO / "results.json"
-    earlier.parent.mkdir(parents=True)
-    earlier.write_text("earlier")
-    failing(KeyboardInterrupt())
-    done = gcsim("run", SCENARIO)
-    assert done.exit_code == 130
-    assert done.stderr.splitlines() == ["interrupted; no file is half written"]
-    assert earlier.read_text() == "earlier"
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), InternalError("odd")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,14 +112,3 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(
     assert said in outcome.stderr
     assert not asked
     assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
-
-
-def test_help_and_refusals_import_no_torch() -> None:
-    code = (
-        "import sys; from gcsim.cli.app import app; from typer.testing import CliRunner; "
-        "r = CliRunner(); "
-        "assert r.invoke(app, ['calibrate', 'device', '--help']).exit_code == 0; "
-        "assert r.invoke(app, ['calibrate', 'device', '-o', 'x', '--name', '']).exit_code == 2; "
-        "assert not {'torch', 'scipy', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -183,16 +183,6 @@ def test_what_is_wrong_ends_with_code_2(here: Path, arguments: list[str], messag
     assert [path.name for path in here.iterdir()] == ["a.csv"]
 
 
-def test_help_and_check_start_without_scipy_and_torch() -> None:
-    code = (
-        "import sys\nfrom gcsim.cli.app import main\n"
-        "try:\n    main(['calibrate', 'link', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'scipy', 'torch', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 # --- torchrun -m gcsim.calibrate_link ------------------------------------------------------------
 
 

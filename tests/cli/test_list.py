@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,24 +71,6 @@ def test_a_table_of_layers_stands_apart_and_only_in_full_with_its_layers() -> No
     assert [row[0] for row in titles[other]] == ["mine"]
     assert dict(model_details(table))["layers"] == "2, forward 130 FLOPs a sample"
     assert "layers" not in details(Kind.models, "lenet", full=False)
-
-
-def test_listing_models_imports_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "from gcsim.cli.app import main\n"
-        "try:\n"
-        "    main(['list', 'models', *sys.argv[1:]])\n"
-        "finally:\n"
-        "    assert 'torch' not in sys.modules\n"
-    )
-    for words in ([], ["vgg16"], ["vgg16", "--json"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-        )
-        assert "vgg16" in done.stdout
-        assert "AssertionError" not in done.stderr
-    assert json.loads(done.stdout)["parameters"] == 138_357_544
 
 
 SCENARIO = """\

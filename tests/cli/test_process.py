@@ -30,37 +30,49 @@ def start(
     )  # fmt: skip
 
 
+LIGHT = {"torch", "matplotlib", "sklearn"}
+HELP = LIGHT | {"scipy", "numpy", "yaml", "simpy", "dask", "pydantic"}
+TYPED = HELP - {"pydantic"}  # typer itself uses it as soon as it converts an argument
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["run", "--help"], ["--version"], ["list", "--help"], ["record", "--help"]],
-)
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    # typer itself uses pydantic as soon as it converts an argument
-    light = "" if arguments == ["--help"] else "pydantic"
-    heavy = {"torch", "matplotlib", "pydantic", "numpy", "scipy", "yaml", "simpy"} - {light}
+    ("command", "heavy"),
+    [
+        ("--help", HELP),
+        ("run --help", TYPED), ("--version", TYPED), ("list --help", TYPED),
+        ("record --help", TYPED), ("sweep --help", TYPED),
+        ("calibrate device --help", LIGHT | {"scipy"}),
+        ("calibrate link --help", LIGHT | {"scipy"}),
+        ("check alexnet_32node", LIGHT | {"simpy"}),
+        ("list compressors", LIGHT), ("list devices", LIGHT), ("list tasks", LIGHT),
+        ("list models", LIGHT), ("list models vgg16", LIGHT), ("list models vgg16 --json", LIGHT),
+    ],
+)  # fmt: skip
+def test_commands_that_compute_nothing_import_nothing_heavy(command: str, heavy: set[str]) -> None:
     code = (
         "import sys\n"
         "from gcsim.cli.app import main\n"
         "try:\n    main(sys.argv[1:])\n"
         f"except SystemExit as end:\n    print(end.code, {heavy} & set(sys.modules))\n"
     )
-    done = start(*arguments, code=code)
-    assert done.stdout.splitlines()[-1] == "0 set()"
+    assert start(*command.split(), code=code).stdout.splitlines()[-1] == "0 set()"
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["check", "alexnet_32node"], ["list", "compressors"], ["list", "models"], ["list", "devices"]],
+    "code",
+    [
+        "import gcsim.traces.profile, gcsim.traces.stage1.cache, gcsim.simulator.predict, "
+        "gcsim.scenarios.load, gcsim.scenarios.run, gcsim.analysis.report.table, "
+        "gcsim.traces.models.building\n"
+        "from gcsim.traces.buckets import bucket_layouts\nbucket_layouts([('a', (3,))])",
+        "from gcsim.compressors.registry import REGISTRY, check_parameters\n"
+        "[check_parameters(name, {}) for name in REGISTRY]",
+        "from gcsim.traces.synthetic.fit_file import default_fits\ndefault_fits()",
+    ],
 )
-def test_checking_and_listing_import_no_torch_and_no_matplotlib(arguments: list[str]) -> None:
-    code = (
-        "import sys\n"
-        "from gcsim.cli.app import main\n"
-        "try:\n    main(sys.argv[1:])\n"
-        "except SystemExit as end:\n"
-        "    print(end.code, {'torch', 'matplotlib'} & set(sys.modules))\n"
-    )
-    assert start(*arguments, code=code).stdout.splitlines()[-1] == "0 set()"
+def test_what_holds_no_tensor_imports_no_torch(code: str) -> None:
+    done = start(code=f"import sys\n{code}\nprint('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -151,17 +151,6 @@ def test_a_line_a_point_says_what_a_single_run_says(done: Path, gcsim: Run) -> N
     assert (recommended == label) == (pays == "yes")
 
 
-def test_help_is_light() -> None:
-    code = (
-        "import sys\nfrom gcsim.cli.app import main\n"
-        "try:\n    main(['sweep', '--help'])\n"
-        "except SystemExit as end:\n"
-        "    print(end.code, {'torch', 'numpy', 'yaml', 'dask'} & set(sys.modules))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "0 set()"
-
-
 def row(label: str, speedup: float | None, seconds: float) -> Row:
     return plain_row(label, seconds, speedup_vs_dense=speedup)
 
@@ -536,19 +525,6 @@ def test_gradients_that_are_being_made_are_removed_even_after_a_kill(
     process.communicate(timeout=600)
     wait_until(lambda: gone(workers))
     assert list(empty.glob("gradients-*")) == []
-
-
-def test_two_sweeps_in_one_folder_the_second_is_refused(
-    here: Path, gcsim: Run, started: Callable[..., subprocess.Popen[str]], slow: dict[str, str]
-) -> None:
-    first = started(*MANY, "--jobs", "1", "-q", **slow)
-    wait_until((here / OUT / "sweep.json").exists)
-    second = gcsim("sweep", "small.yaml", *MANY, folder=here)
-    assert second.returncode == 2
-    assert second.stderr == (
-        f"{OUT}: error: another sweep (process {first.pid}) is running in this folder; wait for "
-        "it, or choose another folder with -o\n"
-    )
 
 
 # --- many machines -------------------------------------------------------------------------------

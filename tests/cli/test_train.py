@@ -119,15 +119,6 @@ def test_a_cluster_gives_the_results_of_one_machine_and_they_are_kept_here(
     assert found[0] == found[1] == found[2]
 
 
-def test_jobs_and_a_cluster_are_one_too_many(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(SCENARIO)
-    found = in_this_process(
-        "train", "small.yaml", "--jobs", "2", "--dask", "a:1", "-q", folder=tmp_path,
-        GCSIM_CACHE_DIR=str(tmp_path / "cache"),
-    )  # fmt: skip
-    assert (found.returncode, found.stderr) == (2, "--jobs: error: has no effect with --dask\n")
-
-
 def killed(folder: Path, cache: Path, number: signal.Signals, after: float) -> int:
     """The exit code of a training that gets a signal some seconds after its first checkpoint, or
     after its end."""

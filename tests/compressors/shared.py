@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
@@ -120,6 +121,18 @@ def random16(key: int, n: int) -> NDArray[np.uint64]:
 def uniform(key: int, i: int) -> float:
     """u of element i: (its 16 random bits + 1/2) / 65536."""
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
+
+
+def encode_indices(indices: Tensor, n: int, coder: int) -> Tensor:
+    """The body of `coded_positions` of a tensor alone."""
+    k, coders = np.array([[indices.numel()], [int(coder)]])
+    return coded_positions(indices, Segments.alone(n), k, coders)[0]
+
+
+def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
+    """Undo `encode_indices`."""
+    sizes, many, coders = np.array([[body.numel()], [k], [int(coder)]])
+    return decoded_positions(body, Segments.alone(n), sizes, many, coders)
 
 
 def code_alone(codes: Tensor, steps: int, coding: WordCoding) -> tuple[Tensor, int]:

@@ -13,8 +13,7 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Codec, as_bytes, from_bytes, pack_frame
-from gcsim.compressors.coding.messages import frames_of
+from gcsim.compressors.coding.frames import Codec, as_bytes, frames_of, from_bytes, pack_frame
 from gcsim.compressors.conformance import CHECKS, FOLLOWS, examine
 from gcsim.compressors.conformance.subject import subject_of
 from gcsim.compressors.properties import Properties

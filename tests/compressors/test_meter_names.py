@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gcsim.compressors
-from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
+from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.kernels import total
 from gcsim.compressors.meter import (
     count_bytes,
@@ -25,6 +25,7 @@ from gcsim.compressors.meter import (
     stopwatch,
     unpriced,
 )
+from tests.compressors.shared import encode_indices
 
 
 def names(call: Callable[[], object]) -> list[str]:
@@ -61,12 +62,10 @@ KERNELS = {
     "ce_sgd_speculation": "find level_of",
     "columns": "add_and_sum_columns add_columns column_bits column_sums",
     "cser": "local_step",
-    "curve": "fit_curve read_curve",
     "dgc": "_next_velocity add_momentum",
     "digits": "pack_digits unpack_digits",
-    "dryden": "_add_and_count _enough _largest_of_each_sign _means",
+    "dryden": "_add_and_count _largest_of_each_sign _means",
     "dynamic_8bit": "nearest_codes",
-    "elias": "decode_gamma decode_omega encode_gamma encode_omega",
     "index_coding": "decode_indices encode_indices",
     "level_words": "decode_dense decode_sparse encode_dense encode_sparse",
     "levels": "add_packed_levels bucket_norms encode_levels",
@@ -81,6 +80,7 @@ KERNELS = {
     "rotated": "rotate_back round_rotated",
     "sampling": "_saturation block_sums draw draw_and_lower lift",
     "selection": "_sum kth_magnitude largest take_largest",
+    "sidco": "excess",
     "signs": "add_signs fold fold_average fold_nesterov scaled_sign_bits write_signs",
     "signsgd": "from_counters",
     "sparse": "_add_checked _add_set _add_signs signed_words",

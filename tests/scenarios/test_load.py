@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
@@ -85,7 +83,6 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("  device: p100_pcie\n", "", "a.yaml:5:1: error: key 'device' is missing in cluster"),
         ("batch_size: 32", "batch_size: 0", "a.yaml:3:13: error: batch_size = 0: must be at least "
          "1"),
-        ("batch_size: 32", "batch_size: -3", "a.yaml:3:13: error: batch_size = -3: must be"),
         ("batch_size: 32", "batch_size: 3.5", "= 3.5: must be a whole number; write 3 or 4"),
         ("batch_size: 32", "batch_size: '32'", "a whole number; write 32, without quotes"),
         ("batch_size: 32", "batch_size: true", "batch_size = true: must be a whole number"),
@@ -102,7 +99,6 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
          "number of a node; write 3"),
         ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {0-3: 1gbe}", "'0-3' is not the number of a "
          "node; name each node of the range"),
-        ("workers: 2", "workers: 0", "a.yaml:4:36: error: gradients.workers = 0: must be at"),
         ("workers: 2", "learning_rate: 0", "gradients.learning_rate: 0 must be greater than 0"),
         ("workers: 2", "momentum: 1.0", "momentum: 1.0 must be at least 0 and less than 1"),
         ("workers: 2", "momentum: .nan", "gradients.momentum: nan is not a number or a ratio"),
@@ -119,10 +115,8 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("gradients: {source: live, workers: 2}", "gradients: live", "gradients = 'live': must be"),
         ("nodes: [1, 2, 4]", "nodes: [1, 4, 2]", "a.yaml:6:10: error: cluster.nodes: 2 stands "
          "after 4; cluster sizes must ascend; write [1, 2, 4]"),
-        ("nodes: [1, 2, 4]", "nodes: [2, 2]", "2 stands after 2; cluster sizes must ascend"),
         ("nodes: [1, 2, 4]", "nodes: []", "cluster.nodes: must have at least 1 entry"),
         ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
-        ("nodes: [1, 2, 4]", "nodes: many", "cluster.nodes = 'many': must be a whole number"),
         ("nodes: [1, 2, 4]", "nodes: 1000000", "cluster.nodes = 1000000: must be at most 100000"),
         ("device: p100_pcie", "device: p10_pcie", "a.yaml:8:11: error: cluster.device: unknown "
          "device 'p10_pcie'; did you mean 'p100_pcie'?"),
@@ -136,12 +130,9 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("10 Gbit/s", "0 Gbit/s", "cluster.network.bandwidth: 0 Gbit/s is zero; it must be more"),
         ("50 us", "50 usec", "cluster.network.latency: unknown unit 'usec'"),
         ("0.94", "1.5", "cluster.network.efficiency: 1.5 must be greater than 0 and at most 1"),
-        ("0.94", "0", "cluster.network.efficiency: 0 must be greater than 0"),
-        ("0.94", "1/0", "cluster.network.efficiency: 1/0 is not a number or a ratio"),
         ("transport: gloo", "transport: glooo", "a.yaml:14:28: error: "
          "cluster.collectives.transport = 'glooo': is not a choice; did you mean 'gloo'?"),
         ("transport: gloo", "servers: 0", "cluster.collectives.servers: 0 must be at least 1"),
-        ("transport: gloo", "servers: each", "cluster.collectives.servers: 'each' is not a number"),
         ("transport: gloo", "pipeline_block: 0 B", "pipeline_block: 0 B is zero"),
         ("transport: gloo", "pipeline_block: 0.5 B", "0.5 B is 0.5 bytes; a size is a whole"),
         ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
@@ -158,8 +149,6 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("ratio: 0.01", "ration: 0.01", "a.yaml:18:34: error: topk has no parameter 'ration'; did "
          "you mean 'ratio'?"),
         ("ratio: 0.01", "ratio: 0", "a.yaml:18:41: error: topk.ratio = 0"),
-        ("ratio: 0.01", "ratio: 1.5", "a.yaml:18:41: error: topk.ratio = 1.5"),
-        ("ratio: 0.01", "ratio: -0.1", "a.yaml:18:41: error: topk.ratio = -0.1"),
         ("ratio: 0.01", "ratio: .nan", "a.yaml:18:41: error: topk.ratio = nan"),
         ("ratio: 0.01", "ratio: few", "a.yaml:18:41: error: topk.ratio = 'few'"),
         ("label: top 1 %", "label: topk", "a.yaml:19:5: error: two compressors are labelled "
@@ -264,25 +253,6 @@ def test_an_option_on_a_named_link_changes_a_copy_of_it(tmp_path: Path) -> None:
     assert link.bandwidth == Fraction(12_150_000_000)  # pcie3_x16's
     assert link.name == "pcie3_x16, changed"
     assert "latency stated in the scenario, the rest as pcie3_x16" in link.source
-
-
-@pytest.mark.parametrize(
-    ("link", "estimate"),
-    [
-        ("pcie4_x16", True),
-        ("pcie3_x16", False),
-        ("{bandwidth: 1 GB/s, latency: 1 us}", False),
-        ("{bandwidth: 1 GB/s, latency: 1 us, estimate: true}", True),
-        ("{like: 10gbe, bandwidth: 5 Gbit/s}", True),  # the latency is still the estimated one
-        ("{like: 10gbe, bandwidth: 5 Gbit/s, latency: 1 us, efficiency: 0.9}", False),
-        ("{like: 10gbe, latency: 1 us, estimate: false}", False),
-    ],
-)
-def test_a_link_is_an_estimate_while_a_figure_of_it_is(
-    tmp_path: Path, link: str, estimate: bool
-) -> None:
-    scenario = load(tmp_path, changed("intra_node: pcie3_x16", f"intra_node: {link}"))
-    assert scenario.cluster.intra_node.estimate == estimate
 
 
 @pytest.mark.parametrize(
@@ -440,17 +410,6 @@ def test_the_papers_scenario_is_the_papers_cluster() -> None:
     assert chosen["qsparse_local_sgd"]["ratio"] == 0.08
 
 
-def test_loading_imports_neither_torch_nor_matplotlib_nor_simpy() -> None:
-    # Either would cost more than all the rest of `gcsim check`.
-    code = (
-        "import sys; from gcsim.scenarios.load import load_scenario\n"
-        "load_scenario('alexnet_32node')\n"
-        "print(sorted({'torch', 'matplotlib', 'simpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 _WORDS = st.sampled_from(
     ["name", "model", "alexnet", "batch_size", "cluster", "nodes", "compressors", "topk", "kind",
      "network", "10gbe", "gradients", "source", "live", "1", "-1", "0.5", "10 Gbit/s", "", "null",
@@ -571,19 +530,6 @@ def test_a_resolved_scenario_warns_of_nothing_new(
     path.write_text(write(scenario.resolved), encoding="utf-8")
     assert load_scenario(path).cluster == scenario.cluster
     assert not caplog.records
-
-
-def test_warnings_go_to_stderr(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(choosing("pipeline_block: 64 KiB"), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "-m", "gcsim", "check", str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "warning" not in ran.stdout
-    assert "pipeline_block has no effect" in ran.stderr
 
 
 def test_a_shipped_trace_is_found_by_its_name_and_a_folder_of_that_name_comes_first(

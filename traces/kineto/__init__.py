@@ -1,1 +1,1 @@
-"""What does a profile of PyTorch's profiler say of passes and gradients?"""
+"""Passes and gradients in a profile of PyTorch's profiler."""

@@ -50,7 +50,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile says of a model's training."""
+    """Training of a model, as a profile shows it."""
 
     times: PassTimes
     buckets: tuple[int, ...]
@@ -60,17 +60,12 @@ class Profile:
     """Samples that most layers were given; None where the profiler was not asked for shapes."""
 
 
-def read_profile(path: Path, parameters: Parameters) -> PassTimes:
-    """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`).
+def examine_profile(path: Path, parameters: Parameters) -> Profile:
+    """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`), and its buckets.
 
     Raises `InputError` with file and way out when the file cannot be read or is cut short, has
     no backward pass, saw a GPU's host alone, or is of a model with other parameters.
     """
-    return examine_profile(path, parameters).times
-
-
-def examine_profile(path: Path, parameters: Parameters) -> Profile:
-    """`read_profile`, and the buckets that were exchanged."""
     marks = _read(path)
     iterations = _complete(path, marks, len(parameters))
     batches = iterations[1:] or iterations
@@ -110,7 +105,7 @@ def check_profile(path: Path) -> None:
 
 
 def described(path: Path) -> str:
-    """What was read of a profile, for people; raises as `check_profile`."""
+    """Description of a profile, for people; raises as `check_profile`."""
     marks = _read(path)
     counts = [
         f"{count} {noun}" + "s" * (count != 1)
@@ -273,7 +268,7 @@ class _Timed:
 
     forward: float
     ready: tuple[float, ...]
-    """By arrival, from the start of the backward pass."""
+    """Times of the gradients by arrival, from the start of the backward pass."""
     optimizer: float
 
 

@@ -102,8 +102,9 @@ FLIGHT_RECORDER_JSON = (
     "_dump_fr_trace_json(), or ask its worker server for dump_nccl_trace_json (torchfrtrace -j "
     "prints a table and no JSON)"
 )
-"""How a dump of PyTorch's flight recorder is had as JSON. Source: pytorch/pytorch, torch/csrc/
-distributed/c10d/FlightRecorder.cpp, init.cpp; torch/distributed/flight_recorder (2.5 to 2.13)."""
+"""Ways to get a dump of PyTorch's flight recorder as JSON. Source: pytorch/pytorch,
+torch/csrc/distributed/c10d/FlightRecorder.cpp, init.cpp; torch/distributed/flight_recorder (2.5 to
+2.13)."""
 
 _NO_PASSES = (
     "is a dump of PyTorch's flight recorder, which says when collectives were queued, of how many "
@@ -212,7 +213,7 @@ def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
 
 
 def _sequence(node: _Event) -> float | None:
-    """Of a forward operator that a backward operator belongs to: the number that both have."""
+    """Number that a backward operator shares with its forward operator."""
     attributes = node.get("attrs")
     told = {
         one.get("name"): one.get("value")

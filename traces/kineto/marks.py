@@ -55,10 +55,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What a GPU executed."""
+    """Kernel that a GPU executed."""
 
     launched: float
-    """When the host asked for it."""
+    """Time at which the host asked for it."""
     start: float
     end: float
     stream: tuple[str, str]
@@ -72,7 +72,7 @@ class Marks:
 
     steps: list[Span] = field(default_factory=list)
     forwards: list[Span] = field(default_factory=list)
-    """Of DistributedDataParallel."""
+    """Forward passes of DistributedDataParallel."""
     operators: list[float] = field(default_factory=list)
     """Starts of forward operators that have a backward."""
     nodes: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Marks:
 
     @property
     def tool(self) -> str:
-        """What wrote the profile, for people."""
+        """Program that wrote the profile, for people."""
         return "Chakra trace" if self.linked else "PyTorch profiler"
 
 
@@ -223,7 +223,7 @@ def _arguments(event: Event) -> dict[str, Any]:
 
 
 def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Of the first input."""
+    """Shape of the first input."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not all(type(size) is int for size in first):
@@ -241,7 +241,7 @@ def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
 
 
 def _elements(arguments: dict[str, Any]) -> int:
-    """Of the first input, which may be a list of tensors; 0 where it is not told."""
+    """Elements of the first input, which may be a list of tensors; 0 where it is not stated."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not first:

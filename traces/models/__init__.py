@@ -1,1 +1,1 @@
-"""Which models are shipped, and what are their layers?"""
+"""Shipped models and their layers."""

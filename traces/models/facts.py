@@ -148,7 +148,8 @@ def _run(
 
 
 def _elements(output: Any) -> int:
-    """Of the first tensor that a module returns: a recurrent layer's states come behind it."""
+    """Elements of the first tensor that a module returns: a recurrent layer's states come behind
+    it."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
     return output.numel() if isinstance(output, torch.Tensor) else 0

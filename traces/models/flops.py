@@ -1,4 +1,4 @@
-"""How many FLOPs does a pass take? torch's formulas, and those of fused kernels that it lacks.
+"""FLOPs of a pass, by torch's formulas and those of fused kernels that it lacks.
 
 On a CPU torch runs an LSTM's layer as one oneDNN kernel and attention as one flash kernel; its
 `FlopCounterMode` counts nothing for either, while the same module on the meta device is taken
@@ -56,7 +56,7 @@ class FlopCounter(UncompiledMode):
 
 
 def _fused_formulas() -> dict[Any, Callable[..., int]]:
-    """By operator, from operands; operators that this build of torch lacks are left out."""
+    """Formulas by operator, from operands; without operators that this torch lacks."""
     formulas = {
         "mkldnn_rnn_layer": _lstm_layer,
         "_scaled_dot_product_flash_attention_for_cpu": _attention,

@@ -1,4 +1,4 @@
-"""With which weights does training start? Imports torch.
+"""Initial weights of a training. Imports torch.
 
 Two rules of K. He et al., "Delving deep into rectifiers", arXiv:1502.01852: normal with a variance
 over the fan-in (eq. 10: the activations keep their size on the way forward), or over the fan-out

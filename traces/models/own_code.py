@@ -24,8 +24,8 @@ def refusal(
     model: nn.Module | None = None,
     error: Exception | None = None,
 ) -> InputError:
-    """That a model cannot be trained, with the line of what raised `error`, or of its `forward`, or
-    of what builds it."""
+    """Error for a model that cannot be trained, with the line that raised `error`, or its
+    `forward`, or the function that builds it."""
     if error is not None:
         first_line = str(error).strip().split("\n")[0]
         message += f": {type(error).__name__}" + (f": {first_line}" if first_line else "")

@@ -58,10 +58,10 @@ class ModelEntry:
     input: InputKind = "samples"
     """samples: float32 `[batch, *input_shape]`; tokens: int64 `[batch, length]` below `classes`."""
     task: str = "textures"
-    """What it is trained on when nobody says otherwise; a name of `tasks.TASKS`."""
+    """Task that it is trained on by default; a name of `tasks.TASKS`."""
     auxiliary_weight: float = 0.0
-    """Where the output in training mode is a tuple (classifiers inside the network): the loss of
-    the first, plus this many times the loss of each other one."""
+    """Weight of auxiliary classifiers, where the output in training mode is a tuple: the loss is
+    the first output's, plus this times each other one's."""
     loss: str = ""
     """`package.module:function` of output and labels: the mean loss of a batch, or `[batch]`, each
     sample's. "": cross-entropy."""

@@ -1,4 +1,4 @@
-"""What does an operator put out on the meta device? The shapes, without the way to them.
+"""Shapes of an operator's outputs on the meta device, without computing them.
 
 torch works many of them out in Python there, by operators that each are checked (a batch
 normalisation by thirty), and loads its compiler at the first of these: a second, and more than
@@ -80,12 +80,12 @@ def _product(_: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _batch_norm(values: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    """Of `[n, channels, ...]`; two statistics of `[channels]`."""
+    """Shapes for `[n, channels, ...]`; two statistics of `[channels]`."""
     return torch.empty_like(values), *(values.new_empty(values.shape[1]) for _ in range(2))
 
 
 def _batch_norm_backward(_: Tensor, values: Tensor, *__: Any) -> tuple[Tensor, ...]:
-    """Of input, weight and bias."""
+    """Shapes of the gradients of input, weight and bias."""
     return _batch_norm(values)
 
 
@@ -103,7 +103,7 @@ def _layer_norm_backward(
 def _loss(
     logits: Tensor, labels: Tensor, _: Any, reduction: int, *__: Any
 ) -> tuple[Tensor, ...] | None:
-    """Of `[n, classes, ...]` and labels `[n, ...]`, and the weight of all."""
+    """Shapes for `[n, classes, ...]` and labels `[n, ...]`, and the weight of all."""
     if reduction != _NO_REDUCTION:
         return None
     return logits.new_empty(labels.shape), logits.new_empty(())

@@ -1,4 +1,4 @@
-"""How do layers that know only torch's global generator draw keyed numbers?
+"""Keyed random numbers for layers that use only torch's global generator.
 
 Dropout, and a module's own initialisation, draw from torch's default generator of their device.
 Inside `keyed_generator` that generator starts from a key made of the seed and of what the

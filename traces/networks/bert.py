@@ -1,4 +1,4 @@
-"""What is BERT? An encoder of transformer blocks with a pooler, trained here; imports torch.
+"""BERT: an encoder of transformer blocks with a pooler; imports torch.
 
 J. Devlin et al., "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805,
 section 3: base has 12 blocks, width 768, 12 heads; large 24, 1024 and 16. Learned positions (512)
@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
 
 
 class Output(nn.Module):
-    """What ends a sub-block: a projection, dropout, the residual sum, normalisation."""
+    """End of a sub-block: a projection, dropout, the residual sum, normalisation."""
 
     def __init__(self, given: int, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is a DenseNet, layer by layer? Plain torch modules; imports torch.
+"""DenseNets as plain torch modules; imports torch.
 
 G. Huang et al., "Densely connected convolutional networks", arXiv:1608.06993, table 1 (DenseNet-BC
 for ImageNet: bottlenecks of 4 k channels, transitions that halve the channels); torchvision's order

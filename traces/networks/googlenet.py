@@ -1,4 +1,4 @@
-"""What is GoogLeNet, layer by layer? Plain torch modules; imports torch.
+"""GoogLeNet as plain torch modules; imports torch.
 
 C. Szegedy et al., "Going deeper with convolutions", arXiv:1409.4842, table 1, in torchvision's
 form, with its order and names of parameters: batch norm behind every convolution (the paper had
@@ -75,7 +75,7 @@ class Inception(nn.Module):
         )
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         branches = (self.branch1, self.branch2, self.branch3, self.branch4)
         return torch.cat([branch(maps) for branch in branches], 1)
 
@@ -90,7 +90,7 @@ class InnerClassifier(nn.Module):
         self.fc2 = nn.Linear(1024, 1000)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         small = self.conv(adaptive_avg_pool2d(maps, 4)).flatten(1)
         logits: Tensor = self.fc2(dropout(relu(self.fc1(small)), 0.7, self.training))
         return logits

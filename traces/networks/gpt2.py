@@ -1,4 +1,4 @@
-"""What is GPT-2? A decoder of transformer blocks, its output tied to its embedding; imports torch.
+"""GPT-2: a decoder of transformer blocks, its output tied to its embedding; imports torch.
 
 A. Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.3, on
 A. Radford et al., "Improving language understanding by generative pre-training", 2018: learned

@@ -1,4 +1,4 @@
-"""What is Inception V3, layer by layer? Plain torch modules; imports torch.
+"""Inception V3 as plain torch modules; imports torch.
 
 C. Szegedy et al., "Rethinking the Inception architecture for computer vision", arXiv:1512.00567,
 table 1 and figures 5 to 8, as the authors published it (tensorflow/models, inception/slim); with
@@ -201,7 +201,7 @@ class InnerClassifier(nn.Module):
         self.fc = nn.Linear(768, 1000)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         small = self.conv1(self.conv0(avg_pool2d(maps, 5, stride=3)))  # [batch, 768, 1, 1]
         logits: Tensor = self.fc(small.flatten(1))
         return logits

@@ -1,4 +1,4 @@
-"""What are the shipped recurrent language models? Two or three layers of LSTM; imports torch.
+"""Recurrent language models of two or three layers of LSTM; imports torch.
 
 An embedding, stacked LSTMs, and a linear layer over the vocabulary. Dropout is applied to what
 passes from layer to layer, not from step to step. Sequences start from a state of zeros: a sample

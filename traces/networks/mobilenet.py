@@ -1,4 +1,4 @@
-"""What is MobileNetV2, layer by layer? Plain torch modules; imports torch.
+"""MobileNetV2 as plain torch modules; imports torch.
 
 M. Sandler et al., "MobileNetV2: inverted residuals and linear bottlenecks", arXiv:1801.04381,
 table 2, at width 1; torchvision's order and names of parameters. Convolutions start with variance

@@ -1,4 +1,4 @@
-"""What is a ResNet, layer by layer? Plain torch modules; imports torch.
+"""ResNets as plain torch modules; imports torch.
 
 - ImageNet: K. He et al., "Deep residual learning for image recognition", arXiv:1512.03385, table 1;
   torchvision's order and names of parameters, and its stride in a bottleneck's 3 x 3 convolution
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         inner = self.bn2(self.conv2(relu(self.bn1(self.conv1(maps)))))
         # Called last, as in torchvision: its gradients are ready first.
         carried = maps if self.downsample is None else self.downsample(maps)
@@ -60,7 +60,7 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         inner = relu(self.bn1(self.conv1(maps)))
         inner = self.bn3(self.conv3(relu(self.bn2(self.conv2(inner)))))
         carried = maps if self.downsample is None else self.downsample(maps)

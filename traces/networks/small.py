@@ -1,4 +1,4 @@
-"""What are the shipped models, layer by layer? Plain torch modules; imports torch.
+"""Small shipped models as plain torch modules; imports torch.
 
 AlexNet is the one-tower layout of A. Krizhevsky, "One weird trick for parallelizing
 convolutional neural networks", arXiv:1404.5997, with torchvision's order and names of

@@ -1,4 +1,4 @@
-"""What is a VGG network, layer by layer? Plain torch modules; imports torch.
+"""VGG networks as plain torch modules; imports torch.
 
 - ImageNet: K. Simonyan and A. Zisserman, "Very deep convolutional networks for large-scale image
   recognition", arXiv:1409.1556, table 1, columns A (11), D (16) and E (19), without batch norm;
@@ -51,8 +51,8 @@ class VGG(nn.Module):
 def _convolutions(
     stages: Stages, *, norm: bool = False, bias: bool = True, dropout: float = 0.0
 ) -> nn.Sequential:
-    """With `dropout`, as the VGG-like network has it: between the convolutions of a stage, 0.1
-    less in the first stage."""
+    """Convolutions of the stages; with `dropout`, as in the VGG-like network, between the
+    convolutions of a stage, 0.1 less in the first stage."""
     layers: list[nn.Module] = []
     inputs = 3
     for number, stage in enumerate(stages):

@@ -1,4 +1,4 @@
-"""What is a Vision Transformer? An encoder of transformer blocks over patches; imports torch.
+"""Vision Transformers: an encoder of transformer blocks over patches; imports torch.
 
 A. Dosovitskiy et al., "An image is worth 16x16 words: transformers for image recognition at scale",
 arXiv:2010.11929, section 3.1: patches as words, a class token in front, learned positions,

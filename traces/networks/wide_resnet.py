@@ -1,4 +1,4 @@
-"""What is a wide residual network, layer by layer? Plain torch modules; imports torch.
+"""Wide residual networks as plain torch modules; imports torch.
 
 S. Zagoruyko and N. Komodakis, "Wide residual networks", arXiv:1605.07146, table 1, in the form of
 the authors' code (szagoruyko/wide-residual-networks, models/wide-resnet.lua): batch norm and ReLU
@@ -30,7 +30,7 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, maps: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the class's formula."""
         given = relu(self.bn1(maps))
         inner: Tensor = self.conv2(relu(self.bn2(self.conv1(given))))
         carried = maps if self.shortcut is None else self.shortcut(given)

@@ -1,4 +1,4 @@
-"""How is each worker's own gradient copied out of a loop that knows nothing of it?
+"""Copies of each worker's own gradient, from a loop that is not written for it.
 
 A hook of every parameter copies its gradient to the CPU at the instant at which autograd has
 accumulated it: before anybody clips, scales or averages it. DistributedDataParallel averages
@@ -77,7 +77,7 @@ class GradientCapture:
         return max(self._counts)
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the iteration that ends here."""
+        """Faults of the iteration that ends here."""
         if self._faults:
             return list(self._faults.values())
         passes = self.passes
@@ -121,7 +121,7 @@ class GradientCapture:
         ]
 
     def gradients(self) -> list[tuple[Tensor, ...]]:
-        """By worker, by parameter: the copies, which the next iteration overwrites."""
+        """Copies by worker, by parameter; the next iteration overwrites them."""
         for device in {parameter.device for _, parameter in self._parameters}:
             landed(device)
         if self._allow_unused:

@@ -29,7 +29,7 @@ class OnePass:
 
     forward: float
     ready: tuple[float, ...]
-    """By parameter, from the end of the forward pass."""
+    """Seconds by parameter, from the end of the forward pass."""
     backward: float
     """From there to the end of the optimiser's step, or to the last gradient without one."""
 

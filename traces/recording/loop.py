@@ -124,7 +124,7 @@ class Recording:
             self._close()
 
     def _refuse(self) -> None:
-        """What can be known to be wrong before the first iteration."""
+        """Refuse settings that are wrong before the first iteration."""
         wanted, many = self._wanted, self._ranks.count > 1
         checks = (
             (wanted.iterations < 1, "iterations", "must be at least 1", ""),
@@ -419,10 +419,11 @@ class _LoopMoments:
         self._watched.watch()
         self._watched.follow()
         self.costs: dict[int, Costs] = {}
-        """By parameter, the kernels that made one mini-batch's second moments."""
+        """Kernels that made one mini-batch's second moments, by parameter."""
 
     def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
-        """Of the iteration that ends: by parameter, float32 on the CPU, in its shape.
+        """Take the second moments of the iteration that ends: by parameter, float32 on the CPU, in
+        its shape.
 
         `gradients` are what autograd made of the same batch, over `scale`. Raises `InputError`
         when a parameter has no closed form, or with `check` is used outside its layer.
@@ -554,7 +555,7 @@ def _is_ddp(model: nn.Module) -> bool:
 
 
 class _SharedFolder:
-    """Which ranks can see a folder that rank 0 has made."""
+    """Ranks that can see a folder that rank 0 has made."""
 
     def __init__(self, ranks: _Ranks, folder: Path | None) -> None:
         word = secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""How were the shipped traces made? `python -m gcsim.traces.recording.make_shipped FOLDER`.
+"""Makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`.
 
 On one thread: equal seeds give equal files on processors of one kind with the same versions, which
 the manifests name.
@@ -21,7 +21,7 @@ RECIPES = {
     "vgg_narrow_cifar10": (0.1, {"early": 20, "middle": 300, "late": 1500}),
     "resnet20_cifar10": (0.02, {"early": 20, "middle": 200, "late": 1000}),
 }
-"""By model: the learning rate, and the steps of training before a recording."""
+"""Learning rate, and steps of training before a recording, by model."""
 
 
 def make(folder: Path) -> None:

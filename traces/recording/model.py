@@ -74,7 +74,7 @@ class FirstBatch:
             self._given = (args, kwargs)
 
     def facts(self, module: nn.Module, name: str | None, batch_size: int | None) -> ModelFacts:
-        """What is known of `module`, the model without its wrappers; releases the batch.
+        """Facts about `module`, the model without its wrappers; releases the batch.
 
         Where the forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises
         `InputError` when no tensor was passed, or none of the batch's size.

@@ -1,4 +1,4 @@
-"""How does a user record the gradients of a training loop that is already there?
+"""Recording of gradients in a user's training loop: `gcsim.record`.
 
     with gcsim.record(model, "my_trace") as recording:
         for inputs, labels in loader:

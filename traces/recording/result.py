@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a rank hands to rank 0 in the end."""
+    """Part that a rank hands to rank 0 in the end."""
 
     written: Written
     losses: list[float | None]
@@ -52,7 +52,7 @@ def where_from(
     shares: Sequence[Share],
     iterations: int,
 ) -> dict[str, object]:
-    """How the gradients were made: plain values for reports."""
+    """Source of the gradients: plain values for reports."""
     losses = [share.losses[iteration] for iteration in range(iterations) for share in shares]
     return {
         "model": facts.name,
@@ -78,7 +78,7 @@ def summary(
     times: PassTimes | None,
     spent: float,
 ) -> str:
-    """What was recorded, for people; `spent` is in seconds."""
+    """Summary of a recording, for people; `spent` is in seconds."""
     words = f"{iterations} iteration{'s' if iterations > 1 else ''}"
     if iterations < wanted.iterations:
         words += f" of {wanted.iterations}" + (" (no more fit)" if iterations == limit else "")
@@ -113,7 +113,7 @@ def checked_loss(loss: Tensor | float) -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """As reports call it."""
+    """Name of the device in reports."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type.upper()} ({platform.machine()})"

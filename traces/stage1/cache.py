@@ -26,7 +26,7 @@ from gcsim.traces.stage1.code import code_hash
 _PROFILE = TypeAdapter(TrafficProfile)
 
 version = cache(metadata.version)
-"""Of an installed library: which is looked up in its files, for a millisecond."""
+"""Version of an installed library, looked up in its files, for a millisecond."""
 
 
 def key(

@@ -1,4 +1,4 @@
-"""Which of gcsim's code does a profile depend on? A hash of it, without comments and docstrings.
+"""Hash of gcsim's code that a profile depends on, without comments and docstrings.
 
 A compressor reaches what its module imports, at the head or inside functions, and what that
 imports in turn; and all of `traces`, which finds models and tasks by name. One that reaches the
@@ -36,7 +36,7 @@ Known = tuple[str, Sequence[str]]
 
 @cache
 def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
-    """Of what is reached by a module of the compressors with its class, as in the registry
+    """Hash of the code reached by a module of the compressors with its class, as in the registry
     (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules that make use of
     it: all of `traces`, where none are named."""
     files, known = _gcsim()
@@ -151,7 +151,7 @@ def _folder(package: str) -> Path:
 
 
 class Trees(dict[Path, Known]):
-    """What is known of each of some files, parsed when it is asked for; remembered by its bytes."""
+    """Syntax trees of files, parsed on demand and remembered by the file's bytes."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What of this machine are the bits of a profile? The number of threads, and the kind of processor.
+"""Properties of this machine that the bits of a profile depend on: the number of threads, and the
+kind of processor.
 
 Sums over threads, and loops of libraries for one instruction set or another, differ in their last
 bits; training and factorisations carry that into bytes and errors. A run from the cache touches no
@@ -16,7 +17,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _CHOSEN = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NUMBA_CPU_NAME")
-"""What users tell libraries of the instructions to use."""
+"""Variables by which users choose the libraries' instructions."""
 _KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 _FEATURES = ("flags", "Features")
 _VECTORS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "sve")
@@ -24,13 +25,13 @@ _all_cores: ContextVar[bool] = ContextVar("all cores", default=False)
 
 
 def facts() -> dict[str, object]:
-    """Of this process, as plain data."""
+    """Facts about this process, as plain data."""
     chosen = {name: os.environ[name] for name in _CHOSEN if name in os.environ}
     return {"threads": threads(), "processor": processor(), **chosen}
 
 
 def threads() -> int:
-    """How many threads torch has here, or would have if it were loaded."""
+    """Number of torch's threads here, also before it is loaded."""
     if _all_cores.get():
         return _cores()
     if "torch" in sys.modules:

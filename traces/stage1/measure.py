@@ -49,7 +49,7 @@ MOST_PHASES = 1_000_000
 
 
 class Gradients(Protocol):
-    """What stage 1 needs of a trace."""
+    """Parts of a trace that stage 1 needs."""
 
     @property
     def facts(self) -> ModelFacts: ...  # noqa: D102
@@ -79,13 +79,13 @@ class Subject:
 
 @dataclass(slots=True)
 class _Notes:
-    """What has been measured of one compressor so far."""
+    """Measurements of one compressor so far."""
 
     steps: int
     exchanges: list[list[Exchange]] = field(default_factory=list)
-    """By bucket, then by step."""
+    """Exchanges by bucket, then by step."""
     scores: list[ErrorMetrics] = field(default_factory=list)
-    """By window."""
+    """Errors by window."""
 
 
 def measure(
@@ -128,8 +128,8 @@ def measure(
 
 
 def steps_to_run(subject: Subject, iterations: int) -> int:
-    """As many steps as the trace has iterations, more where a phase would not occur in them,
-    and whole windows."""
+    """Number of steps to run: the trace's iterations, more where a phase would not occur in them,
+    in whole windows."""
     cls, parameters = subject.compressor, subject.parameters
     window = cls.window(parameters)
     period = cls.period(parameters)
@@ -238,7 +238,8 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
-    """Do a user's workers, whose gradients differ, apply the same, where they say that they do?
+    """Check that a user's workers with different gradients apply the same update, where they state
+    it.
 
     On recorded gradients that are alike, or of one worker alone, a method that applies its own
     gradient would look exact.

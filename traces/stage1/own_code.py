@@ -137,7 +137,7 @@ def reached(module: str) -> dict[str, Path]:
 
 
 def _top(name: str, *, own: bool) -> tuple[Path | None, tuple[Path, ...]]:
-    """As `places`, of a module that is in no package: none, where it is a library."""
+    """Top folders, as `places`, of a module outside of any package: none for a library."""
     here = Path.cwd()  # importable behind everything else
     file: Path | None = None
     folders: tuple[Path, ...] = ()

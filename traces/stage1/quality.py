@@ -1,4 +1,4 @@
-"""How near is an update to what dense training would have applied?
+"""Distance of an update from the one that dense training would have applied.
 
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
 `dense` is the mean of the workers' gradients, under the momentum that the algorithm itself
@@ -33,7 +33,7 @@ class ErrorMetrics:
 
     @property
     def cosine(self) -> float:
-        """By the law of cosines from the three lengths."""
+        """Cosine from the three lengths, by the law of cosines."""
         product = (self.update + self.dense - self.difference) / 2
         scale = (self.update * self.dense) ** 0.5
         return product / scale if scale else float(self.update == self.dense)

@@ -31,7 +31,7 @@ _MADE_BY = (
     "gcsim.traces.synthetic.gradients",
 )
 _DIGITS = 6
-"""Of an error: further ones belong to the kind of processor."""
+"""Digits of an error that are kept: further ones belong to the kind of processor."""
 _PROFILE = TypeAdapter(TrafficProfile)
 
 
@@ -40,9 +40,9 @@ class Shipped:
     """A profile as it stands in its file."""
 
     name: str
-    """See `name_of`."""
+    """Name of the profile (`name_of`)."""
     code: str
-    """See `code_of`."""
+    """Hash of its code (`code_of`)."""
     made: str
     """On which kind of processor and with which libraries, for people."""
     body: bytes
@@ -58,7 +58,7 @@ class Shipped:
 
 
 def name_of(facts: Mapping[str, object]) -> str:
-    """Of a profile; `facts` are all that was run."""
+    """Name of a profile; `facts` are everything that was run."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -73,7 +73,7 @@ def code_of(model: ModelEntry, compressor: str | None) -> str:
 
 @lru_cache(maxsize=8)
 def read(path: Path) -> Mapping[str, Shipped]:
-    """What a file holds, by name; nothing where there is none, or this Python cannot unpack it."""
+    """Contents of a file, by name; empty where there is none, or this Python cannot unpack it."""
     try:
         import lzma
     except ImportError:

@@ -34,7 +34,7 @@ Kind = Literal["gradients", "second-moments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """What a file must be."""
+    """Expected properties of a file."""
 
     nbytes: Whole
     sha256: str
@@ -42,7 +42,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What `trace.json` holds, beside its own checksum."""
+    """Contents of `trace.json`, beside its own checksum."""
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
 
@@ -51,14 +51,14 @@ class Manifest:
     parameters: Annotated[tuple[tuple[Text, Shape], ...], Limits(least=1)]
     """Names and shapes, in the order of the model's trained parameters."""
     dtype: Literal["float32", "float16"]
-    """Of the stored gradients; second moments are float32 always."""
+    """Type of the stored gradients; second moments are float32 always."""
     workers: Count
     iterations: Count
     second_moments: bool
     moment_costs: dict[Whole, Costs] = field(default_factory=dict)
-    """By parameter, the kernels that made one mini-batch's second moments."""
+    """Kernels that made one mini-batch's second moments, by parameter."""
     source: dict[str, object] = field(default_factory=dict)
-    """How the gradients were made: plain values for reports."""
+    """Source of the gradients: plain values for reports."""
     files: dict[str, StoredFile] = field(default_factory=dict)
     passes: PassTimes | None = None
     """Measured while it was recorded; None when nobody asked for times."""
@@ -66,7 +66,7 @@ class Manifest:
     """Parameters of each bucket that was exchanged, in order; None when none were seen."""
 
     def disagreements(self) -> Iterator[str]:
-        """Where two of its figures contradict each other."""
+        """Contradictions between its figures."""
         elements = sum(math.prod(shape) for _, shape in self.parameters)
         if self.facts.parameters != elements:
             yield f"facts.parameters = {self.facts.parameters}: the shapes have {elements} elements"

@@ -51,7 +51,7 @@ class Trace:
         losses = noted if isinstance(noted, list) else []
         losses = [float(loss) for loss in losses if isinstance(loss, int | float)]
         self._losses = losses if len(losses) == self.workers * self.iterations else []
-        """By iteration, then by worker; none where they were not all noted."""
+        """Losses by iteration, then by worker; None where some are missing."""
         self.passes = manifest.passes
         """Measured times, where there are any."""
         self.buckets = manifest.buckets

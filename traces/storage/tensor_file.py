@@ -1,4 +1,4 @@
-"""How are tensors written so that their checksum costs no second reading?
+"""Files of tensors whose checksum costs no second reading.
 
 In the safetensors format (https://github.com/huggingface/safetensors: eight bytes of header
 length, a JSON header padded with spaces, then the tensors' bytes, little endian), hashed while it

@@ -96,7 +96,7 @@ class TraceWriter:
 
     @property
     def temporary(self) -> Path:
-        """Where the files lie until `finish`."""
+        """Folder of the files until `finish`."""
         assert self._temporary is not None
         return self._temporary
 
@@ -108,7 +108,7 @@ class TraceWriter:
     def iterations_that_fit(
         self, iterations: int, workers: int, second_moments: bool, max_bytes: int | None
     ) -> int:
-        """How many whole iterations may be written: at most `iterations`, at least one.
+        """Number of whole iterations that may be written: at most `iterations`, at least one.
 
         Raises `InputError` when one does not fit into `max_bytes`, or the disk has no room.
         """
@@ -146,7 +146,7 @@ class TraceWriter:
             self._write("second-moments", "float32", taken, taken.second_moments)
 
     def written(self) -> Written:
-        """What this process has written so far."""
+        """Bytes that this process has written so far."""
         return Written(files=dict(self._files), nonzero=self._nonzero, flushed=self._flushed)
 
     def adopt(self, written: Written) -> None:

@@ -1,4 +1,4 @@
-"""What does a fit of recorded gradients hold, and how is its file read and written?
+"""Fit of recorded gradients: its contents, read from and written to a file.
 
 A fit is plain data: for each parameter tensor a scale, the share that workers have in common, the
 energies of its rank-one terms and the distributions of their vectors; for each recorded model how
@@ -38,7 +38,7 @@ POINTS = (
     0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995,
     0.998, 1.0,
 )  # fmt: skip
-"""Of the quantiles: close together where few entries hold most of the energy."""
+"""Probabilities of the quantiles: close together where few entries hold most of the energy."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Positive = Annotated[float, Field(gt=0)]
@@ -52,7 +52,7 @@ class _Part(BaseModel):
 
 
 class VectorFit(_Part):
-    """How the vectors of one side (rows: outputs; columns: inputs) are distributed."""
+    """Distribution of the vectors of one side (rows: outputs; columns: inputs)."""
 
     scale: Annotated[list[_NotNegative], Field(min_length=len(POINTS), max_length=len(POINTS))]
     """Quantiles at `POINTS` of an entry's root mean square over the recording; their own mean
@@ -62,9 +62,10 @@ class VectorFit(_Part):
     population: list[_Share]
     """Shares of the vectors' energy in directions that stay; the rest is drawn afresh."""
     family: Family
-    """Of an entry over its scale."""
+    """Family of an entry over its scale."""
     shape: _Positive
-    """Of the family: exponent of generalized_normal, degrees of freedom of student_t, else 1."""
+    """Shape of the family: exponent of generalized_normal, degrees of freedom of student_t, else 1.
+    """
     coherence: _Share
     """Share of the energy that the places of one convolution kernel have in common."""
     offset: Annotated[float, Field(ge=-1, le=1)]
@@ -96,13 +97,13 @@ class TensorFit(_Part):
     rms: _NotNegative
     """Root mean square of an element, over the recording."""
     common: _Share
-    """Of the expected squared length, the share that all workers have in common."""
+    """Share of the expected squared length that all workers have in common."""
     scatter: _NotNegative
     """Standard deviation of the logarithm of a worker's length, beside `ModelFit.scatter`."""
     spectrum: Annotated[list[_Share], Field(min_length=1)]
     """Energies of the rank-one terms; what is left to 1 is noise without structure."""
     aligned: _Share
-    """Of the energy of a worker's own vectors of the columns, the share along the common ones."""
+    """Share along the common vectors of the energy of a worker's own vectors of the columns."""
     rows: VectorFit
     columns: VectorFit
 
@@ -134,14 +135,14 @@ class ModelFit(_Part):
     workers: Annotated[int, Field(ge=2)]
     iterations: Annotated[int, Field(ge=2)]
     recording: dict[str, Any]
-    """How the gradients were made: plain values for reports."""
+    """Source of the gradients: plain values for reports."""
     scatter: _NotNegative
     """Standard deviation of the logarithm of a worker's length in one iteration, the same for
     all tensors."""
     levels: list[float]
     """Logarithm of the scale by iteration, about 0; empty when iterations do not differ."""
     waves: list[Wave]
-    """What is left to 1 of their shares is new in each iteration."""
+    """Waves of the common part; the rest of their shares to 1 is new in each iteration."""
     tensors: Annotated[list[TensorFit], Field(min_length=1)]
 
 

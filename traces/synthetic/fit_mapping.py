@@ -1,4 +1,4 @@
-"""Which fitted tensor does a tensor of another model resemble? Kinds, sizes, places in the model.
+"""Fitted tensors for the tensors of another model: by kind, size and place in the model.
 
 A tensor that the fit has by name and shape is taken as it is. Any other one gets the
 distribution of the nearest tensor of its kind: in the logarithms of rows and columns and in the
@@ -37,7 +37,7 @@ _OTHER_KIND = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """What a tensor's gradients are drawn from."""
+    """Distribution from which a tensor's gradients are drawn."""
 
     fit: TensorFit
     model: ModelFit
@@ -48,7 +48,7 @@ class Mapped:
 
 
 def kinds(parameters: Parameters) -> list[Kind]:
-    """What each tensor is, by its shape, its name and the tensor of its layer before it."""
+    """Kind of each tensor, by its shape, its name and the tensor of its layer before it."""
     found: list[Kind] = []
     before: dict[str, Kind] = {}
     for name, shape in parameters:

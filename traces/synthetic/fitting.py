@@ -40,7 +40,7 @@ from gcsim.traces.synthetic.statistics import (
 from gcsim.traces.synthetic.tensor import SyntheticTensor, kernel_places
 
 FREQUENCIES = 33
-"""Of waves, from 0 to pi, among which those of the common part are chosen."""
+"""Number of frequencies, from 0 to pi, among which the waves of the common part are chosen."""
 WAVES = 3
 _SIMPLER = 0.05
 """Error of the correlation that is accepted for a share of 1 less of waves."""
@@ -269,7 +269,7 @@ def _calibrated(tensor: TensorFit, model: ModelFit) -> TensorFit:
 
 
 def _bisected(share: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Where an increasing share is `wanted`, to a hundredth of the interval."""
+    """Point at which an increasing share is `wanted`, to a hundredth of the interval."""
     for _ in range(7):
         middle = (low + high) / 2
         low, high = (middle, high) if share(middle) < wanted else (low, middle)

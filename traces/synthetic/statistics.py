@@ -1,4 +1,4 @@
-"""Which numbers of a tensor's recorded gradients does a fit keep? Estimators, one tensor at a time.
+"""Statistics of a tensor's recorded gradients that a fit keeps, one tensor at a time.
 
 Samples are the gradients of each iteration and worker as matrices [rows, columns], read one after
 another; a large matrix is only ever multiplied by thin random ones, never decomposed in full
@@ -28,7 +28,7 @@ TERMS = 16
 DIRECTIONS = 12
 """Persistent directions of a side at most."""
 ELEMENTS = 1 << 18
-"""Of a tensor, on which workers and iterations are compared."""
+"""Elements of a tensor on which workers and iterations are compared."""
 _DECOMPOSED = 16
 """Samples whose singular values are taken."""
 _SMALL = 128
@@ -37,7 +37,7 @@ _SMALL = 128
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Of one tensor."""
+    """Statistics of one tensor."""
 
     squares: Floats
     """`[iterations, workers]`: squared length."""
@@ -52,7 +52,7 @@ class Statistics:
 
 @dataclass(slots=True, kw_only=True)
 class SideStatistics:
-    """Of the rows or the columns."""
+    """Statistics of the rows or the columns."""
 
     scale: Floats
     """`[n]`: root mean square of a sample of length sqrt(elements)."""
@@ -116,7 +116,7 @@ def _chosen(elements: int, index: int) -> NDArray[np.int64]:
 
 
 def _products(parts: NDArray[np.float32]) -> Floats:
-    """Of different workers only: a worker's own noise is no common part."""
+    """Products of different workers only: a worker's own noise is no common part."""
     iterations, workers = parts.shape[:2]
     total = parts.sum(1, dtype=np.float64)
     pairs = workers * (workers - 1)
@@ -319,7 +319,8 @@ def persistent(held_out: Floats, size: int) -> Floats:
 
 
 def quantiles(scale: Floats, silent: Floats) -> tuple[list[float], list[float]]:
-    """Of the scales, and how often entries of that scale are silent; those never used are not."""
+    """Quantiles of the scales, and the share of silent entries at each; rows that are never used do
+    not count."""
     order = np.argsort(scale, kind="stable")
     ordered = scale[order]
     points = np.asarray(POINTS) * (len(ordered) - 1)

@@ -1,4 +1,4 @@
-"""What does one worker's synthetic gradient of one parameter tensor look like?
+"""One worker's synthetic gradient of one parameter tensor.
 
 The gradient of a layer that multiplies is a sum over samples of outer products (error at the
 output x input), and the recorded ones are nearly of low rank: here it is such a sum. A tensor is
@@ -71,8 +71,8 @@ class SyntheticTensor:
         rms: float | None = None,
         common: float | None = None,
     ) -> None:
-        """Of a tensor of this shape and number, distributed as `fit`; `rms` and `common` where
-        they are not the fit's."""
+        """Generator for a tensor of this shape and number, distributed as `fit`; `rms` and `common`
+        where they are not the fit's."""
         self._fit, self._model = fit, model
         self._index, self._seed = index, seed
         self._rms = fit.rms if rms is None else rms
@@ -119,7 +119,8 @@ class SyntheticTensor:
         return gradient
 
     def _common_factors(self, iteration: int) -> tuple[Array, Array]:
-        """Of the common part: vectors of one side turn with the iterations, the others stay."""
+        """Factors of the common part: vectors of one side turn with the iterations, the others
+        stay."""
         turning, staying = self._turning
         vectors = np.zeros((len(self._side(turning).scale), self._terms), np.float32)
         for weight, step, name in self._patterns(iteration):
@@ -128,7 +129,7 @@ class SyntheticTensor:
         return found[0], found[1]
 
     def _patterns(self, iteration: int) -> list[tuple[float, int, str]]:
-        """What the turning vectors are made of: weight, step and purpose of each pattern."""
+        """Patterns of the turning vectors: weight, step and purpose of each."""
         found: list[tuple[float, int, str]] = []
         for number, wave in enumerate(self._model.waves):
             weight, angle = math.sqrt(wave.share), wave.frequency * iteration
@@ -139,7 +140,8 @@ class SyntheticTensor:
         return [pattern for pattern in found if abs(pattern[0]) > 1e-3]
 
     def _own_factors(self, iteration: int, worker: int) -> tuple[Array, Array]:
-        """Of a worker's own noise: its inputs are much like everybody's, its errors are not."""
+        """Factors of a worker's own noise: its inputs are much like everybody's, its errors are
+        not."""
         name = f"own {worker}"
         found = [self._vectors(0, iteration, name), self._vectors(1, iteration, name)]
         if self._fit.aligned:

@@ -1,1 +1,1 @@
-"""What does live training learn? Tasks and their data."""
+"""Tasks of live training, and their data."""

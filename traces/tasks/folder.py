@@ -20,14 +20,14 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.tasks.split import Indices, Split
 
 PREFIX = "folder:"
-"""Of the task's name, before the path."""
+"""Prefix of the task's name, before the path."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _TRAIN, _TEST = "train", "test"
 _HINT = "write FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png (or .jpg)"
 
 
 def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """By part and class: the images, sorted."""
+    """Images by part and class, sorted."""
     return {
         part: {
             label.name: sorted(p for p in label.iterdir() if p.suffix.lower() in SUFFIXES)
@@ -40,7 +40,7 @@ def listing(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def fault(folder: Path, entry: ModelEntry) -> tuple[str, str] | None:
-    """What is wrong with a folder for a model, and what to write; no image is opened."""
+    """Fault of a folder for a model, and its remedy; no image is opened."""
     shape = entry.input_shape
     if entry.input != "samples" or len(shape) != 3 or shape[0] not in (1, 3):
         hint = "a model with an input_shape of [3, height, width] or [1, height, width] fits"
@@ -128,7 +128,7 @@ class Images:
         return self._labels
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """See `Samples.taken`."""
+        """Samples at these indices (`Samples.taken`)."""
         chosen = self._pixels[torch.from_numpy(indices)].float()
         return (chosen - self._mean) / self._deviation, torch.from_numpy(self._labels[indices])
 

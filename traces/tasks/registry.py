@@ -67,7 +67,8 @@ _SHIPPED = (
     ),
 )
 _OWN = "gcsim.traces.tasks.own:own_split"
-"""By name as the tasks: what is learned of one does not depend on the code of others."""
+"""Function of users' own tasks, named as the tasks are: a task does not depend on the code of
+others."""
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _SHIPPED}
 
 
@@ -111,6 +112,6 @@ def make_split(entry: ModelEntry, seed: int) -> Split:
 
 
 def described(entry: ModelEntry, task: Task) -> str:
-    """What the data are, down to the version of whatever they were taken from, for people."""
+    """Description of the data, with the version of their source, for people."""
     source = getattr(task, "source", None)
     return source if isinstance(source, str) else TASKS[entry.task].title

@@ -1,4 +1,4 @@
-"""Which samples does training see, and which are held out to judge it by?"""
+"""Split of samples into those for training and those held out for evaluation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Split:
-    """What is learned, and what is held out."""
+    """Training and held-out samples."""
 
     train: Samples
     test: Samples
     source: str
-    """What the data are, for people."""
+    """Description of the data, for people."""
 
 
 class TensorSamples:
@@ -53,7 +53,7 @@ class TensorSamples:
         return found
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """See `Samples.taken`."""
+        """Samples at these indices (`Samples.taken`)."""
         chosen = torch.from_numpy(indices)
         return self._inputs[chosen], self._labels[chosen]
 
@@ -69,12 +69,13 @@ class DatasetSamples:
 
     @property
     def labels(self) -> Indices | None:
-        """By `dataset.targets`, as torchvision's have them; None where there is no such list."""
+        """Labels by `dataset.targets`, as torchvision's have them; None where there is no such
+        list."""
         targets = getattr(self._dataset, "targets", None)
         return None if targets is None else np.asarray(targets, dtype=np.int64)
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """See `Samples.taken`."""
+        """Samples at these indices (`Samples.taken`)."""
         pairs: Sequence[Any] = [self._dataset[int(index)] for index in indices]
         inputs = torch.stack([torch.as_tensor(given) for given, _ in pairs])
         labels = torch.stack([torch.as_tensor(label) for _, label in pairs])

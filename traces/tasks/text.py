@@ -41,9 +41,9 @@ from gcsim.traces.tasks.split import Indices, Split
 
 FILE = Path(__file__).with_name("text.xz")
 _SHA256 = "d208b34444814cbb12682203406535e80065cbeb8560183b56afbd4fd4f28991"
-"""Of the file."""
+"""SHA-256 of the file."""
 SOURCE = f"gcsim's own sources, frozen (text.xz, SHA-256 {_SHA256[:8]})"
-"""What the text is, for people."""
+"""Description of the text, for people."""
 
 
 @lru_cache(maxsize=1)
@@ -137,7 +137,7 @@ class _Places:
         return len(self._places)
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """See `Samples.taken`."""
+        """Samples at these indices (`Samples.taken`)."""
         return _sequences(self._tokens, self._places[indices], self._length)
 
 

@@ -1,1 +1,1 @@
-"""How long do kernels and training steps take on this device?"""
+"""Times of kernels and training steps on this device."""

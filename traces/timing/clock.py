@@ -1,4 +1,4 @@
-"""How long does a call take on this device? The lowest of several repeats, and how they spread.
+"""Time of a call on this device: the lowest of several repeats, and their spread.
 
 On a CPU the wall clock runs around a loop of calls that is long against the clock's resolution;
 with one thread it is the thread's CPU time, which others on the machine do not disturb by taking
@@ -51,7 +51,7 @@ class CpuClock:
         self.now = now or (time.thread_time if one else time.perf_counter)
 
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
-        """See `DeviceClock`."""
+        """Time a call, as `DeviceClock`."""
         return _repeated(lambda calls: _loop(call, calls, self.now), repeats)
 
 
@@ -64,7 +64,7 @@ class CudaClock:
         self.now = clock_of(torch.device(self.device))
 
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
-        """See `DeviceClock`."""
+        """Time a call, as `DeviceClock`."""
         landed(torch.device(self.device))
         now = time.perf_counter if waits else self.now
         return _repeated(lambda calls: _loop(call, calls, now), repeats)

@@ -1,4 +1,4 @@
-"""Which torch kernels stand for a class? A table of calls that run on any device of torch's.
+"""torch kernels that stand for a class: a table of calls that run on any device of torch's.
 
 One line a case: the class, how its operands are made for n elements, and the call. What a call
 moves is what the meter counts for it. Selections keep 1 %, indices ascend, values are heavy-tailed:
@@ -36,7 +36,7 @@ class Case:
 
 
 def cost_of(call: Callable[[], object]) -> KernelCost:
-    """What the meter counts for a call of one kernel. Raises `InternalError` for more or none."""
+    """Metered cost of a call of one kernel. Raises `InternalError` for more or none."""
     with segment() as recorder:
         call()
     if len(recorder.fixed) != 1:

@@ -1,4 +1,4 @@
-"""How long do a compressor's own kernels take on this device? Timed where they occur.
+"""Times of a compressor's own kernels on this device, measured where they occur.
 
 Workers exchange one bucket as they do in stage 1, and the meter's clock runs around every kernel.
 So operands are what the method really hands over (how much is selected, how codes are
@@ -34,7 +34,7 @@ class Site:
 
     compressor: str
     elements: int
-    """Of the bucket."""
+    """Elements of the bucket."""
     timed: TimedKernel
 
 
@@ -58,7 +58,7 @@ def matrix_bucket(gradient: Tensor, *, second_moments: bool) -> Bucket:
 
 
 STEPS = 2
-"""Of each kind: the first one sets memory up."""
+"""Steps of each kind: the first one sets memory up."""
 
 
 def steps_of(cls: type[Compressor], parameters: CompressorParameters) -> list[int]:

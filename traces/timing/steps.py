@@ -21,7 +21,7 @@ from gcsim.traces.timing.clock import DeviceClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Of one model on one device."""
+    """Step times of one model on one device."""
 
     model: str
     seconds: dict[int, float]

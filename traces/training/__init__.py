@@ -1,1 +1,1 @@
-"""What comes of training with a compressor in the loop? Trajectories, which know no cluster."""
+"""Trajectories of training with a compressor in the loop; they know no cluster."""

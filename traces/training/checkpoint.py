@@ -1,4 +1,5 @@
-"""How does training go on after a kill, with the same bits? Its state on disk, whole or not at all.
+"""State of a training on disk, whole or not at all, so that it goes on after a kill with the same
+bits.
 
 The state is what hangs on a `Team`, as plain data (`compressors/state.py`): tensors stand in a
 safetensors file, the rest in JSON in front of it. Nothing is unpickled.

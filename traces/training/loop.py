@@ -1,4 +1,4 @@
-"""How is a trajectory trained? Step by step, judged now and then, kept on disk as it goes.
+"""Training of a trajectory: step by step, evaluated at intervals, kept on disk as it goes.
 
 A trajectory goes on where the last process left it: after each evaluation its state can be written
 down (`checkpoint.py`), and what is trained after that is a function of the state. One that has
@@ -39,7 +39,7 @@ Records = Sequence[Sequence[CollectiveRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """When is the model judged, and when does training end before its last step?"""
+    """Rules of a training: steps between evaluations, and early ends."""
 
     evaluate_every: int
     schedule: Schedule
@@ -97,7 +97,7 @@ def advance(
 
 
 def load(path: Path, rules: Rules, until: int | None = None) -> Trajectory | None:
-    """What is kept of a trajectory; see `asked_for`."""
+    """Kept trajectory, as far as asked (`asked_for`)."""
     return asked_for(_kept(path)[0], rules, until)
 
 
@@ -117,7 +117,7 @@ def asked_for(
 
 
 def _cut(known: Trajectory, step: int) -> Trajectory:
-    """As it was when so many steps were trained."""
+    """The trajectory as it was after `step` steps."""
     return replace(
         known,
         losses=known.losses[:step],
@@ -213,11 +213,11 @@ class _Kind:
 
     name: str
     number: int
-    """Of the first."""
+    """Number of the first step."""
     records: list[Records] = field(default_factory=list)
-    """By step."""
+    """Records by step."""
     exchanges: tuple[Exchange, ...] = ()
-    """Of a step that was metered."""
+    """Exchanges of a metered step."""
 
 
 def _window(
@@ -349,7 +349,7 @@ def _hopeless(now: Trajectory, target: Target) -> str:
     before = [one for one in now.evaluations if one not in recent]
 
     def best(of: Sequence[Evaluation]) -> float:
-        """How near they come: the higher, the nearer."""
+        """Closeness to the target: higher is nearer."""
         return max(-one.loss if target.loss is not None else one.accuracy or 0.0 for one in of)
 
     wanted = -target.loss if target.loss is not None else target.accuracy

@@ -47,14 +47,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is to be reached on the samples that are held out: one of the three."""
+    """Target on the held-out samples: one of the three."""
 
     accuracy: Fraction01 | None = None
     """Share of the labels that are told right."""
     loss: Annotated[float, POSITIVE] | None = None
     """At most this cross-entropy, in nats."""
     of_dense: Fraction01 | None = None
-    """Of dense training's last accuracy, median over seeds."""
+    """Share of dense training's last accuracy, median over seeds."""
 
     def __post_init__(self) -> None:
         stated = [v for v in (self.accuracy, self.loss, self.of_dense) if v is not None]
@@ -74,7 +74,7 @@ class LearningRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Which trajectories end early; their rows say why."""
+    """Early ends of trajectories; their rows say why."""
 
     diverged: bool = True
     """The loss stays above one and a half times that of untrained weights; a loss or an update that
@@ -86,7 +86,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """How the data are dealt out to the workers."""
+    """Distribution of the data over the workers."""
 
     dirichlet: Annotated[float, POSITIVE]
     """The smaller, the more workers' classes differ; see `team.py`."""
@@ -110,4 +110,4 @@ class Plan:
     partition: Partition | None = None
     """None: iid."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Of forward and backward passes; auto: the GPU where there is one."""
+    """Device of forward and backward passes; auto: the GPU where there is one."""

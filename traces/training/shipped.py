@@ -29,24 +29,24 @@ from gcsim.traces.training.trajectory import Trajectory
 FOLDER = Path(__file__).parent.parent / "trajectories"
 _LOOP = "gcsim.traces.training.loop"
 _DIGITS = 4
-"""Of a loss on what is learned, which nothing is computed from."""
+"""Digits of a training loss that are kept; nothing is computed from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """What was trained with one method."""
+    """Trajectories of one method."""
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
 
     code: str
-    """See `code_of`."""
+    """Hash of the code (`code_of`)."""
     made: str
     """On which kind of processor and with which libraries, for people."""
     trajectories: tuple[Trajectory, ...]
-    """By learning rate and seed, each as far as a comparison of rates asks for."""
+    """Trajectories by learning rate and seed, each as far as a comparison of rates asks for."""
 
     def one(self, rate: float, seed: int) -> Trajectory | None:
-        """That of a learning rate and a seed."""
+        """Trajectory of a learning rate and a seed."""
         found = (t for t in self.trajectories if (t.learning_rate, t.seed) == (rate, seed))
         return next(found, None)
 
@@ -74,7 +74,7 @@ def code_of(entry: ModelEntry, compressor: str | None) -> str:
 
 @lru_cache(maxsize=128)
 def read(path: Path) -> Shipped | None:
-    """What a file holds; None where there is none, or this Python cannot unpack it."""
+    """Contents of a file; None where there is none, or this Python cannot unpack it."""
     try:
         import lzma
     except ImportError:
@@ -86,7 +86,7 @@ def read(path: Path) -> Shipped | None:
 
 
 def shown(loss: float) -> float:
-    """As a file holds it."""
+    """The loss as a file holds it."""
     return float(f"{loss:.{_DIGITS}g}")
 
 

@@ -91,18 +91,18 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a step did."""
+    """Outcome of a step."""
 
     loss: float
     """Mean over workers, at the weights before the step."""
     finite: bool
     """Whether all gradients were numbers; else nothing was exchanged."""
     collectives: tuple[tuple[CollectiveRecord, ...], ...] = ()
-    """By bucket."""
+    """Records by bucket."""
     exchanges: tuple[Exchange, ...] = ()
-    """By bucket, with its kernels: of a step that was metered."""
+    """Exchanges by bucket, with their kernels: of a metered step."""
     error: ErrorMetrics | None = None
-    """Of a metered step's update, against the mean gradient."""
+    """Error of a metered step's update, against the mean gradient."""
 
 
 class Team:
@@ -145,10 +145,11 @@ class Team:
         self._pieces = [piece for layout in self.layouts for piece in layout.slices]
         self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
         self._rows = self._gradients.to(self._device)
-        """Where backward passes leave them: the same tensor on a CPU."""
+        """Rows in which backward passes leave gradients: the same tensor on a CPU."""
         self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
-        """By parameter, of the first pass alone: every pass runs the same."""
+        """Kernels of second moments by parameter, of the first pass alone: every pass runs the
+        same."""
         self._members = [
             [
                 new_member(
@@ -173,7 +174,8 @@ class Team:
     # --- the layout of flat vectors ---------------------------------------------------------------
 
     def _ready_order(self) -> tuple[int, ...]:
-        """Of the first batch, whose pass is run once more when it is trained on."""
+        """Order in which gradients of the first batch become ready; its pass is run once more when
+        it is trained on."""
         inputs, labels = self._taken(0, 0)
         noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
         with noted as arrived, unmoved, torch.enable_grad():
@@ -184,7 +186,7 @@ class Team:
         return whole_order(arrived, len(self._parameters))
 
     def _cut(self, flat: Tensor) -> list[Tensor]:
-        """By parameter: its part of a flat vector, in its shape, sharing its memory."""
+        """Parts of a flat vector by parameter, in its shape, sharing its memory."""
         views: dict[int, Tensor] = {}
         start = 0
         for piece in self._pieces:
@@ -324,7 +326,7 @@ class Team:
             optimizer.step(update.to(self._device), rate)
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
-        """What the second moments of a bucket cost."""
+        """Cost of the second moments of a bucket."""
         if not self._needs_moments:
             return None
         known = [self._moment_costs.get(piece.index, ()) for piece in layout.slices]
@@ -369,7 +371,7 @@ class Team:
     # --- what a checkpoint holds ------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that the next steps depend on, beside what the team was made of."""
+        """State that the next steps depend on, beside the team's arguments."""
         return {
             "replicas": self._replicas,
             "buffers": list(self._model.buffers()),
@@ -402,8 +404,8 @@ class _Stepper:
         self._adam = chosen.name != "sgd" and not own_momentum
         self._momentum = 0.0 if own_momentum else chosen.momentum
         self.state: dict[str, Any] = {}
-        """What the next step depends on: vectors `[n]` and Adam's count of steps; empty before the
-        first."""
+        """State that the next step depends on: vectors `[n]` and Adam's count of steps; empty
+        before the first."""
 
     def step(self, gradient: Tensor, rate: float) -> None:
         """Apply a gradient `[n]`."""

@@ -1,4 +1,4 @@
-"""What came of training with a method? Plain data, without torch, which knows no cluster.
+"""Trajectories of training with a method: plain data, without torch, that know no cluster.
 
 Trajectory
   losses       : by step, on the batches that were learned
@@ -20,7 +20,7 @@ from gcsim.traces.profile import AS_WRITTEN, ModelFacts, Phase, Quality, Traffic
 from gcsim.traces.training.plan import Target
 
 Ended = Literal["", "finished", "diverged", "hopeless"]
-"""How training ended; "" where it can go on."""
+"""End of a training; "" where it can go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Window:
     """The kinds of step, each with one example: its kernels are those of the first of the kind,
     its collectives have the mean bytes of all."""
     order: tuple[Whole, ...]
-    """By step: the number of its phase."""
+    """Number of the phase, by step."""
     wire_bytes_per_worker: Annotated[float, Limits(least=0)]
     """Handed to collectives in a step: mean over all steps and workers."""
     quality: Quality | None
-    """Of the steps that were metered; None where the method has a momentum of its own, or its
+    """Quality of the metered steps; None where the method has a momentum of its own, or its
     replicas differ."""
 
 
@@ -66,9 +66,9 @@ class Trajectory:
     learning_rate: float
     workers: Count
     steps: Count
-    """As planned."""
+    """Planned steps."""
     data: str
-    """What was learned, for people."""
+    """Training data, for people."""
     model: ModelFacts
     buckets: tuple[BucketLayout, ...]
     losses: tuple[float, ...] = ()
@@ -76,7 +76,7 @@ class Trajectory:
     windows: tuple[Window, ...] = ()
     ended: Ended = ""
     why: str = ""
-    """Of an early end, for people."""
+    """Reason of an early end, for people."""
 
     @property
     def own_steps(self) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class Trajectory:
         )
 
     def profile(self, window: Window) -> TrafficProfile:
-        """What a cluster is simulated with: the window as a period that repeats."""
+        """Profile with which a cluster is simulated: the window as a period that repeats."""
         counts = Counter(window.order)
         alone = len(window.phases) == 1
         return TrafficProfile(

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import (
     demand_no_stray,
     fold_bits,
@@ -67,7 +66,9 @@ def message_of(
     """
     segments, head = cells.segments, 4 * cells.count
     sizes = len(levels) * head + packed_bytes(segments.length, 1)
-    message, at = frames(values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size)
+    message, at = frames(
+        values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
+    )
     for number, level in enumerate(levels):
         put(message, at + number * head, level, head)
     put_bits(message, at + len(levels) * head)

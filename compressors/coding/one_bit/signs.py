@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.packing import (
+    check_packed,
     damaged,
     has_stray,
     packed_bytes,
@@ -40,9 +41,9 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Cells, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
@@ -67,6 +68,26 @@ def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) 
     g = np.ascontiguousarray(array(values))
     with written_back(bits) as out:
         in_tiles(_sign_tiles, segments.tiles, g, segments.table, out, at)
+
+
+def pack_signs(values: Tensor) -> Tensor:
+    """One bit an element, 1 = negative; zero of either sign counts as positive.
+
+    `values` is a float32 tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
+    """
+    bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
+    put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
+    return bits
+
+
+@kernel("streaming", name="packing.unpack_signs")
+def unpack_signs(buffer: Tensor, count: int) -> Tensor:
+    """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
+    check_packed(buffer, count, 1)
+    out, one = buffer.new_empty(count, dtype=torch.float32), torch.ones(1, device=buffer.device)
+    cells = Segments.alone(count).whole
+    add_scaled_signs(out, cells, buffer, ZERO, one, 1.0, overwrite=True)
+    return out
 
 
 @loop
@@ -289,7 +310,7 @@ def add_scaled_signs(
         )  # fmt: skip
 
 
-def demand_signs(*, stray: bool, right: bool = True) -> None:
+def demand_signs(stray: bool, right: bool = True) -> None:
     """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
         raise stray_bits()

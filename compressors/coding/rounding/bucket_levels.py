@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import digits
 from gcsim.compressors.coding.rounding.levels import add_levels, own, round_levels
 from gcsim.compressors.coding.scans import moments
@@ -50,7 +49,9 @@ def encode_message(
     """The message of a flat gradient, rounded to the tables of its cells of `size` elements."""
     segments, count = cells.segments, tables.shape[1]
     head, tail = 4 * count * cells.count, digits(count).nbytes(segments.length)
-    message, at = frames(gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size)
+    message, at = frames(
+        gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size, fixed=True
+    )
     put(message, at, tables.view(-1), head)
     round_levels(gradient, own(cells, tables, count), keys, message, at + head, digits(count))
     return seal(message, at, head + tail)

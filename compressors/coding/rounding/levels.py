@@ -215,8 +215,7 @@ def add_levels(
             cells.size, levels.of_cells(), levels.kind, np.float32(levels.steps), tables,
             levels.chosen_tables(), factor, *form, target, highest,
         )  # fmt: skip
-    if (most := int(highest.max(initial=0))) > levels.highest:
-        raise unknown_code(most, levels)
+    demand_codes(int(highest.max(initial=0)), levels)
 
 
 def drawing(
@@ -230,11 +229,12 @@ def drawing(
     )
 
 
-def unknown_code(code: int, levels: Levels) -> Exception:
-    """Error for codes that cannot have been sent."""
-    if code >= STRAY:
-        return damaged("padding after the last code is not zero, or a group is not made of digits")
-    return damaged(f"code {code} where levels end at {levels.highest}")
+def demand_codes(highest: int, levels: Levels) -> None:
+    """`InputError` for a code behind the last level; `STRAY`: for what are no codes."""
+    if highest >= STRAY:
+        raise damaged("padding after the last code is not zero, or a group is not made of digits")
+    if highest > levels.highest:
+        raise damaged(f"code {highest} where levels end at {levels.highest}")
 
 
 # --- loops ----------------------------------------------------------------------------------------

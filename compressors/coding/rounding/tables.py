@@ -17,8 +17,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import (
     KNOWN,
@@ -75,7 +74,10 @@ def encode_message(
     norms = cell_norms(gradient, cells, chosen.norm)
     head, tail = 4 * cells.count, form.nbytes(segments.length)
     flags, params = chosen.bits | numbers << _NUMBER_AT, chosen.bucket or 0
-    message, at = frames(gradient, Codec.TABLE, segments, head + tail, flags=flags, params=params)
+    message, at = frames(
+        gradient, Codec.TABLE, segments, head + tail, flags=flags, params=params,
+        fixed=numbered is None,
+    )  # fmt: skip
     put(message, at, norms, head)
     levels = Levels(kind=KNOWN, cells=cells, numbers=norms, tables=tables, chosen=numbers)
     round_levels(gradient, levels, keys, message, at + head, form)

@@ -11,17 +11,16 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.indices import words as loops
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import (
     Parts,
-    by_part,
     by_program,
     launch_parts,
     own_part,
     parts_of,
-    spread,
     starts,
 )
-from gcsim.compressors.gpu.reductions import MAGNITUDE, joined
+from gcsim.compressors.gpu.scans import MAGNITUDE, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -33,21 +32,25 @@ def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column,
     levels: loops.Levels,
 ) -> Tensor:  # fmt: skip
-    """By torch's operators."""
+    """One launch."""
     loops.demand_short(segments, loops.SIGN_BITS)
-    minus, many = values < 0, k.tolist()
-    each = _weighted(levels, memory, 1.0)
-    if len(each) > 1:
-        times = there(many, memory.device)
-        each = torch.repeat_interleave(each, times, 0, output_size=len(values))
-    places = indices + spread(there(segments.begin, memory.device), many)
-    memory[places] = values - torch.where(minus, each[:, 1], each[:, 0])
-    return (indices | (minus.long() << 31)).int()  # the low 32 bits
+    words = memory.new_empty(len(values), dtype=torch.int32)
+    each, parts = _weighted(levels, memory, 1.0), _travelling(memory, segments, k, len(levels))
+    launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
+    return words
+
+
+def _travelling(like: Tensor, segments: Segments, k: Column, rows: int, width: int = 2) -> Parts:
+    """Parts of k elements of each tensor: their begin, its own, its length, its levels' place."""
+    many, first = k.tolist(), np.arange(len(k)) * width * (rows > 1)
+    columns = starts(many), segments.begin.tolist(), segments.length.tolist(), first.tolist()
+    return parts_of(like, many, [blocks(n) for n in many], *columns)
 
 
 def _weighted(levels: loops.Levels, like: Tensor, weight: float) -> Tensor:
-    given = levels if isinstance(levels, torch.Tensor) else there(levels, like.device)
-    return (given.double() * weight).float()
+    if not isinstance(levels, torch.Tensor):
+        return there((levels * weight).astype(np.float32), like.device)
+    return levels if weight == 1.0 else (levels.double() * weight).float()
 
 
 @kernel_of(loops.unambiguous_signs)
@@ -103,9 +106,11 @@ def _parts(like: Tensor, segments: Segments) -> Parts:
 
 def _listed(words: Tensor, chosen: Tensor, counts: Tensor, parts: Parts) -> tuple[Tensor, Column]:
     """(the words of what is chosen; how many each part has)."""
-    k = np.array(by_part(counts, parts).tolist(), dtype=np.int64)
+    upto = counts.cumsum(0)
+    found = torch.cat((upto.new_zeros(1), upto))[there(parts.firsts, upto.device)]
+    k = np.diff(np.array(found.tolist(), dtype=np.int64))
     out = words.new_empty(int(k.sum()))
-    launch_parts(_list, parts, words, chosen, counts.cumsum(0) - counts, out, BLOCK=BLOCK)
+    launch_parts(_list, parts, words, chosen, upto, out, BLOCK=BLOCK)
     return out, k
 
 
@@ -113,20 +118,14 @@ def _listed(words: Tensor, chosen: Tensor, counts: Tensor, parts: Parts) -> tupl
 def add_words(
     out: Tensor, segments: Segments, words: Tensor, k: Column, levels: loops.Levels, weight: float
 ) -> None:
-    """One launch, and one wait."""
-    count, width = levels.shape
-    rows = np.arange(len(k)) * width if count > 1 else np.zeros_like(k)
-    many = k.tolist()
-    parts = parts_of(
-        out, many, [blocks(n) for n in many], starts(many), segments.begin.tolist(),
-        segments.length.tolist(), rows.tolist(),
-    )  # fmt: skip
-    wrong = out.new_zeros((max(1, parts.firsts[-1]), 2), dtype=torch.int32)
+    """One launch; words are checked `when_known`."""
+    parts = _travelling(out, segments, k, *levels.shape)
+    wrong = out.new_zeros(2, dtype=torch.int32)
     launch_parts(
-        _add, parts, out, words, _weighted(levels, out, weight), wrong,
+        _add, parts, out, words, _weighted(levels, out, weight).float(), wrong,
         BITS=loops.index_bits(levels), BLOCK=BLOCK,
     )  # fmt: skip
-    loops.demand_right(*wrong.amax(0).tolist())
+    when_known(wrong, loops.demand_right)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -212,14 +211,28 @@ def _code(
 
 
 @triton.jit
-def _list(words, chosen, offsets, out, table, parts, BLOCK: tl.constexpr):
+def _list(words, chosen, upto, out, table, parts, BLOCK: tl.constexpr):
     """Each program's words behind those of the programs before."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
     hit = tl.load(chosen + at, mask=within < n, other=0).to(tl.int32)
-    place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit, axis=0) - 1
+    before = tl.load(upto + tl.program_id(0) - 1, mask=tl.program_id(0) > 0, other=0)
+    place = before + tl.cumsum(hit, axis=0) - 1
     tl.store(out + place, tl.load(words + at, mask=hit != 0, other=0), mask=hit != 0)
+
+
+@triton.jit
+def _sign(memory, indices, values, levels, words, table, parts, BLOCK: tl.constexpr):
+    column, number, k = own_part(table, parts)
+    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.load(column + 2 * parts) + i
+    at = tl.load(indices + place, mask=i < k, other=0)
+    value = tl.load(values + place, mask=i < k, other=0.0)
+    minus = (value < 0).to(tl.int32)
+    level = tl.load(levels + tl.load(column + 5 * parts) + minus)
+    tl.store(memory + tl.load(column + 3 * parts) + at, value - level, mask=i < k)
+    tl.store(words + place, at.to(tl.int32) | (minus << 31), mask=i < k)
 
 
 @triton.jit
@@ -238,7 +251,6 @@ def _add(
     level = tl.load(levels + tl.load(column + 5 * parts) + (word >> BITS), mask=good, other=0.0)
     target = out + tl.load(column + 3 * parts) + at
     tl.store(target, tl.load(target, mask=good, other=0.0) + level, mask=good)
-    slot = wrong + 2 * tl.program_id(0)
-    tl.store(slot, tl.max(((i < k) & (ordered == 0)).to(tl.int32), axis=0))
+    tl.store(wrong, 1, mask=tl.max(((i < k) & (ordered == 0)).to(tl.int32), axis=0) > 0)
     strange = (level.to(tl.int32, bitcast=True) & 0x7FFFFFFF) > 0x7F800000
-    tl.store(slot + 1, tl.max(strange.to(tl.int32), axis=0))
+    tl.store(wrong + 1, 1, mask=tl.max(strange.to(tl.int32), axis=0) > 0)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.integers import two_bits as loops
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import GROUPS, load_codes, places_of, store_codes, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -28,14 +29,14 @@ def two_bits(
 
 @kernel_of(loops.add_two_bits)
 def add_two_bits(out: Tensor, segments: Segments, packed: Tensor, at: Column, level: float) -> None:
-    """The host waits once."""
+    """Padding is checked `when_known`."""
     parts = _parts(out, segments, at)
     wrong = out.new_zeros((max(1, parts.firsts[-1]), 2), dtype=torch.int32)
     launch_parts(
         _decode, parts, out, packed, wrong, float(np.float32(level)), GROUPS=GROUPS,
         INDEX=parts.index,
     )  # fmt: skip
-    loops.demand_codes(*wrong.amax(0).tolist())
+    when_known(wrong.amax(0), loops.demand_codes)
 
 
 def _parts(like: Tensor, segments: Segments, at: Column) -> Parts:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.one_bit import binary as loops
 from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.words import (
@@ -96,14 +97,14 @@ def put_random_bits(
 def add_chosen(
     out: Tensor, cells: Cells, bits: Tensor, at: Column, lows: Tensor, highs: Tensor, weight: float
 ) -> None:
-    """The host waits once."""
+    """Padding is checked `when_known`."""
     parts = parts_of_cells(out, cells, at)
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _choose, parts, out, bits.contiguous(), lows, highs, stray, float(np.float32(weight)),
         GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    demand_signs(stray=bool(stray.any()))
+    when_known(stray.any(), demand_signs)
 
 
 def _by_cell(like: Tensor, cells: Cells) -> Parts:

@@ -12,8 +12,9 @@ import triton.language as tl
 from gcsim.compressors.coding.one_bit import columns as loops
 from gcsim.compressors.coding.one_bit.columns import Matrices, Stripes
 from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import PLAIN, joined
+from gcsim.compressors.gpu.scans import PLAIN, joined
 from gcsim.compressors.gpu.words import (
     GROUPS,
     index_type,
@@ -74,14 +75,14 @@ def add_columns(
     out: Tensor, stripes: Stripes, bits: Tensor, at: Column, lows: Tensor, highs: Tensor,
     weight: float,
 ) -> None:  # fmt: skip
-    """The host waits once."""
+    """Padding is checked `when_known`."""
     parts = _tiled(out, stripes, at)
     stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
     launch_parts(
         _decode, parts, out, lows, highs, bits.contiguous(), stray, float(np.float32(weight)),
         GROUPS=GROUPS, INDEX=_index(stripes),
     )  # fmt: skip
-    demand_signs(stray=bool(stray.any()))
+    when_known(stray.any(), demand_signs)
 
 
 def _tiled(like: Tensor, stripes: Stripes, at: Column) -> Parts:

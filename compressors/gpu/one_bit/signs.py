@@ -13,8 +13,9 @@ import triton.language as tl
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import ABSOLUTE, SQUARES, bucket_totals
+from gcsim.compressors.gpu.scans import ABSOLUTE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,
@@ -82,7 +83,7 @@ def add_scaled_signs(
     out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
     overwrite: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
-    """The host waits once."""
+    """Padding is checked `when_known`."""
     segments = cells.segments
     room = packed_bytes(segments.length, 1) if room is None else room
     rows = segments.length, segments.begin, at, cells.first, cells.size, room
@@ -94,8 +95,7 @@ def add_scaled_signs(
         ADD=not overwrite, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
     right = ((scales >= 0) & (scales <= FLOAT32_MAX)).all()  # nor not-a-number
-    strays, valid = torch.stack((stray.any(), right)).tolist()
-    loops.demand_signs(stray=strays, right=valid)
+    when_known(torch.stack((stray.any(), right)), loops.demand_signs)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import triton.language as tl
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import votes as loops
 from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -17,7 +18,7 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 @kernel_of(loops.add_votes)
 def add_votes(counts: Tensor, message: Tensor, at: Column, segments: Segments) -> None:
-    """The host waits once."""
+    """Padding is checked `when_known`."""
     sizes = packed_bytes(segments.length, 1)
     parts = parts_of(
         counts, sizes.tolist(), [blocks(n) for n in sizes.tolist()], at.tolist(),
@@ -28,7 +29,7 @@ def add_votes(counts: Tensor, message: Tensor, at: Column, segments: Segments) -
         _vote, parts, counts, message.contiguous(), stray, counts.shape[1],
         PLANES=counts.shape[0], BLOCK=BLOCK,
     )  # fmt: skip
-    demand_signs(stray=bool(stray.any()))
+    when_known(stray.any(), demand_signs)
 
 
 @kernel_of(loops.more_than)

@@ -6,6 +6,7 @@ Values, numbers and random bits become packed codes in one kernel, as in the loo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gcsim.compressors.coding.floats.powers import DECADES, LEAST, LOWEST, OFFSE
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import COUNTED, EVEN, KNOWN, POWERS, TREE, Levels
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
     GROUPS,
@@ -66,7 +68,7 @@ def round_levels(
 def add_levels(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
-    """One launch; the host waits for whether codes are known."""
+    """One launch, and one for the largest code, which is checked `when_known`."""
     numbers, tables, count = levels.numbers, out, levels.width
     if numbers is None:
         numbers = out
@@ -87,8 +89,8 @@ def add_levels(
     )  # fmt: skip
     if levels.highest == 255 and not signs:
         return  # every byte is known
-    if len(seen) and (most := int(seen.max())) > levels.highest:
-        raise loops.unknown_code(most, levels)
+    if len(seen):
+        when_known(seen.max(), partial(loops.demand_codes, levels=levels))
 
 
 def parts_of_cells(

@@ -29,8 +29,7 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     tables_of,
 )
 from gcsim.compressors.coding.floats.powers import DECADES, tree
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -78,7 +77,7 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """Largest magnitude and codes of each tensor of a float32 `[layout.numel]`: uint8, framed."""
     segments, head = Segments.of(layout), Segments.of(layout).column(4)
     sizes = head + segments.length
-    message, at = frames(vector, Codec.CAST, segments, sizes, flags=_TREE)
+    message, at = frames(vector, Codec.CAST, segments, sizes, flags=_TREE, fixed=True)
     largest = largest_magnitudes(vector, segments)
     put(message, at, largest, head)
     levels = Levels(kind=TREE, cells=segments.whole, numbers=largest)

@@ -49,10 +49,18 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     narrow,
     tables_of,
 )
-from gcsim.compressors.coding.frame import Codec, pack_frame
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import (
+    HEADER_BYTES,
+    Codec,
+    frames,
+    only_frame,
+    pack_frame,
+    put,
+    read,
+    seal,
+    taken,
+)
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.messages import only_frame
 from gcsim.compressors.coding.rounding.levels import add_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
@@ -122,7 +130,7 @@ class Fp8(Compressor[Fp8Parameters]):
         segments, flags = Segments.of(layout), _ORDER.index(self.parameters.format)
         head, scales = segments.column(4), self._scales(largest_magnitudes(vector, segments))
         sizes = head + segments.length
-        message, at = frames(vector, Codec.CAST, segments, sizes, flags=flags)
+        message, at = frames(vector, Codec.CAST, segments, sizes, flags=flags, fixed=True)
         put(message, at, torch.from_numpy(scales.astype(np.float32)), head)
         cast(vector, segments, self.form, scales, message, at + head)
         return seal(message, at, sizes)
@@ -186,7 +194,8 @@ class Fp8(Compressor[Fp8Parameters]):
 
     def _codes(self, message: Tensor, count: int | None = None) -> Tensor:
         """The codes of a message without a scale; `InputError` when it is not that long."""
-        frame = only_frame(message, Codec.CAST, count)
+        elements = message.numel() - HEADER_BYTES if count is None else count
+        frame = only_frame(message, Codec.CAST, elements)
         if frame.body.numel() != frame.numel:
             raise InputError("damaged payload: not one frame of one byte an element")
         return frame.body

@@ -34,8 +34,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.powers import LOWEST
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.rounding.levels import POWERS, Levels, add_levels, round_levels
@@ -87,7 +86,9 @@ class Natural(Compressor[NaturalParameters]):
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)
         levels, sizes = powers(segments, bits)
-        message, at = frames(bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits)
+        message, at = frames(
+            bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits, fixed=True
+        )
         round_levels(bucket.gradient, levels, keys, message, at, fixed(8))
         return seal(message, at, sizes)
 

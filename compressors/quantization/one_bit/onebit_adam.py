@@ -48,8 +48,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.signs import NO_FACTORS, Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -218,7 +217,7 @@ def chunk_messages(bits: Tensor, scale: Tensor, chunks: BucketLayout) -> list[Te
     """A frame for each chunk: the scale, float32 `[1]` (`[0]` says 0), and its bits."""
     segments = Segments.of(chunks)
     head, size = segments.column(4), segments.length // 8
-    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size)
+    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size, fixed=True)
     scales = scale.expand(len(size)) if scale.numel() else scale.new_zeros(len(size))
     put(message, at, scales, head)
     put(message, at + head, bits, size)

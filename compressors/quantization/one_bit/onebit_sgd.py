@@ -37,8 +37,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.columns import (
     Matrices,
@@ -195,7 +194,7 @@ def encoded(
     stripes = matrices.stripes
     sent, head = stripes.elements.length, 4 * stripes.width
     sizes = 2 * head + packed_bytes(sent, 1)
-    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent)
+    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent, fixed=True)
     put(message, at, lines[1], head)
     put(message, at + head, lines[2], head)
     put_column_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)

@@ -32,8 +32,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import (
     add_scaled_signs,
@@ -199,7 +198,7 @@ def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tenso
     """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
     segments, head = cells.segments, 4 * cells.count
     sizes = head + packed_bytes(segments.length, 1)
-    message, at = frames(values, Codec.SIGN_BLOCK, segments, sizes)
+    message, at = frames(values, Codec.SIGN_BLOCK, segments, sizes, fixed=True)
     scales = fold_signs(values, cells, message, at + head, **memory)
     put(message, at, scales, head)
     return seal(message, at, sizes), scales

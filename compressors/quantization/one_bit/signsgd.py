@@ -35,8 +35,7 @@ from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import add_votes, from_counters, more_than, no_votes
@@ -172,7 +171,7 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
     segments = Segments.of(layout)
     sizes = packed_bytes(segments.length, 1)
-    message, at = frames(vector, Codec.SIGN, segments, sizes)
+    message, at = frames(vector, Codec.SIGN, segments, sizes, fixed=True)
     put_sign_bits(vector, segments, message, at)
     return seal(message, at, sizes)
 

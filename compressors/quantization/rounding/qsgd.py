@@ -38,8 +38,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
 from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import MAX_STEPS, add_levels, even, round_levels
@@ -141,7 +140,7 @@ def encoded(
         coded, tail, sent = coded_levels(codes, segments, steps, coding)
     message, at = frames(
         gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
-        params=chosen.bucket or 0,
+        params=chosen.bucket or 0, fixed=coding in form,
     )  # fmt: skip
     put(message, at, norms, head)
     if coding in form:

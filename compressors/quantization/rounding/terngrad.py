@@ -29,8 +29,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
 from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
 from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
@@ -130,7 +129,7 @@ class TernGrad(Compressor[TernGradParameters]):
         segments, flags = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
         form, head = FORMS[flags], segments.column(4)
         sizes = head + form.nbytes(segments.length)
-        message, at = frames(scalars, Codec.TERNGRAD, segments, sizes, flags=int(flags))
+        message, at = frames(scalars, Codec.TERNGRAD, segments, sizes, flags=int(flags), fixed=True)
         put(message, at, scalars, head)
         self._round(bucket, step, bounds, scalars, message, at + head, form)
         return seal(message, at, sizes)

@@ -42,9 +42,8 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec, from_bytes, pack_frame
+from gcsim.compressors.coding.frames import Codec, frames_of, from_bytes, pack_frame
 from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits
-from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch

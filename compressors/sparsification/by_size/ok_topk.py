@@ -38,9 +38,15 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, from_bytes, pack_frame
+from gcsim.compressors.coding.frames import (
+    HEADER_BYTES,
+    Codec,
+    as_bytes,
+    frames_of,
+    from_bytes,
+    pack_frame,
+)
 from gcsim.compressors.coding.indices.pairs import merged_pairs
-from gcsim.compressors.coding.messages import frames_of
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.marks import at_least
 from gcsim.compressors.coding.selecting.selection import count_kept

@@ -24,8 +24,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frame import Codec
-from gcsim.compressors.coding.frames import frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.integers.two_bits import add_two_bits, two_bits
@@ -82,7 +81,7 @@ class Strom(ErrorFeedback[StromParameters]):
         residual = bucket_state(self.residual, bucket)
         if self.parameters.variant == "mxnet":
             sizes = packed_bytes(segments.length, 2)
-            message, at = frames(residual, Codec.TABLE, segments, sizes)
+            message, at = frames(residual, Codec.TABLE, segments, sizes, fixed=True)
             two_bits(residual, bucket.gradient, segments, tau, message, at)
             return seal(message, at, sizes)
         indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)

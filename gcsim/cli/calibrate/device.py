@@ -23,7 +23,7 @@ _BATCH = 32
 
 
 class Where(StrEnum):
-    """What is measured."""
+    """Part that is measured."""
 
     auto = "auto"
     cpu = "cpu"
@@ -124,7 +124,7 @@ _BESIDE = {
     "bus": "copies",
     "device sums": "additions on the device",
 }
-"""What is measured beside the device, and belongs elsewhere in a scenario."""
+"""Measurements beside the device, which belong elsewhere in a scenario."""
 _HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
 kernels     by class: what is metered without a measurement of its own
 primitives  by kernel: bytes of one launch and its time; lines between the points
@@ -132,7 +132,7 @@ primitives  by kernel: bytes of one launch and its time; lines between the point
 
 
 def _sums(rates: Mapping[str, float]) -> str:
-    """What a scenario takes."""
+    """Rates in a scenario's form."""
     if not rates:
         return "torch has no Gloo here"
     told = ", ".join(f"{dtype}: {rate / 1e6:.3g} MB/s" for dtype, rate in rates.items())

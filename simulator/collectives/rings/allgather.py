@@ -1,4 +1,4 @@
-"""How long does the ring all-gather of whole, possibly unequal blocks take?
+"""Ring all-gather of whole, possibly unequal blocks: exact times of every rank.
 
 p - 1 steps; at each a rank forwards to its successor the whole block that it received last. The
 largest block passes every link, so that unequal blocks cost up to (p - 1) max n_i beta; Gloo and
@@ -22,7 +22,7 @@ from gcsim.simulator.network.links import Link
 
 
 def ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> PreparedRing:
-    """Of `sizes[r]` bytes of rank r over p > 1 links.
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r over p > 1 links.
 
     `links[r]` leads from rank r to rank r + 1 (mod p). Message s of a rank is its send of step s.
     """
@@ -35,5 +35,5 @@ def prepare(call: Call) -> PreparedRing:
 
 
 def ring(call: Call) -> Program:
-    """What every rank does."""
+    """Program of every rank."""
     return Program.textbook(Blocks.of(call.sent), Phase())

@@ -1,4 +1,4 @@
-"""How long does the textbook ring all-reduce take?
+"""Textbook ring all-reduce: exact times of every rank.
 
 2(p - 1) steps of chunks of n / p: p - 1 steps of reduce-scatter, in which each arriving chunk is
 added to the rank's own, then p - 1 steps of all-gather. Chunks split the vector between
@@ -28,7 +28,7 @@ from gcsim.simulator.network.links import Link
 def ring_allreduce(
     nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
 ) -> PreparedRing:
-    """Of a vector of so many bytes, `element` bytes an element, over p > 1 links.
+    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
 
     `links[r]` leads from rank r to rank r + 1 (mod p), and a reduction costs `gamma` seconds a
     byte. Message s of a rank is its send of step s.
@@ -57,6 +57,6 @@ def prepare(call: Call) -> PreparedRing:
 
 
 def ring(call: Call) -> Program:
-    """What every rank does."""
+    """Program of every rank."""
     blocks = Blocks.chunks(call.nbytes, len(call.sent), call.element)
     return Program.textbook(blocks, *REDUCE_THEN_GATHER)

@@ -46,8 +46,8 @@ _LARGEST = 1 << 18
 def rules_of(
     program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
 ) -> Rules:
-    """What the compiled loop is told; `pieces` of the ranks that stand for all, `constant`:
-    messages take as long whenever they are sent, `even`: and over whichever link."""
+    """Rules of the compiled loop. `pieces`: of the ranks that stand for all; `constant`: a message
+    takes as long whenever it is sent; `even`: and over whichever link."""
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
     announcing_first = program.in_flight == 2 and not program.sends_first
@@ -101,7 +101,7 @@ class AnnouncedRing:
             self._period = common_period(program.alike, messages.kinds)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         program, ranks = self.program, self.ranks
         starts = starts[::-1] if program.backwards else starts
         per_phase = (ranks - 1) * program.pieces.shape[1]
@@ -167,5 +167,5 @@ class NothingSent:
     nbytes = 0
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         return np.full_like(starts, starts.max())

@@ -39,7 +39,7 @@ _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 
 
 class State(NamedTuple):
-    """Where all ranks are: their last messages, and those in flight, a slot each."""
+    """State of all ranks: their last messages, and those in flight, one slot each."""
 
     times: Times
     """`[5 + 2 window, q]`: the rows that the other fields but the last two are views of."""
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What messages cost; of many worlds at once, the last four have a row for each."""
+    """Prices of messages; for many worlds at once the last four have one row per world."""
 
     kinds: _Ints
     """`[q]`: link class of the link that leaves a rank."""
@@ -81,7 +81,7 @@ class Prices(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What is true of all messages of a ring."""
+    """Properties that all messages of a ring share."""
 
     two: bool
     """There are two ranks, on one connection."""
@@ -97,7 +97,7 @@ class Rules(NamedTuple):
 
 @loop
 def state_of(starts: Times, window: int) -> State:
-    """Of ranks that enter at `starts` `[q]`, with nothing posted."""
+    """State of ranks that enter at `starts` `[q]`, with nothing posted."""
     times = np.full((_SLOTS + 2 * window, starts.size), _NOTHING, dtype=np.int64)
     for row in range(_DATA):
         times[row] = starts
@@ -224,7 +224,7 @@ register_jitable(error_model="numpy")(_message)
 
 @loop
 def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, _Ints, _Ints]:
-    """When ranks hear that their successors have posted the receive, `[q]`.
+    """Time at which each rank learns that its successor has posted the receive, `[q]`.
 
     Between two ranks, `[q]` each, also: whose word waits for data that are on the connection
     already; and whose successor's word has come before it posts. Its own word will go behind its
@@ -354,17 +354,18 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 _Ints = NDArray[np.int64]
 _NOTHING = -(2**62)
-"""When a message arrives that is none: earlier than any time."""
+"""Arrival of a message that does not exist: earlier than any time."""
 _NO_PACE = -(2**61)
-"""Of times that have not all changed by one number."""
+"""Pace of times that have not all moved by the same amount."""
 _MANY = 8
-"""Of the places, this part may be without a pace; else all ranks together are cheaper."""
+"""At most one in this many places may lack a pace; beyond that, recomputing all ranks is cheaper.
+"""
 _SETTLING = 4
 """Blocks before that is looked at."""
 _MINE_AT, _LEFT_AT, _ARRIVES, _LEAVES, _BLOCK, _PACE, _WIDTH = 0, 1, 2, 4, 6, 7, 8
-"""What is known of a place behind a piece: when its rank has posted the message, when that has
-left, when the two in flight, the older one first, arrive and have left; in which block number that
-was so; how much later it is a block later."""
+"""Columns of a place behind a piece: when its rank posted the message; when that left; when the two
+messages in flight, the older first, arrive and leave; in which block number; how much later a block
+is than the one before."""
 
 
 @loop
@@ -536,7 +537,7 @@ def _at(place: Times, row: int, block: int) -> Any:
 
 @inlined
 def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
-    """When its rank has waited for the older message in flight, of this size class."""
+    """Time until which a rank waits for the older message in flight, of this size class."""
     arrives, time = _at(place, _ARRIVES, block), _at(place, _MINE_AT, block)
     if arrives != _NOTHING:
         time = max(time, arrives) + reductions[kind]

@@ -1,4 +1,4 @@
-"""How long does Gloo's all-gather take, blocks equal or not?
+"""Gloo's ring all-gather, with equal or unequal blocks: exact times of every rank.
 
 Each rank passes blocks on to its successor, as a ring whose receivers announce themselves
 (`rings/announced.py`).
@@ -36,12 +36,13 @@ from gcsim.simulator.network.links import Link
 
 
 def gloo_ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> AnnouncedRing | NothingSent:
-    """Of `sizes[r]` bytes of rank r; `links[r]` leads from rank r to rank r + 1 (mod p), p > 1."""
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r; `links[r]` leads from rank r to
+    rank r + 1 (mod p), p > 1."""
     return AnnouncedRing(program(sizes), links) if any(sizes) else NothingSent()
 
 
 def program(sizes: Sequence[int]) -> Program:
-    """Of blocks of `sizes` bytes, by rank."""
+    """Program for blocks of `sizes` bytes, by rank."""
     if len(set(sizes)) == 1:
         half = sizes[0] // 2
         pieces = np.tile(np.arange(2, dtype=np.int64), (len(sizes), 1))
@@ -63,7 +64,7 @@ class _Apart:
         self._links, self._ring = links, gloo_ring_allgather(sizes, links)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         first, late = (0, 1) if starts[0] <= starts[1] else (1, 0)
         starts = starts.copy()
         latency = max(1, self._links[first].latency_for(0))
@@ -79,12 +80,12 @@ def prepare(call: Call) -> Prepared:
 
 
 def ring(call: Call) -> Program | None:
-    """What every rank does; None: nothing."""
+    """Program of every rank; None where nothing is sent."""
     return program(call.sent) if any(call.sent) else None
 
 
 def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
+    """Traffic of the ranks."""
     found, devices = ring(call), call.fabric.devices
     if found is None:
         return Traffic.none(len(call.sent), devices)

@@ -1,4 +1,4 @@
-"""How long does Gloo's ring all-reduce take?
+"""Gloo's ring all-reduce: exact times of every rank.
 
 The vector is cut into p chunks of s segments each, s the smallest number of at least two for which
 a segment has at most 1 MiB. The last segments may be short or empty; empty ones are not sent.
@@ -51,7 +51,7 @@ def gloo_ring_allreduce(
     reception: Fraction = NO_COST,
     largest: int = LARGEST_SEGMENT,
 ) -> AnnouncedRing | NothingSent:
-    """Of a vector of so many bytes, `element` bytes an element, over p > 1 links.
+    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
 
     `links[r]` leads from rank r to rank r - 1 (mod p), `largest` bytes is the limit of a segment;
     a reduction costs `gamma` seconds a byte, taking in what has arrived `reception` seconds a byte.
@@ -85,7 +85,7 @@ def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SE
 def segments(
     nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT
 ) -> tuple[int, int]:
-    """How many segments Gloo cuts a vector into, and the bytes of each but the last."""
+    """Number of segments that Gloo cuts a vector into, and the bytes of each but the last."""
     most = element * max(1, largest // element)
     count = ranks * _ratio(max(_ratio(nbytes, most), 2 * ranks), ranks)
     return count, element * _ratio(_ratio(nbytes, count), element)
@@ -108,5 +108,5 @@ def prepare(call: Call) -> AnnouncedRing | NothingSent:
 
 
 def ring(call: Call) -> Program | None:
-    """What every rank does; None: nothing."""
+    """Program of every rank; None where nothing is sent."""
     return program(call.nbytes, len(call.sent), call.element) if call.nbytes else None

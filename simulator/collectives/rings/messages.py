@@ -1,4 +1,4 @@
-"""For how long does each message of a ring occupy its sender, and when does it arrive?
+"""Messages of a ring: how long each occupies its sender, and when it arrives.
 
 Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
 tables by size class and link class instead of being computed a message at a time. On links whose
@@ -47,7 +47,7 @@ class Blocks:
 
     @staticmethod
     def of(blocks: Sequence[int]) -> Blocks:
-        """Of the bytes of each block."""
+        """Size classes of the blocks' bytes."""
         sizes, places = classes(blocks)
         return Blocks(sizes=tuple(sizes), classes=places)
 
@@ -82,17 +82,17 @@ class Messages:
     """Times of messages of few distinct sizes on links of few distinct kinds."""
 
     nbytes: NDArray[np.int64]
-    """By size class."""
+    """Bytes by size class."""
     links: tuple[Link, ...]
-    """By link class."""
+    """Links by link class."""
     kinds: Classes
     """Link class of the link that leaves each rank, `[p]`."""
     serialisation: NDArray[np.int64]
-    """By size class and link class; zeros where a link is timed."""
+    """Picoseconds by size class and link class; zeros where a link is timed."""
     latency: NDArray[np.int64]
-    """By size class and link class, reception included."""
+    """Picoseconds by size class and link class, reception included."""
     reductions: NDArray[np.int64]
-    """By size class."""
+    """Picoseconds by size class."""
     slowest: Picoseconds
     """No message takes longer, its reduction included, but for random delays."""
     jitter: JitterDraws
@@ -100,7 +100,7 @@ class Messages:
     timed: bool
     """On some links it depends on the absolute time when a message has left."""
     table: Departures | None
-    """When, for compiled loops; None also where a link has to be asked."""
+    """Departure times for compiled loops; None also where a link has to be asked."""
 
     @staticmethod
     def of(
@@ -110,7 +110,7 @@ class Messages:
         gamma: Fraction = NO_COST,
         reception: Fraction = NO_COST,
     ) -> Messages:
-        """Of distinct sizes, on the links by sender.
+        """Price messages of distinct sizes on the links of their senders.
 
         `gamma` seconds a byte for a reduction; a message is there `reception` seconds a byte after
         the link has delivered it.
@@ -143,7 +143,7 @@ class Messages:
         )
 
     def serialization(self) -> NDArray[np.int64]:
-        """What is added to a message's start to get when it has left: by size and link, flat."""
+        """Time from a message's start until it has left, by size and link, flat."""
         if not self.timed:
             return self.serialisation.reshape(-1)
         table: Any = Asked(self) if self.table is None else self.table
@@ -213,7 +213,7 @@ class Asked:
 
 
 class Departure:
-    """That of a message of some size from some link."""
+    """Departure of a message of some size from some link."""
 
     __array_ufunc__ = None  # numpy's numbers leave the addition to it
 

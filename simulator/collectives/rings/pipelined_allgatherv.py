@@ -63,7 +63,7 @@ class _Pieces:
 
     @staticmethod
     def of(contributions: Sequence[int], piece: int) -> _Pieces:
-        """Of the bytes that each rank contributes."""
+        """Cut the bytes that each rank contributes into pieces."""
         counts = [max(1, -(-size // piece)) for size in contributions]
         last = [
             size - (count - 1) * piece for size, count in zip(contributions, counts, strict=True)
@@ -96,7 +96,7 @@ class PreparedPieces:
         return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
 
     def _repeating(self, starts: Times) -> tuple[int, _Pieces]:
-        """How many ranks stand for all of them, with these entry times, and their pieces."""
+        """Number of ranks that stand for all of them, with their entry times and pieces."""
         period = self.ranks
         if self._period:
             period = common_period(starts, multiple_of=self._period)
@@ -113,7 +113,7 @@ class PreparedPipeline(PreparedPieces):
     """
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         messages, ranks = self._messages, self.ranks
         period, pieces = self._repeating(starts)
         free = np.array(starts[:period], dtype=np.int64)
@@ -225,6 +225,6 @@ def prepare(call: Call) -> PreparedPipeline:
 
 
 def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
+    """Traffic of the ranks."""
     pieces = _Pieces.of(call.sent, call.cluster.collectives.pipeline_block).count
     return ring_traffic(pieces, call.sent, devices=call.fabric.devices)

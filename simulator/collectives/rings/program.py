@@ -39,7 +39,7 @@ REDUCE_THEN_GATHER = Phase(first=0, reduces=True), Phase(first=1)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """What every rank of a ring does; pieces of blocks travel from rank r to rank r + 1."""
+    """Program of every rank of a ring; pieces of blocks travel from rank r to rank r + 1."""
 
     sizes: tuple[int, ...]
     """Bytes of a piece, by class."""
@@ -71,7 +71,7 @@ class Program:
         )
 
     def traffic(self, devices: int, *, copied: int = 0) -> Traffic:
-        """What the ranks handle, `devices` a node; announcements are parts of their messages."""
+        """Traffic of the ranks, `devices` per node; announcements are parts of their messages."""
         sizes = np.array(self.sizes, dtype=np.int64)
         counted = sizes > 0 if self.skips_empty else np.ones_like(sizes)
         return ring_traffic(
@@ -93,7 +93,7 @@ def ring_traffic(
     backwards: bool = False,
     copied: int = 0,
 ) -> Traffic:
-    """Of one pass for each f in `firsts`.
+    """Traffic of one pass for each f in `firsts`.
 
     `messages[b]` and `nbytes[b]` are those of block b, of p in all, on each hop; ranks are counted
     node by node, `devices` a node. `backwards`: rank r of the ring is rank p - 1 - r. `copied`

@@ -113,7 +113,7 @@ class PreparedRing:
         return 4096 + 112 * self.ranks + 16 * self._messages.latency.size
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         messages = self._messages
         check_range(starts, self.steps * messages.slowest)
         if not messages.constant:
@@ -169,7 +169,7 @@ class PreparedRing:
 
 
 class _Layout:
-    """Where the compiled steps find the times of q ranks' messages."""
+    """Places of q ranks' message times in the compiled steps' state."""
 
     def __init__(self, messages: Messages, sizes: Classes) -> None:
         q, kinds = len(sizes), messages.kinds[: len(sizes)]
@@ -222,13 +222,13 @@ _NEVER = -(2**62)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClosedForm:
-    """Of a ring of `steps` steps, p - 1 at least, with two kinds of blocks at most."""
+    """Closed form of a ring of `steps` steps, at least p - 1, with at most two kinds of blocks."""
 
     steps: int
     first: int
     """The first large block."""
     large: int
-    """How many blocks are large, p or fewer; they follow each other (mod p)."""
+    """Number of large blocks, at most p; they follow each other (mod p)."""
     serialization: tuple[Picoseconds, Picoseconds]
     """Serialisation of a large block and of a small one."""
     hop: tuple[Picoseconds, Picoseconds]
@@ -341,7 +341,7 @@ def _running_maximum(values: Times, best: Times) -> None:
 
 _Row = NDArray[np.int64]
 _STILL, _MOVING, _NEVER_STEADY = 0, 1, -1
-"""With whose state of the step before a rank's is compared: its own, its predecessor's, none."""
+"""Rank whose previous state a rank's is compared with: its own, its predecessor's, none."""
 
 
 @loop

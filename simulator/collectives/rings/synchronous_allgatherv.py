@@ -44,7 +44,7 @@ from gcsim.simulator.network.departures import departure
 PIPELINE = 32 * 1024
 """Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
 _NOTHING = -(2**62)
-"""When a message arrives that is none: earlier than any time."""
+"""Arrival of a message that does not exist: earlier than any time."""
 
 
 def block_size(sizes: Sequence[int], pipeline: int = PIPELINE) -> int:
@@ -59,7 +59,7 @@ class PreparedRounds(PreparedPieces):
     """
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         messages, ranks = self._messages, self.ranks
         period, pieces = self._repeating(starts)
         # a rank sends all blocks but its successor's
@@ -159,7 +159,7 @@ def prepare(call: Call) -> PreparedRounds:
 
 
 def traffic(call: Call) -> Traffic:
-    """What the ranks handle in it."""
+    """Traffic of the ranks."""
     block = block_size(call.sent, call.cluster.collectives.pipeline_block)
     blocks = [-(-size // block) for size in call.sent]
     return ring_traffic(blocks, call.sent, devices=call.fabric.devices)

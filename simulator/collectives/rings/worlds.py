@@ -1,4 +1,4 @@
-"""How long do Gloo's rings take on many clusters at once, where all ranks enter together?
+"""Gloo's rings on many clusters at once, where all ranks enter together.
 
 Clusters that differ in prices alone (links, host, sums) go through one and the same program: what
 a message costs is priced for all clusters together, and one compiled loop goes from cluster to
@@ -45,11 +45,11 @@ class RingWorlds:
         self._is_priced = False
 
     def _price(self) -> None:
-        """Of all clusters; not before there is such a ring, since most transports have none."""
+        """Price the hops of all clusters once such a ring comes: most transports have none."""
         self._is_priced, clusters = True, self._clusters
         links: list[Link] = []
         self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        """By direction: each rank's class of link, and the classes' numbers on each cluster."""
+        """Each rank's link class and the classes' numbers on each cluster, by direction."""
         fabrics = [self._fabric, *(Fabric.of(cluster) for cluster in clusters[1:])]
         for backwards in (False, True):
             rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
@@ -122,7 +122,7 @@ class RingWorlds:
         return np.array(found, dtype=np.int64).reshape(numbers.shape)
 
     def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
-        """Of the last rank, without the host's work: `[clusters]`."""
+        """Finish of the last rank, without the host's work: `[clusters]`."""
         kinds, numbers = self._hops[program.backwards]
         if program.backwards:
             kinds = kinds[::-1]
@@ -172,7 +172,7 @@ class RingWorlds:
         return apart
 
     def _hosted(self, program: Program, last: Times, finishes: Times, copied: int) -> Column:
-        """With what the processors do (`host.py`)."""
+        """The finishes with the processors' work added (`host.py`)."""
         host, prices, devices = self._host, self._prices, self._cluster.devices_per_node
         processes = self._cluster.workers if host.ranks == "all" else devices
         network = (finishes - last).astype(np.float64)

@@ -32,7 +32,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def alltoall_allgather_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> InTurn:
-    """Of a vector of so many bytes, `element` bytes an element.
+    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element.
 
     A reduction costs `gamma` seconds a byte.
     """

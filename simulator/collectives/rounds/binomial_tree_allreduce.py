@@ -1,4 +1,4 @@
-"""How long do a reduction to rank 0 and a broadcast from it take, along binomial trees?
+"""All-reduce as a reduction to rank 0 and a broadcast from it, along binomial trees.
 
 Reduction, round j: each rank r with r mod 2^(j+1) = 2^j sends its vector to rank r - 2^j, which
 adds it. Broadcast: the same tree the other way, the largest subtree first; a rank sends to its
@@ -29,7 +29,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def binomial_tree_allreduce(nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST) -> Rounds:
-    """Of a vector of so many bytes; a reduction costs `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; a reduction costs `gamma` seconds a byte."""
     rounds = Rounds(fabric)
     for distance in tree_distances(fabric.ranks):
         senders = children(fabric.ranks, distance)

@@ -1,4 +1,4 @@
-"""How long does Bruck's all-gather take, blocks equal or not, for any number of ranks?
+"""Bruck's all-gather of equal or unequal blocks, for any number of ranks.
 
 In round j, with d = 2^j < p, rank r sends the first min(d, p - d) of the blocks r, r + 1, ... that
 it holds to rank r - d (mod p), and so receives as many from rank r + d: ceil(log2 p) rounds.
@@ -28,7 +28,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def bruck_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Of `sizes[r]` bytes of rank r."""
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
     ranks, rank = fabric.ranks, fabric.everyone
     blocks = np.array(sizes, dtype=np.int64)
     ends = np.cumsum(np.concatenate(([0], blocks, blocks)))

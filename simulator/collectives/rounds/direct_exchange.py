@@ -64,7 +64,7 @@ class DirectExchange:
                 self._rounds.exchange(fabric.everyone, to, self._parts.to(to), gamma)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         if self._nics is not None:
             return self._nics.execute(starts, key)
         if self._rounds is not None:
@@ -85,7 +85,7 @@ class DirectExchange:
         return ready
 
     def traffic(self, devices: int) -> Traffic:
-        """What the ranks handle, `devices` a node; O(p^2)."""
+        """Traffic of the ranks, `devices` per node; O(p^2)."""
         everyone, ranks = self._fabric.everyone, self._fabric.ranks
         nbytes = np.zeros(ranks, dtype=np.int64)
         for step in range(1, ranks):
@@ -108,11 +108,11 @@ class InTurn:
         self._first, self._then = first, then
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         return self._then(self._first(starts, key), key)
 
     def traffic(self, devices: int) -> Traffic:
-        """What the ranks handle, `devices` a node."""
+        """Traffic of the ranks, `devices` per node."""
         return self._first.traffic(devices) + self._then.traffic(devices)
 
     @property
@@ -131,14 +131,14 @@ _LARGEST_TABLE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """How many bytes rank r has for rank q."""
+    """Bytes that rank r has for rank q."""
 
     longer: Ranks
     """`[p]`: ranks q below `longer[r]` get `long[r]`."""
     long: Bytes
     short: Bytes
     last: Bytes
-    """What rank q = p - 1 gets."""
+    """Bytes for rank q = p - 1."""
 
     def to(self, partner: Ranks) -> Bytes:
         """Bytes that each rank sends to its partner."""

@@ -1,4 +1,4 @@
-"""How long does an all-gather take that gathers at rank 0 and broadcasts from there?
+"""All-gather as a gather at rank 0 and a broadcast from it.
 
 Gather, round j: each rank r with r mod 2^(j+1) = 2^j sends the blocks of its subtree, those of
 ranks r to r + 2^j - 1, to rank r - 2^j. Then all blocks are broadcast along the same tree
@@ -32,7 +32,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def gather_broadcast_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Of `sizes[r]` bytes of rank r."""
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
     ranks = fabric.ranks
     ends = np.cumsum([0, *sizes], dtype=np.int64)
     rounds = Rounds(fabric)

@@ -36,7 +36,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def halving_doubling_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> Rounds:
-    """Of a vector of so many bytes, `element` bytes an element.
+    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element.
 
     A reduction costs `gamma` seconds a byte.
     """

@@ -24,11 +24,12 @@ from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, I
 from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8
-"""What announces the length of a part."""
+"""Bytes that announce the length of a part."""
 
 
 def pairwise_alltoall(sent: Sequence[int], fabric: Fabric, *, first: int = 0) -> DirectExchange:
-    """Of `sent[r]` bytes that rank r hands over for all p ranks together, itself included.
+    """Prepare an all-to-all in which rank r hands over `sent[r]` bytes for all p ranks together,
+    itself included.
 
     `first` is the number of a rank's first message.
     """

@@ -28,7 +28,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def recursive_doubling_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
-    """Of `sizes[r]` bytes of rank r."""
+    """Prepare an all-gather of `sizes[r]` bytes from each rank r."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     blocks = np.array(sizes, dtype=np.int64)

@@ -81,8 +81,8 @@ class Rounds:
             self._sent[senders] += 1
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`. Times are absolute where links change
-        over time. Raises `InputError` when the clock cannot hold them.
+        """Exit times, as defined by `Prepared`. Times are absolute where links change over time.
+        Raises `InputError` when the clock cannot hold them.
         """
         ready = starts.copy()
         if any(round_.hops.timed for round_ in self._rounds):
@@ -99,7 +99,7 @@ class Rounds:
         return ready
 
     def traffic(self, devices: int) -> Traffic:
-        """What the ranks handle, `devices` a node."""
+        """Traffic of the ranks, `devices` per node."""
         ends, nbytes = np.zeros((2, self._fabric.ranks), dtype=np.int64)
         for round_ in self._rounds:
             for ranks in (round_.hops.senders, round_.hops.receivers):
@@ -118,7 +118,7 @@ class Rounds:
 
 
 class _Messages:
-    """Those of all rounds, one behind the other."""
+    """Messages of all rounds, one round behind the other."""
 
     def __init__(self, rounds: list[_Round]) -> None:
         hops = [round_.hops for round_ in rounds]
@@ -201,7 +201,7 @@ class Fold:
 
     @staticmethod
     def of(ranks: int) -> Fold:
-        """Of p ranks."""
+        """Rounds of p ranks."""
         excess = ranks - (1 << (ranks.bit_length() - 1))
         givers = np.arange(0, 2 * excess, 2, dtype=np.int64)
         rest = np.arange(2 * excess, ranks, dtype=np.int64)

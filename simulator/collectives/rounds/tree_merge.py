@@ -1,4 +1,4 @@
-"""How long does it take to merge all payloads two by two and to tell everybody the result?
+"""Merge of all payloads two by two, and a broadcast of the result.
 
 Round j of the merge: rank r with r mod 2^(j+1) = 2^j sends what it holds to rank r - 2^j, which
 computes for `merge_time` and holds the merged payload then; ceil(log2 p) rounds bring everything
@@ -33,7 +33,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def tree_merge(
     sent: Sequence[int], result: int, fabric: Fabric, *, merge_time: Picoseconds = 0
 ) -> Rounds:
-    """Of `sent[r]` bytes of rank r; a merged payload has `result` bytes."""
+    """Prepare a merge of `sent[r]` bytes from each rank r; a merged payload has `result` bytes."""
     ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
     rounds = Rounds(fabric)
     for distance in tree_distances(ranks):

@@ -1,4 +1,4 @@
-"""How long do Gloo's broadcast, gather and scatter take?
+"""Gloo's broadcast, gather and scatter: exact times of every rank.
 
 - Broadcast: rank v receives from v - 2^i, 2^i its highest bit, and then sends to v + 2^j for all
   j > i, all at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC, and
@@ -41,7 +41,7 @@ from gcsim.simulator.sharing.model import Capacity, FlowClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Of one rank to another."""
+    """Message from one rank to another."""
 
     sender: int
     receiver: int
@@ -73,7 +73,7 @@ def scatter_messages(sizes: Sequence[int]) -> list[Message]:
 
 
 def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
-    """What the ranks handle."""
+    """Traffic of the ranks."""
     ends, nbytes = np.zeros((2, cluster.workers), dtype=np.int64)
     for message in messages:
         for rank in (message.sender, message.receiver):
@@ -121,7 +121,7 @@ class _Exchange:
         return np.array(self._finishes, dtype=np.int64)
 
     def _begin(self, rank: int, ready: Picoseconds) -> dict[int, Picoseconds]:
-        """When the messages of a rank leave that has what it sends."""
+        """Time at which the messages of a rank leave once it has their contents."""
         return {
             place: max(
                 ready,

@@ -119,14 +119,14 @@ class _Exchange:
         of = {kind: rank for rank, kind in enumerate(places.worker_class)}
         of.pop(ABSENT, None)
         self._ranks = [of[worker] for worker in range(len(of))]
-        """One of each class."""
+        """One rank of each class."""
         self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
         self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
-        """When the workers of each class have their whole answer."""
+        """Time at which the workers of each class have their whole answer."""
         self._ready: Times = np.zeros(places.servers, dtype=np.int64)
-        """When the servers of each class have all that has arrived."""
+        """Time at which the servers of each class have received everything."""
         self._missing: NDArray[np.int64] = np.zeros(places.servers, dtype=np.int64)
         """Classes of pushes that a server has not received yet."""
         self._pulls: list[list[int]] = [[] for _ in range(places.servers)]
@@ -210,7 +210,7 @@ class _Exchange:
 
 
 def begins(link: Link, time: Picoseconds) -> Picoseconds:
-    """When a message's bytes begin to flow: at the next grant, after its overhead."""
+    """Time at which a message's bytes begin to flow: the next grant after its overhead."""
     if link.grant:
         grant: Fraction = link.grant * PS_PER_SECOND
         time = ceil(ceil(time / grant) * grant)
@@ -241,7 +241,7 @@ class PushPull:
         return 0
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """As `Prepared`."""
+        """Exit times, as defined by `Prepared`."""
         return parameter_server(
             starts, self.pushed, self.pulled, self.cluster, server_time=self.server_time, key=key
         )
@@ -276,8 +276,8 @@ def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
 
 
 def traffic(call: Call) -> Traffic:
-    """What workers and servers handle, which are processes of their own: each worker sends a stripe
-    to every server and gets one back, rounded up to whole bytes."""
+    """Traffic of workers and servers, which are separate processes: each worker sends a stripe to
+    every server and gets one back, rounded up to whole bytes."""
     return _traffic(call, call.pulled)
 
 
@@ -309,7 +309,7 @@ def _traffic(call: Call, pulled: int) -> Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Who is at the ends of a class of flows."""
+    """Ends of a class of flows."""
 
     push: bool
     source: int
@@ -317,9 +317,9 @@ class _Ends:
     targets: int | NDArray[np.int64]
     """Class or classes, all different, of the receivers."""
     link: Link
-    """What a message sees from one to the other."""
+    """Link that a message sees from one end to the other."""
     nbytes: int
-    """Of a message: a stripe, rounded up."""
+    """Bytes of a message: a stripe, rounded up."""
 
 
 class _Flows:
@@ -342,7 +342,7 @@ class _Flows:
 
     @property
     def capacities(self) -> dict[Hashable, Capacity]:
-        """Of all classes of links that flows cross."""
+        """Capacities of all classes of links that flows cross."""
         return self._topology.capacities
 
     def _add_pairs(self, kinds: Sequence[NodeKind]) -> None:
@@ -386,7 +386,7 @@ class _Flows:
                 self._add(False, server, worker, pull, bus)
 
     def _add_bundles(self, kinds: Sequence[NodeKind]) -> None:
-        """As NICs are equal, so are all paths between nodes."""
+        """Since NICs are equal, so are all paths between nodes."""
         for push in (True, False):
             senders = [kind.workers if push else kind.servers for kind in kinds]
             receivers = [kind.servers if push else kind.workers for kind in kinds]

@@ -39,7 +39,7 @@ class Topology:
     def __init__(self, cluster: Cluster, kinds: Sequence[NodeKind]) -> None:
         self.cluster = cluster
         self.capacities: dict[Hashable, Capacity] = {}
-        """Of all but the buses and the flows' own limits, by class of links."""
+        """Capacities by class of links, without the buses and the flows' own limits."""
         self._paths: dict[tuple[Link | None, Link | None, bool], Link] = {}
         for kind in kinds:
             self._add(kind)
@@ -56,7 +56,8 @@ class Topology:
                 self.capacities[way, kind.rack] = cluster.racks.uplink.line_goodput
 
     def link(self, sender: NodeKind, receiver: NodeKind, *, racks: bool) -> Link:
-        """What a message sees between two machines; `racks`: in two of them."""
+        """Link that a message sees between two machines; `racks`: the machines are in different
+        racks."""
         key = sender.nic, receiver.nic, racks
         if key not in self._paths:
             self._paths[key] = self._link(sender.nic, receiver.nic, racks)
@@ -77,7 +78,7 @@ class Topology:
     def between(
         self, sender: NodeKind, receiver: NodeKind, leaving: int, entering: int, *, racks: bool
     ) -> Loads:
-        """What a class of flows between machines crosses.
+        """Loads of a class of flows between machines.
 
         `leaving` of them leave one machine of the sender's kind, `entering` enter one of the
         receiver's kind.
@@ -93,7 +94,7 @@ class Topology:
         return {link: flows for link, flows in loads.items() if link in self.capacities}
 
     def inside(self, at: NodeKind, worker: int, one: int, all_alike: int, way: str) -> Loads:
-        """What a class of flows inside a node crosses, `way` "to memory" or "from memory".
+        """Loads of a class of flows inside a node; `way` is "to memory" or "from memory".
 
         `one` of them are one worker's, `all_alike` those of all workers of its class on the node.
         """
@@ -120,7 +121,7 @@ class Topology:
 
 
 def own_limit(link: Link, nbytes: int) -> Capacity | None:
-    """What a message's connection reaches at most; None: as much as its path carries."""
+    """Highest rate of a message's connection; None where only its path limits it."""
     limit, line = link.goodput_of(nbytes), link.line_goodput
     return None if limit == line else limit
 
@@ -140,9 +141,9 @@ class NodeKind:
     rack: int
     """Number of the kind of rack, or `_CORE`."""
     in_rack: int
-    """Of them in one rack."""
+    """Nodes of this kind in one rack."""
     racks: int
-    """Of this kind."""
+    """Racks of this kind."""
     workers: tuple[tuple[int, int], ...]
     """Class of workers and how many of them on one node."""
     servers: tuple[tuple[int, int], ...]
@@ -150,17 +151,17 @@ class NodeKind:
 
     @property
     def nodes(self) -> int:
-        """Of them in all."""
+        """Nodes of this kind in all."""
         return self.in_rack * self.racks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Who is alike."""
+    """Classes of workers and servers that behave alike."""
 
     kinds: list[NodeKind]
     worker_class: list[int]
-    """By rank; `ABSENT` for one that takes no part."""
+    """Class by rank; `ABSENT` for a rank that takes no part."""
     servers: int
     """Number of classes of servers."""
 
@@ -248,7 +249,7 @@ class _Racks:
     members: list[range]
     """Nodes of each rack."""
     kind: list[int]
-    """Of each rack."""
+    """Kind of each rack."""
     count: Counter[int]
     """Racks of each kind."""
 

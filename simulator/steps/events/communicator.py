@@ -35,7 +35,7 @@ Name = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a rank asks for."""
+    """Request of a rank."""
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
@@ -44,7 +44,7 @@ class Request:
 
 
 class Asking(Protocol):
-    """What workers see of a communicator."""
+    """Interface of a communicator for workers."""
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
         """An event that comes with (own entry, last rank's entry, own exit) of this class once they
@@ -55,7 +55,7 @@ class UnlikeRanksError(Exception):
     """Ranks that were simulated as one do different things, or at different times."""
 
     def __init__(self, classes: NDArray[np.int64], differ: Sequence[float]) -> None:
-        """By rank: its class, and what tells it from others of its class."""
+        """Class of each rank, and properties that tell it from others of its class."""
         super().__init__(classes, differ)  # SimPy makes a copy from these when a process raises it
         alike = list(zip(classes.tolist(), differ, strict=True))
         number = {key: place for place, key in enumerate(dict.fromkeys(alike))}
@@ -70,7 +70,7 @@ class Pending:
     name: Name
     request: Request
     asked: list[Picoseconds]
-    """By class of ranks; -1 for those that have not."""
+    """Time of the request by class of ranks; -1 for classes without one."""
     turns: list[simpy.Event]
     missing: int
     """Classes that have not asked."""
@@ -110,7 +110,7 @@ class Asked:
         return pending.turns[member]
 
     def state(self) -> str:
-        """What is waiting, for a report of a deadlock."""
+        """Waiting requests, for a report of a deadlock."""
         waiting = [
             f"iteration {name[0]} bucket {name[1]} collective {name[2]} "
             f"waits for {pending.missing} of {self._count} classes of ranks"
@@ -136,19 +136,19 @@ class Communicator:
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         members = int(classes.max()) + 1
         self._free = [0] * members
-        """When each class has left the collective before."""
+        """Time at which each class left the collective before."""
         self._asked = Asked(env, members)
         self._order = order(schedule, first)
         self._next = next(self._order, None)
         self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """As `Asking.ask`."""
+        """Enter a collective, as `Asking.ask`."""
         self._settle_later()
         return self._asked.ask(member, name, request)
 
     def state(self) -> str:
-        """What is waiting, for a report of a deadlock."""
+        """Waiting requests, for a report of a deadlock."""
         return self._asked.state()
 
     def _settle_later(self) -> None:
@@ -182,7 +182,7 @@ def finishes_by_class(
     execute: CarryOut,
     seed: int,
 ) -> list[Picoseconds]:
-    """When each class leaves a collective that it enters at `starts`.
+    """Time at which each class leaves a collective that it enters at `starts`.
 
     Raises `UnlikeRanksError` when members of a class leave at different times, `InternalError`
     when a rank leaves before the last one has entered.

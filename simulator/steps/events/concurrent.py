@@ -49,7 +49,7 @@ from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
 Rings = Callable[[CollectiveRecord], RingProgram | None]
-"""What a collective is in messages; None: it runs alone."""
+"""Messages of a collective; None: it runs alone."""
 SLOTS = 2
 
 
@@ -61,10 +61,10 @@ class _Running:
     ring: MessageRing | None
     """None: it runs alone."""
     entered: list[Picoseconds]
-    """By class of ranks; -1 for those that have not."""
+    """Time of entry by class of ranks; -1 for classes that have not entered."""
     left: list[int] = field(default_factory=list)
-    """Of the ranks that stand for all: those that have left at this instant, of classes that
-    have not."""
+    """Ranks that have left at this instant, of the ranks that stand for all and of classes that
+    have not left."""
 
 
 class TwoSlots:
@@ -89,28 +89,28 @@ class TwoSlots:
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
         self._outlets = [EgressQueue(env) for _ in range(period)]
-        """Of the ranks that stand for all."""
+        """Egress queues of the ranks that stand for all."""
         self._count = int(classes.max()) + 1
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
         self._asked = Asked(env, self._count)
         self._running: dict[Name, _Running] = {}
-        """That some class has entered and some class has not."""
+        """Collectives that some class has entered and some class has not."""
         self._order = [order(schedule, first) for _ in range(self._count)]
         self._ahead = [next(names, None) for names in self._order]
-        """By class: what it enters next."""
+        """Next collective of each class."""
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
-        """By class: what it has entered and not left."""
+        """Collectives that each class has entered and not left."""
         self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """As `Asking.ask`; it comes when the class leaves."""
+        """Enter a collective, as `Asking.ask`; the event comes when the class leaves."""
         self._settle_later()
         return self._asked.ask(member, name, request)
 
     def state(self) -> str:
-        """What is waiting, for a report of a deadlock."""
+        """Waiting requests, for a report of a deadlock."""
         inside = [
             f"class {member} is in collective {running.pending.name}"
             for member, all_inside in enumerate(self._inside)
@@ -134,7 +134,7 @@ class TwoSlots:
                 self._enter(member, coming)
 
     def _that_may_be_entered(self, member: int) -> _Running | None:
-        """What the class enters next, if it may now."""
+        """Next collective of the class, if the class may enter it now."""
         name, inside = self._ahead[member], self._inside[member]
         pending = self._asked.pending.get(name) if name else None
         if pending is None or pending.asked[member] < 0:

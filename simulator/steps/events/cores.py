@@ -1,4 +1,4 @@
-"""How fast does a rank compute on a machine whose cores it shares with other ranks?
+"""Pace of ranks on a machine whose cores they share.
 
 Processor sharing: while n ranks' streams compute on the cores of a machine that has c of them, each
 gets on at the speed min(1, c / n), as a fair scheduler lets them whose slices are short beside the
@@ -40,11 +40,12 @@ class Cores:
         """Units of work that a picosecond has on a core of its own, and that each computation
         gets in one now: integers, so that time is exact."""
         self._served, self._at = 0, 0
-        """What a computation that was there from the beginning has had by an instant, in units."""
+        """Units that a computation present from the start would have received by an instant."""
         self._busy = 0
         """Ranks that compute."""
         self._running: list[tuple[int, int, int, simpy.Event]] = []
-        """By what `_served` is when it ends: its number, for how many ranks it stands, its end."""
+        """Running computations, by the value of `_served` at their end: number, ranks it stands
+        for, end."""
         self._number = count()
         self._planned = 0
         """Number of the wake-up that counts; those before it are out of date."""
@@ -105,7 +106,7 @@ class Share:
 
     cores: Cores
     ranks: int
-    """Of the class on a machine: all of them compute at the same time."""
+    """Ranks of the class on a machine: all of them compute at the same time."""
 
     def compute(self, work: Picoseconds) -> simpy.Event:
         """An event that comes when every rank of the class has done the work."""
@@ -115,7 +116,7 @@ class Share:
 def shares(
     env: simpy.Environment, machines: Machines, classes: NDArray[np.int64]
 ) -> Sequence[Share]:
-    """By class of ranks. One machine stands for all that carry as many ranks of each class.
+    """Shares by class of ranks. One machine stands for all that carry as many ranks of each class.
 
     Raises `UnlikeRanksError` when a class has ranks on machines that differ in that: they will
     compute at different speeds.

@@ -41,7 +41,7 @@ class Message:
 
 
 class EgressQueue:
-    """What leaves one rank."""
+    """Queue of the messages that leave one rank."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env

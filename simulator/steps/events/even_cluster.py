@@ -39,8 +39,8 @@ from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Kind, StepPlan
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
-"""Of a collective that all ranks enter together, by its record and the servers' computation: by
-itself, and, no less, beside computations from end to end."""
+"""Times of a collective that all ranks enter together, by its record and the servers' computation:
+alone, and, no less, beside computations from end to end."""
 _Name = tuple[int, int]
 """Bucket, and place: of a collective, or of the jobs after it; -1: those before the first."""
 _THREAD, _SIDE = 0, 1
@@ -61,7 +61,7 @@ def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> 
 
 
 class Together:
-    """How long collectives take that all ranks enter at once, worked out once for each.
+    """Times of collectives that all ranks enter at once, computed once for each.
 
     Random delays are those of one draw.
     """
@@ -76,7 +76,7 @@ class Together:
     def __call__(
         self, record: CollectiveRecord, server_time: Picoseconds
     ) -> tuple[Picoseconds, Picoseconds]:
-        """By itself, and, no less, beside computations from end to end."""
+        """Time alone, and, no less, beside computations from end to end."""
         key = record, server_time
         if key not in self._known:
             alone = beside = int(self._execute(record, self._enter, server_time, 0).max())
@@ -100,7 +100,7 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
 
 
 def _crowd(plan: StepPlan) -> Callable[[Kind], Fraction]:
-    """How many times as long a kind of job takes where all ranks of a machine compute."""
+    """Factor on a kind of job where all ranks of a machine compute."""
     machines = plan.machines
     if machines is None:
         return lambda _: Fraction(1)
@@ -145,9 +145,9 @@ class _EvenStep:
         self._took: dict[tuple[bool, _Name], list[Picoseconds]] = {}
         self._held: dict[_Name, Picoseconds] = {}
         self._waiting: tuple[list[tuple[Picoseconds, bool, _Name]], ...] = ([], [])
-        """By stream: arrived, no piece of the thread's, name."""
+        """Waiting jobs by stream: arrival, whether it is no piece of the thread's, name."""
         self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
-        """By stream: piece, number of the job, units left of it, when it began."""
+        """Running job by stream: piece, number of the job, units left of it, start."""
         self._asked: set[_Name] = set()
         self._order = [*self._lengths]
         """Collectives that have not been entered, the next one last."""
@@ -179,7 +179,7 @@ class _EvenStep:
         return replace(plan, buckets=tuple(buckets))
 
     def plan(self) -> StepPlan:
-        """With what everything took. Jobs on a side stream are slower already."""
+        """The plan with the times that jobs took. Those on a side stream are slower already."""
         given, side = self._given, self._given.side_stream
         buckets: list[BucketWork] = []
         parts: list[Picoseconds] = []
@@ -245,7 +245,8 @@ class _EvenStep:
     # --- time ------------------------------------------------------------------------------------
 
     def _instant(self) -> bool:
-        """All that happens now, then on to when something ends; whether something is left."""
+        """Process everything that happens now and advance to the next end; whether anything is
+        left."""
         while (
             self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots
         ):

@@ -1,4 +1,4 @@
-"""When does a worker get its next batch?
+"""Input pipeline of a worker: when its next batch is ready.
 
 A loader beside each worker makes batch 0, 1, 2, ... one after the other, `batch` each, and stops
 while `prefetch` finished ones wait. With T[b] the time at which batch b is taken and M[b] that at
@@ -44,7 +44,7 @@ class Loader:
             self._taken.extend((made - batch).tolist())
 
     def take(self, now: Picoseconds) -> Picoseconds:
-        """When a batch is taken that the worker asks for now."""
+        """Time at which a batch that the worker asks for now is taken."""
         if not self._batch:
             return now
         self._made = max(self._made, self._taken[0]) + self._batch
@@ -56,7 +56,7 @@ class Loader:
         return [(self._made - self._batch, self._made)] if self._batch else []
 
     def under_way(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
-        """Those of the batches after it that have been begun by now, until now at most."""
+        """Intervals of later batches that have begun by now, up to now."""
         begun, made = [], self._made
         for taken in self._taken if self._batch else ():
             begin = max(made, taken)
@@ -65,7 +65,8 @@ class Loader:
         return [(begin, end) for begin, end in begun if begin < now]
 
     def ahead(self, now: Picoseconds) -> tuple[Picoseconds, ...]:
-        """When the next `prefetch` batches will be made; 0 from now where they are already.
+        """Time at which the next `prefetch` batches will be ready; 0 from now where they are
+        already.
 
         All that the times of later batches depend on, beside when the worker asks: M of the batch
         after these is max(M of the last, T of the first) + batch, and no T is before now.
@@ -80,7 +81,7 @@ class Loader:
 
 
 def earliest(ahead: Times, batch: Picoseconds) -> Times:
-    """When batches were or will be made, `[prefetch, ranks]`, where `Loader.ahead` is known of
+    """Time at which batches were or will be ready, `[prefetch, ranks]`, given `Loader.ahead` of
     each rank; 0 is now.
 
     Those that are there already may have been made at any time that leaves the next ones time

@@ -59,7 +59,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RingProgram:
-    """What all ranks of a ring collective do.
+    """Program of all ranks of a ring collective.
 
     Places count along the ring: place k sends to place k + 1 (mod p), and in a phase first the
     block k + first, then k + first - 1, and so on.
@@ -74,14 +74,14 @@ class RingProgram:
     in_flight: int
     announced: bool
     links: tuple[Link, ...]
-    """By place, to the next."""
+    """Link from each place to the next."""
     gamma: Fraction = NO_COST
     """Seconds a byte that is added to a rank's own."""
     reception: Fraction = NO_COST
     """Seconds a byte from a message's arrival until its rank has it."""
     before: Times | None = None
     after: Times | None = None
-    """By rank, `[p]`: copies to the host before the first message, and from it after the last;
+    """Copies of each rank `[p]` to the host before the first message, and from it after the last;
     None: no copies."""
 
     @property
@@ -94,7 +94,7 @@ class RingProgram:
         return self.ranks - 1 - place if self.backwards else place
 
     def costs(self, sizes: Sequence[int]) -> list[Picoseconds]:
-        """What it takes to add each message of these sizes; later ones cost nothing."""
+        """Time to add each message of these sizes; later ones cost nothing."""
         if not self.gamma:
             return []
         each, adds = self.gamma * PS_PER_SECOND, (self.ranks - 1) * self.pieces.shape[1]
@@ -134,7 +134,7 @@ class MessageRing:
         self._by_rank = {place.rank: place for place in self._places}
 
     def enter(self, rank: int) -> None:
-        """One of the first ranks enters now."""
+        """Let one of the first ranks enter now."""
         place = self._by_rank[rank]
         at(self.env, _copy(self.program.before, rank), place.enter)
 
@@ -152,7 +152,7 @@ class _Place:
     successor: _Place
     predecessor: _Place
     costs: list[Picoseconds]
-    """Of adding the predecessor's first messages; the others are not added."""
+    """Time to add each of the predecessor's first messages; the others are not added."""
 
     def __init__(self, ring: MessageRing, *, rank: int, sizes: list[int]) -> None:
         self.ring, self.rank, self.sizes = ring, rank, sizes
@@ -171,11 +171,11 @@ class _Place:
         self._early: list[int] = []
         """Messages that came before the rank entered."""
         self._added = 0
-        """With announcements, the first message that has not been added."""
+        """First message that has not been added, with announcements."""
         self._free = 0
-        """When the rank has added all that it has begun to add."""
+        """Time at which the rank has finished the additions it has begun."""
         self._arrival = 0
-        """Of the last message at the successor; links deliver in order."""
+        """Arrival of the last message at the successor; links deliver in order."""
 
     def enter(self) -> None:
         """The rank begins."""
@@ -295,7 +295,7 @@ def _real(sizes: Sequence[int]) -> list[int]:
 
 
 def sizes_of(program: RingProgram, places: int) -> list[list[int]]:
-    """By place: the bytes of each message."""
+    """Bytes of each message, by place."""
     place = np.arange(places, dtype=np.int64)[:, None]
     blocks = [
         (place + first - np.arange(count, dtype=np.int64)) % program.ranks
@@ -307,7 +307,7 @@ def sizes_of(program: RingProgram, places: int) -> list[list[int]]:
 
 
 class RingPrograms:
-    """Of the collectives on one cluster."""
+    """Ring programs of the collectives on one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

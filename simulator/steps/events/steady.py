@@ -1,4 +1,4 @@
-"""How does training go on for ever? Iterations until they repeat themselves, event by event.
+"""Iterations of a training that goes on for ever, event by event, until they repeat themselves.
 
 Each iteration is simulated by itself, from the state that the one before has left behind;
 `cycles.py` says why that is all, and which of them need not be. Ranks that share cores are
@@ -94,7 +94,7 @@ class Events:
         return self.with_classes(run, before)
 
     def spans(self, number: int, before: State) -> tuple[Span, ...]:
-        """What all ranks do in it, from when the first of them begins."""
+        """Spans of all ranks in an iteration, from when the first of them begins."""
 
         def run(classes: Classes) -> tuple[Span, ...]:
             simulation = self.simulation(number, before, classes)

@@ -74,7 +74,7 @@ from gcsim.simulator.steps.step_plan import (
 Classes = NDArray[np.int64]
 """The class of each rank, numbered by their lowest rank."""
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
-"""Of a class and an iteration: its finish, the loader's state then, and `PARTS`."""
+"""Row of a class and an iteration: its finish, the loader's state then, and `PARTS`."""
 Result = TypeVar("Result")
 
 
@@ -188,9 +188,10 @@ class Simulation:
             for member, (rank, start) in enumerate(zip(self._first, self._start, strict=True))
         ]
         self._rows: list[list[Row | None]] = []
-        """By iteration and class."""
+        """Rows by iteration and class."""
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """As `_rows`; empty before the last round of iterations that all have finished."""
+        """Breakdowns as `_rows`; empty before the last round of iterations that all have finished.
+        """
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
@@ -270,7 +271,7 @@ class Simulation:
         return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
     def spans(self, iteration: int) -> tuple[Span, ...]:
-        """Of one of the last round that all have finished."""
+        """Spans of an iteration of the last round that all have finished."""
         breakdowns = [
             breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
         ]
@@ -367,7 +368,7 @@ class _Iteration:
             yield from self._callback((bucket, index), [job])
 
     def _issue(self, kind: Kind, name: str, duration: Picoseconds) -> _Wait:
-        """What the autograd thread computes beside no exchange."""
+        """Compute outside of any exchange, on the autograd thread."""
         job = Job(kind=kind, name=name, duration=duration)
         return self._work(self.worker.stream, self.breakdown.compute, None, None, [job])
 

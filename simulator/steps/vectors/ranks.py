@@ -67,13 +67,13 @@ class _Layout:
     side_stream: bool
     buckets: int
     counts: tuple[int, ...]
-    """By bucket: its number of collectives."""
+    """Number of collectives by bucket."""
     first: tuple[int, ...]
-    """By bucket: the number of its first collective, or of the next bucket's."""
+    """Number of the first collective by bucket, or of the next bucket's."""
     names: tuple[tuple[int, int], ...]
-    """By number of the collective: bucket, and place in it."""
+    """Bucket and place in it, by number of the collective."""
     order: tuple[Piece, ...]
-    """Of the stream that serves callbacks."""
+    """Pieces of the stream that serves callbacks, in order."""
     side: int
     after: int
     totals: int
@@ -152,7 +152,7 @@ class _Layout:
 
 
 def _side_duration(job: Job, slowdown: Fraction) -> Picoseconds:
-    """Of a job on the side stream, at the pace 1."""
+    """Time of a job on the side stream, at the pace 1."""
     return round(job.duration * slowdown)
 
 
@@ -206,9 +206,9 @@ PARTS = (*_KINDS, "communication", "exposed", "input")
 _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
-"""When the stream that serves callbacks is free; when the autograd thread issues its next piece
-(side stream: when its backward pass ends); when the rank left its last collective; time in
-collectives; time waiting for batches; when the last batch was made."""
+"""Rows of a state: end of the stream that serves callbacks; start of the autograd thread's next
+piece (side stream: end of its backward pass); the rank's last exit from a collective; time in
+collectives; time waiting for batches; time at which the last batch was made."""
 
 
 class Vectors:
@@ -225,9 +225,9 @@ class Vectors:
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
         self._number = 0
-        """Of the iteration that comes next, or is under way."""
+        """Number of the iteration that comes next, or is under way."""
         self._batches = 0
-        """That have been taken."""
+        """Number of batches taken."""
         self._width = 1
         """Columns: 1 or `ranks`."""
         self._state = _zeros(STATE_ROWS, 1)
@@ -323,7 +323,7 @@ class Vectors:
             self._serve(piece, table)
 
     def _number_of(self, piece: Piece) -> int:
-        """Of the collective that a piece follows, or that its bucket begins with."""
+        """Number of the collective that a piece follows, or that its bucket begins with."""
         bucket, place = piece
         return self._step.layout.first[bucket] + max(place, 0)
 
@@ -362,7 +362,7 @@ class Vectors:
             self._asked[asks] = done
 
     def _carried_out(self, number: int) -> Times:
-        """When the ranks leave a collective that they enter at `_starts`, `[_width]`."""
+        """Time at which the ranks leave a collective that they enter at `_starts`, `[_width]`."""
         work, names = self._step.plan.buckets, self._step.layout.names
         bucket, place = names[number]
         record = work[bucket].collectives[place]
@@ -535,7 +535,7 @@ class _PlanArrays:
 
 
 def _work(plan: StepPlan) -> Picoseconds:
-    """All that a rank's streams and its loader do in an iteration, at a pace of 1."""
+    """Work of a rank's streams and its loader in an iteration, at a pace of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
         sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)

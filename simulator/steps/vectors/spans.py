@@ -29,7 +29,7 @@ from gcsim.simulator.steps.step_plan import (
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
 _Jobs = list[tuple[Job, Picoseconds]]
-"""With what they take."""
+"""Jobs with their times."""
 
 
 def spans(
@@ -40,7 +40,8 @@ def spans(
     execute: CarryOut,
     slowdown: NDArray[np.float64] | None = None,
 ) -> tuple[Span, ...]:
-    """Of the iteration of this number, which begins in a state, from when its first rank does.
+    """Spans of the iteration of this number, which begins in a state, from when its first rank
+    begins.
 
     Arguments, and errors, as of `vectors/step.py`.
     """
@@ -74,7 +75,7 @@ class _Telling(Vectors):
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
     def told(self, plan: StepPlan) -> Iterator[list[Exchanged]]:
-        """Of each collective, by rank."""
+        """Spans of each collective, by rank."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
@@ -91,7 +92,7 @@ class _Work:
     def __init__(self, plan: StepPlan, pace: float) -> None:
         self._pace, self._buckets = pace, len(plan.buckets)
         self._slower = plan.side_slowdown if plan.side_stream else 1
-        """Of the stream that serves the callbacks."""
+        """Slowdown of the stream that serves the callbacks."""
         last, compute = plan.accumulation - 1, plan.compute
         self._micro: list[tuple[_Jobs, _Jobs]] = []
         """Forward and backward of each micro-batch; the last one's backward goes by bucket."""
@@ -111,7 +112,7 @@ class _Work:
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
-        """Of the backward pass, where the callbacks have a stream of their own."""
+        """Parts of the backward pass, where the callbacks have a stream of their own."""
         if not plan.side_stream:
             befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
         self._order = [

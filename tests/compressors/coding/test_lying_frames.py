@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import Frame, pack_frame, read_frames
+from gcsim.compressors.coding.frames import Frame, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull, TreeMerge

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import on_device
-from gcsim.compressors.coding.frame import as_bytes
+from gcsim.compressors.coding.frames import as_bytes
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 
@@ -71,24 +71,27 @@ class _Hash:
         return self.run
 
     def run(
-        self, message: Tensor, table: Tensor, sums: Tensor, _: Tensor, frames: int, total: int,
-        **constants: Any,
+        self, message: Tensor, table: Tensor, sums: Tensor, _: Tensor, right: Tensor,
+        heads: Tensor, frames: int, total: int, **constants: Any,
     ) -> None:  # fmt: skip
         data, columns = np.from_dlpack(message), np.from_dlpack(table)
-        header = constants["HEADER"]
         for frame in range(frames):
             begin, size = columns[0, frame], columns[1, frame]
-            if not 0 <= begin <= total - header - size:
-                continue
-            rest = data[begin + header + size // 8 * 8 : begin + header + size].tobytes()
-            weighed = np.from_dlpack(sums)[frame].tobytes()
-            given = data[begin : begin + 16].tobytes() + rest.ljust(8, b"\0") + weighed
-            found = hashlib.blake2b(given, digest_size=4).digest()
-            stored = data[begin + 16 : begin + header]
-            if constants["CHECK"]:
-                columns[8, frame] = stored.tobytes() == found
-            else:
-                stored[:] = np.frombuffer(found, dtype=np.uint8)
+            good = 20 <= begin <= total - size
+            if good:
+                rest = data[begin + size // 8 * 8 : begin + size].tobytes()
+                weighed = np.from_dlpack(sums)[frame].tobytes()
+                given = data[begin - 20 : begin - 4].tobytes() + rest.ljust(8, b"\0") + weighed
+                found = hashlib.blake2b(given, digest_size=4).digest()
+                stored = data[begin - 4 : begin]
+                if not constants["CHECK"]:
+                    stored[:] = np.frombuffer(found, dtype=np.uint8)
+                    continue
+                good = stored.tobytes() == found
+                if constants["KNOWN"]:
+                    known = np.from_dlpack(heads)[frame].tobytes()
+                    good &= data[begin - 20 : begin - 4].tobytes() == known
+            np.from_dlpack(right)[frame] = good
 
 
 def wrap_launches(
@@ -102,9 +105,9 @@ def wrap_launches(
 
 
 @contextmanager
-def host_copies() -> Iterator[list[int]]:
+def host_copies(seen: list[int] | None = None) -> Iterator[list[int]]:
     """Inside, the bytes of each tensor that Python reads are noted: on a GPU, a copy and a wait."""
-    seen: list[int] = []
+    seen = [] if seen is None else seen
     with pytest.MonkeyPatch.context() as patch:
         for name in ("numpy", "tolist", "item", "__int__", "__float__", "__bool__"):
             patch.setattr(Tensor, name, _noting(getattr(Tensor, name), seen))

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.participation import participate
+from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
@@ -25,8 +28,8 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("signum", {"aggregation": "all_gather", "tie": "zero"}),
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
-    ("topk", {"ratio": 0.3, "indices": "gamma", "error_feedback": False}),
-    ("threshold", {"threshold": 0.5, "indices": "varint"}),
+    ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
+    ("threshold", {"threshold": 0.5, "indices": "auto"}),
     ("threshold", {"threshold": 0.5, "indices": "raw"}),
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
@@ -49,6 +52,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("gradient_sampling_bayes", {"ratio": 0.2}),
     ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
     ("tk_ccd", {"ratio": 0.3, "groups": 4}),
+    ("omnireduce", {}),
 ]
 
 
@@ -81,3 +85,45 @@ def test_launches_and_waits_do_not_grow_with_tensors(
         return list(launched), len(seen)
 
     assert step(6) == step(3)
+
+
+FIXED: list[tuple[str, dict[str, Any]]] = [
+    ("qsgd", {}),
+    ("qsgd", {"coding": "digits"}),
+    ("terngrad", {"shared": False}),
+    ("natural", {}),
+    ("signsgd", {"aggregation": "all_gather"}),
+    ("scaled_sign", {}),
+    ("ef_signsgd", {}),
+    ("bingrad_b", {}),
+    ("orq", {}),
+    ("nuqsgd", {}),
+    ("strom", {"variant": "mxnet"}),
+]
+"""Methods whose messages have one length."""
+
+
+@pytest.mark.parametrize(("name", "parameters"), FIXED)
+def test_what_arrives_is_checked_in_one_wait_at_the_end(
+    name: str, parameters: dict[str, Any], team: Callable[..., Any]
+) -> None:
+    """Two payloads: between the last request and the update Python reads one tensor."""
+    crew = team(name, ((5,), (9,), (3, 4)), workers=2, **parameters)
+    gradients = torch.randn(2, 26, generator=torch.Generator().manual_seed(1))
+    reads: list[list[int]] = []
+    for changed in (False, True):
+        members = [
+            participate(worker, Bucket(layout=crew.layout, gradient=gradient), 0, finite=False,
+                        unmodified=False)
+            for worker, gradient in zip(crew.workers, gradients, strict=True)
+        ]  # fmt: skip
+        with whole_methods():
+            sent = [next(member).payload for member in members]  # type: ignore[union-attr]
+            if changed:
+                sent[1][-1] ^= 1
+            with host_copies() as seen:
+                reads.append(seen)
+                wrong = pytest.raises(InputError, match="the checksum does not match")
+                with wrong if changed else pytest.raises(StopIteration):
+                    members[0].send(sent)
+    assert len(reads[0]) == 1

@@ -9,12 +9,14 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gcsim.compressors import check, on_device
 from gcsim.compressors.conformance import CHECKS
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
 
@@ -39,8 +41,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"indices": "bitmap", "values": "fp16"}),
     ("topk", {"indices": "packed", "error_feedback": False}),
     ("topk", {"indices": "omega"}),
-    ("topk", {"indices": "gamma"}),
-    ("topk", {"indices": "varint"}),
     ("randomk", {"ratio": 0.6, "scaled": True}),
     ("gradient_sampling_bayes", {"tau": 2, "unbiased": True, "values": "fp32"}),
     ("random_sampling_bayes", {"prior_scope": "ever", "residual": True}),
@@ -108,9 +108,9 @@ def test_dgc_treats_samples_of_many_tensors_together(
 
 def test_a_method_without_kernels_is_noticed() -> None:
     """The test above looks at what is copied to the host; so this must be seen."""
-    values = torch.randn(1000)
+    values, bins = torch.randn(1000), Segments.alone(1000).cells(50)
     with kernels(), host_copies() as seen:
-        adacomp.add_and_select(torch.zeros(1000), values, 50, 1.0)
+        adacomp.encoded(torch.zeros(1000), values, bins, np.float32(1))
     assert max(seen) > ON_HOST
 
 

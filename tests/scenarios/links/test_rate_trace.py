@@ -45,14 +45,6 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
     assert later.rate == 20 * MBIT
 
 
-def test_an_uplink_may_have_a_trace() -> None:
-    up = "{latency: 18 ms, trace: {points: [[0 s, 9 Mbit/s]], after: hold}}"
-    found = link(f"{{bandwidth: 30 Mbit/s, latency: 7 ms, up: {up}}}").up
-    assert found is not None
-    assert found.trace is not None
-    assert (found.bandwidth, found.trace.rates) == (9 * MBIT, (9 * MBIT,))
-
-
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
@@ -66,11 +58,8 @@ def test_an_uplink_may_have_a_trace() -> None:
          "is at 0 s; say what the rate is from 0 s"),
         ("{points: [[0 s, 1 B/s], [2 s, 1 B/s], [1 s, 1 B/s]], after: hold}", "network.trace: "
          "point 2 is at 1 s and stands after 2 s; instants ascend"),
-        ("{points: [[0 s, 1 B/s], [0 s, 1 B/s]], after: hold}",
-         "point 1 is at 0 s and stands after 0 s"),
         ("{points: [[0 s, 1 B/s], [1 s, -1 B/s]], after: hold}", "a.yaml:3:34: error: "
          "network.trace.points.1: -1 B/s is negative"),
-        ("{points: [[0 s, 5]], after: hold}", "network.trace.points.0: 5 has no unit"),
         ("{points: [[0 s]], after: hold}", "points.0: ['0 s'] is not an instant and a rate; write"),
         ("{points: [[0 s, 0 B/s]], after: hold}", "network.trace: the last rate, which holds for"),
         ("{points: [[0 s, 0 B/s], [1 s, 0 B/s]], after: repeat}", "network.trace: no rate that "
@@ -126,7 +115,6 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
     ("text", "expected"),
     [
         ("", "c.csv: error: is empty; begin with seconds,mbit_per_second; units: bit_per_second"),
-        ("# x\n\n", "c.csv: error: is empty"),
         ("seconds,mbit_per_second\n", "c.csv: error: has a header and no rates"),
         ("0,1\n1,2\n", "c.csv:1: error: '0,1' is not the header seconds,UNIT; begin with seconds"),
         (
@@ -140,8 +128,6 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
         ),
         ("seconds,mbit_per_second\n0,1\n\n1,-2\n", "c.csv:4: error: -2 is negative"),
         ("seconds,mbit_per_second\n0,1,2\n", "c.csv:2: error: '0,1,2' has 3 values, not 2"),
-        ("seconds,mbit_per_second\n0 1\n", "c.csv:2: error: '0 1' has 1 values, not 2"),
-        ("seconds,mbit_per_second\n0,nan\n", "c.csv:2: error: 'nan' is not a number"),
         ("seconds,mbit_per_second\n0,\n", "c.csv:2: error: '' is not a number"),
         ("seconds,mbit_per_second\n0,1e99\n", "1e99 is neither 0 nor between 1e-12 and 1e15"),
         (

@@ -18,7 +18,7 @@ from gcsim.scenarios.links.csv_table import MOST_POINTS
 from gcsim.scenarios.reading.document import read, write
 from gcsim.scenarios.reading.types import exact_number
 from gcsim.scenarios.reading.values import number_text
-from gcsim.scenarios.sections.link import LinkSection, link_facts, plain_link
+from gcsim.scenarios.sections.link import link_facts, plain_link
 from gcsim.simulator.network.links import (
     Jitter,
     Link,
@@ -240,11 +240,3 @@ def test_all_that_makes_a_link_more_than_a_rate_is_a_fact_of_it() -> None:
     assert len(other["trace"]["sha256"]) == 64
     assert other["trace"]["sha256"] != trace["sha256"]
     assert "points" not in other["trace"]
-
-
-def test_the_schema_for_editors_has_every_key() -> None:
-    schema = LinkSection.model_json_schema()
-    assert set(schema["properties"]) == set(LinkSection.model_fields)
-    factor = schema["$defs"]["SizeFactorSection"]
-    assert set(factor["properties"]) == {"from", "bandwidth", "latency"}
-    assert factor["required"] == ["from"]

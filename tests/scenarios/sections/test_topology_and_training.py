@@ -20,8 +20,6 @@ from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.reading.document import write
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
-from gcsim.scenarios.sections.file import schema_json
-from gcsim.scenarios.sweeps.grid import points, read_grid
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes
@@ -321,10 +319,6 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "count from 0; the last of 8 is 7"),
         ("{3: 1gbe,", "{x: 1gbe,", "a.yaml:10:10: error: cluster.nics.x: 'x' is not the number of "
          "a node; nodes count from 0"),
-        ("{3: 1gbe,", "{-1: 1gbe,", "a.yaml:10:10: error: cluster.nics.-1: '-1' is not the "
-         "number"),
-        ("{3: 1gbe,", "{03: 1gbe,", "a.yaml:10:10: error: cluster.nics.03: '03' is not the "
-         "number"),
         ("{3: 1gbe,", "{3: 1gbee,", "a.yaml:10:13: error: cluster.nics.3: unknown link '1gbee'; "
          "did"),
         ("bandwidth: 5 Gbit/s", "bandwith: 5 Gbit/s", "a.yaml:10:36: error: unknown key 'bandwith' "
@@ -368,17 +362,13 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "must be greater than 0 and at most 1,000,000"),
         ("side_slowdown: 1.3", "side_slowdown: slow", "training.side_slowdown: slow is not a "
          "number or a ratio such as 3/2"),
-        ("side_slowdown: 1.3", "side_slowdown: '1e999999999'", "is not a number or a ratio"),
         ("side_slowdown: 1.3", "side_slowdown: 1/0", "1/0 is not a number or a ratio"),
-        ("side_slowdown: 1.3", "side_slowdown: true", "True is not a number or a ratio"),
         ("concurrent_collectives: 2", "concurrent_collectives: 3", "a.yaml:22:27: error: "
          "training.concurrent_collectives = 3: is not a choice; known: 1, 2"),
         ("optimizer: 3 ms", "optimizer: 3", "a.yaml:23:14: error: training.optimizer: 3 has no "
          "unit"),
-        ("optimizer: 3 ms", "optimizer: -3 ms", "training.optimizer: -3 ms is negative"),
         ("accumulation: 4", "accumulation: 0", "a.yaml:24:17: error: training.accumulation = 0: "
          "must be at least 1"),
-        ("accumulation: 4", "accumulation: 1.5", "training.accumulation = 1.5: must be a whole"),
         ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:25:3: error: key 'batch' is "
          "missing in training.input"),
         ("batch: 40 ms", "batch: 0 ms", "a.yaml:25:18: error: training.input.batch: 0 ms is zero; "
@@ -389,8 +379,6 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "training.slow_nodes: there is no node 9; nodes count from 0; the last of 8 is 7"),
         ("slow_nodes: {3: 1.5,", "slow_nodes: {3: 0,", "a.yaml:26:19: error: "
          "training.slow_nodes.3: 0 must be greater than 0"),
-        ("slow_nodes: {3: 1.5,", "slow_nodes: {3: -2,", "training.slow_nodes.3: -2 must be "
-         "greater"),
         ("distribution: gamma", "distribution: normal", "a.yaml:27:25: error: "
          "training.noise.distribution = 'normal': is not a choice; did you mean 'lognormal'?"),
         ("variation: 0.1", "variation: -0.1", "training.noise.variation: -0.1 must be at least 0 "
@@ -401,22 +389,16 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "0"),
         ("  iterations: 50", "  iterations: 0", "a.yaml:28:15: error: training.iterations = 0: "
          "must"),
-        ("accumulation: 4", "acumulation: 4", "a.yaml:24:3: error: unknown key 'acumulation' in "
-         "training; did you mean 'accumulation'?"),
         # faults
         ("horizon: 1 h", "horizon: 0 h", "a.yaml:29:21: error: training.faults.horizon: 0 h is "
          "zero"),
         ("horizon: 1 h, ", "", "a.yaml:29:3: error: key 'horizon' is missing in training.faults"),
-        ("horizon: 1 h", "horizon: 1 hour", "unknown unit 'hour' in '1 hour'"),
-        ("restart: 30 s", "restart: -1 s", "training.faults.restart: -1 s is negative"),
         ("[{node: 3, at: 10 min, down: 5 min}]", "[]", "a.yaml:29:49: error: "
          "training.faults.deaths: must have at least 1 entry"),
         ("{node: 3, at", "{node: 8, at", "a.yaml:29:57: error: training.faults.deaths.0.node: "
          "there is no node 8; nodes count from 0; the last of 8 is 7"),
-        ("{node: 3, at", "{node: -1, at", "training.faults.deaths.0.node = -1: must be at least 0"),
         ("at: 10 min", "at: 60 min", "a.yaml:29:64: error: training.faults.deaths.0.at: node 3 "
          "dies after the end of the run; training.faults.horizon is the length of the run"),
-        ("down: 5 min", "down: 0 s", "training.faults.deaths.0.down: 0 s is zero"),
         ("down: 5 min}", "down: 5 min}, {node: 3, at: 12 min}", "a.yaml:29:86: error: "
          "training.faults.deaths.1: node 3 dies while it is down; let the deaths of a node follow"),
         ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:29:86: error: "
@@ -616,44 +598,7 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
     assert ways["cluster", "collectives", "server_network"].bandwidth == 5_000_000_000
 
 
-def test_a_grid_may_hold_any_of_these_keys(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(FULL, encoding="utf-8")
-    grid = read_grid([
-        "training.accumulation=1,2",
-        "cluster.nics.3=1gbe,10gbe",
-        "training.noise=null,{variation: 1}",
-    ])  # fmt: skip
-    found = points(path, grid)
-    assert len({point.key for point in found}) == 8
-    assert [point.scenario.training.accumulation for point in found] == [1] * 4 + [2] * 4
-    assert {point.scenario.cluster.nic(3).name for point in found} == {"1gbe", "10gbe"}
-    noises = [point.scenario.training.noise for point in found]
-    assert noises == [loops.workers(), replace(loops.workers(), variation=Fraction(1))] * 4
-
-
-def test_a_grids_mistake_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(FULL, encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        points(path, read_grid(["training.accumulation=1,0", "cluster.nodes=8,4"]))
-    found = [str(problem) for problem in caught.value.problems]
-    assert any("training.accumulation = 0: must be at least 1" in line for line in found)
-    assert any("cluster.nics: there is no node 5" in line for line in found)
-
-
 # --- robustness ----------------------------------------------------------------------------------
-
-
-def test_the_json_schema_has_the_new_sections() -> None:
-    definitions = schema_json()["$defs"]
-    assert {"TrainingSection", "RacksSection", "FaultsSection", "NoiseSection"} <= set(definitions)
-    assert set(definitions["TrainingSection"]["properties"]) == {
-        "precision", "overlap", "interference", "shared_node", "framework", "encode_on",
-        "side_slowdown", "concurrent_collectives", "optimizer",
-        "accumulation", "input", "on_host", "slow_nodes", "slow_workers", "noise", "iterations",
-        "faults",
-    }  # fmt: skip
 
 
 _VALUES = st.sampled_from(

@@ -154,6 +154,35 @@ def test_of_a_method_that_changed_it_is_trained_again(
     assert not topk.made
 
 
+def test_of_other_code_that_trains_alike_the_kernels_are_renewed(
+    scenario: Scenario, work: list[Any]
+) -> None:
+    """All trajectories of a file with the kernels of dense training get this code's; a file whose
+    losses differ is trained again."""
+    (path,) = shipped.FOLDER.glob("topk-*")
+    made = shipped.read(path)
+    assert made is not None
+    (dense,) = map(shipped.read, shipped.FOLDER.glob("none-*"))
+    assert dense is not None
+    phases = (phase for window in made.trajectories[0].windows for phase in window.phases)
+    others = dense.trajectories[0].windows[0].phases[0].steps[0].exchanges
+    kernels = {make_shipped._kind(phase): others for phase in phases}
+    old = tuple(make_shipped._launching(one, kernels) for one in made.trajectories)
+    assert old != made.trajectories
+    shipped.write(path, replace(made, code="of another", trajectories=old))
+    make_shipped.make(shipped.FOLDER)
+    first = made.trajectories[0].windows[0].phases[0]
+    own = {make_shipped._kind(first): first.steps[0].exchanges}
+    new = tuple(make_shipped._launching(one, own) for one in made.trajectories)
+    assert shipped.read(path) == replace(made, trajectories=new)
+    wrong = tuple(replace(one, losses=tuple(2 * x for x in one.losses)) for one in old)
+    shipped.write(path, replace(made, code="of another", trajectories=wrong))
+    del work[:]
+    make_shipped.make(shipped.FOLDER)
+    assert work
+    assert shipped.read(path) == made
+
+
 @pytest.mark.parametrize("damage", [b"", b"half", lzma.compress(b'{"code": 3}')])
 def test_a_damaged_file_is_as_good_as_none(
     damage: bytes, scenario: Scenario, work: list[Any]

@@ -45,14 +45,16 @@ def reduce(nbytes: int, element: int = 4) -> CollectiveRecord:
 GATHER = CollectiveRecord(kind="all_gather", sent=(30_000, 10_000, 77))
 
 
-def everything(on: Cluster) -> Iterator[tuple[CollectiveRecord, Cluster]]:
-    """Every algorithm of messages, with a request for it."""
+def everything(on: Cluster, part: int = 1) -> Iterator[tuple[CollectiveRecord, Cluster]]:
+    """Every algorithm of messages, with a request for it, of one in `part` of the bytes."""
+    gathered = tuple(nbytes // part for nbytes in GATHER.sent)
     for name in sorted({*get_args(AllReduceAlgorithm)} - {"auto", "nccl", "parameter_server"}):
-        yield reduce(100_004), replace(on, collectives=Collectives(all_reduce=name))
+        yield reduce(100_004 // part), replace(on, collectives=Collectives(all_reduce=name))
     for name in sorted({*get_args(AllGatherAlgorithm)} - {"auto", "nccl"}):
-        yield GATHER, replace(on, collectives=Collectives(all_gather=name))
-    yield CollectiveRecord(kind="all_to_all", sent=(50_000, 40_000), variable=True), on
-    yield CollectiveRecord(kind="tree_merge", sent=(5_000,), pulled=9_000), on
+        yield replace(GATHER, sent=gathered), replace(on, collectives=Collectives(all_gather=name))
+    exchanged = (50_000 // part, 40_000 // part)
+    yield CollectiveRecord(kind="all_to_all", sent=exchanged, variable=True), on
+    yield CollectiveRecord(kind="tree_merge", sent=(5_000 // part,), pulled=9_000 // part), on
 
 
 # --- Wi-Fi ---------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -107,10 +106,11 @@ def test_delays_are_those_of_the_description(one: Link) -> None:
 
 
 def test_equal_arguments_give_equal_bits_whatever_their_shape() -> None:
-    links = [PLAIN, ALL, link(LOGNORMAL)]
+    rack, fast = (replace(LOSS, recovery=how) for how in ("rack", "fast_retransmit"))
+    links = [PLAIN, ALL, link(LOGNORMAL), link(loss=fast), link(UNIFORM, UNIFORM, loss=rack)]
     rng = np.random.default_rng(1)
     for length in range(1, 71):
-        kinds, nbytes = rng.integers(0, 3, length), rng.integers(0, 10**6, length)
+        kinds, nbytes = rng.integers(0, 5, length), rng.integers(0, 10**6, length)
         message, rank = rng.integers(0, 10**5, length), rng.integers(0, 10**4, length)
         together = draw_jitter(links, kinds, nbytes, key=9, message=message, rank=rank)
         assert together.dtype == np.int64
@@ -163,18 +163,6 @@ def test_shapes_are_broadcast() -> None:
     )
 
 
-def test_compiled_and_uncompiled_agree_bit_for_bit() -> None:
-    draws = JitterDraws([ALL])
-    first, codes, parameters = draws._tables
-    zeros, message = np.zeros(300, np.int64), np.arange(300)
-    out = np.zeros(300, np.int64)
-    plain = jitter_draws.draw.py_func  # type: ignore[attr-defined]
-    with np.errstate(over="ignore"):
-        assert plain(np.uint64(3), zeros, message, zeros, first, codes, parameters, out)
-    jitter = JitterDraws([replace(ALL, loss=None)])
-    assert (out == jitter(zeros, 5000, key=3, message=message, rank=zeros)).all()
-
-
 def test_all_arguments_are_drawn_for_by_one_compiled_loop() -> None:
     test_shapes_are_broadcast()
     assert len(jitter_draws.draw.signatures) == 1  # type: ignore[attr-defined]
@@ -221,12 +209,6 @@ def test_delays_are_distributed_as_said(jitter: Jitter) -> None:
         near(share, tail, math.sqrt(tail * (1 - tail) / N))
 
 
-def test_only_a_share_of_the_messages_is_delayed() -> None:
-    found = drawn(link(replace(EXPONENTIAL, probability=Fraction(1, 8))))
-    near((found > 0).mean(), 1 / 8, math.sqrt(7 / 64 / N))
-    assert stats.kstest(found[found > 0], stats.expon().cdf).pvalue > 1e-4
-
-
 @pytest.mark.parametrize(("nbytes", "packets"), [(0, 1), (1448, 1), (1449, 2), (14_480, 10)])
 def test_messages_wait_for_time_outs(nbytes: int, packets: int) -> None:
     rate = 0.3
@@ -236,23 +218,6 @@ def test_messages_wait_for_time_outs(nbytes: int, packets: int) -> None:
         share, wanted = (found >= 2**waits - 1).mean(), late * rate ** (waits - 1)
         near(share, wanted, math.sqrt(wanted * (1 - wanted) / N))
     assert {math.log2(value + 1) for value in set(found.tolist())} <= set(map(float, range(11)))
-
-
-def test_time_outs_are_doubled_ten_times_at_most() -> None:
-    found = drawn(link(loss=replace(LOSS, rate=Fraction(99, 100), timeout=MS)))
-    assert found.max() == 2**10 - 1
-    near((found == 1023).mean(), 0.99**10, math.sqrt(0.1 * 0.9 / N))
-
-
-def test_delays_add_up() -> None:
-    one, other = replace(EXPONENTIAL, mean=3 * MS), UNIFORM
-    found = drawn(link(one, other, loss=LOSS))
-    packets, timeouts = 1, 200 * 0.02 * (1 + 2 * 0.02)
-    assert packets == 1
-    deviation = math.sqrt(9 + 1 / 3 + 200**2 * 0.02 * 1.3)
-    near(found.mean(), 4 + timeouts, deviation / math.sqrt(N))
-    first = drawn(link(one, other)) - drawn(link(one))
-    assert stats.kstest(first, stats.uniform(0, 2).cdf).pvalue > 1e-4
 
 
 def test_no_delay_is_longer_than_a_day() -> None:
@@ -334,15 +299,3 @@ def test_an_unknown_kind_is_our_own_mistake(kind: int) -> None:
     links: Sequence[Link] = [PLAIN, link(EXPONENTIAL)]
     with pytest.raises(InternalError, match="of 2 links"):
         draw_jitter(links, np.array([0, kind]), 0, key=0, message=0, rank=np.arange(2))
-
-
-def test_a_million_delays_take_less_than_a_tenth_of_a_second() -> None:
-    n = 10**6
-    draws, zeros, message = JitterDraws([link(EXPONENTIAL)]), np.zeros(n, np.int64), np.arange(n)
-    draws(zeros[:1], 0, key=0, message=0, rank=0)
-    best = math.inf
-    for _ in range(5):
-        start = time.perf_counter()
-        draws(zeros, 1000, key=0, message=message, rank=zeros)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.1, "60 ns a message, with room for a busy machine"

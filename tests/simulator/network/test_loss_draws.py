@@ -16,12 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gcsim.simulator.network.jitter import JitterDraws, draw_jitter
+from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Loss, Recovery
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.network.tcp_sender import Sender
@@ -337,23 +335,6 @@ def test_rack_is_never_later_than_fast_retransmission(tcp: Tcp) -> None:
             assert (rack <= fast + 1e-9).all()
 
 
-@given(
-    rates=st.tuples(st.integers(1, 98), st.integers(1, 98)).filter(lambda x: x[0] < x[1]),
-    packets=st.integers(1, 4),
-    tcp=st.sampled_from([FAST, SLOW, FAR]),
-)
-def test_delays_grow_with_the_rate_of_losses(
-    rates: tuple[int, int], packets: int, tcp: Tcp
-) -> None:
-    # With RACK only the mean does, and while losses are rare: two losses at the end are repaired
-    # faster than one.
-    seldom, often = (law(packets, rate / 100, tcp, "fast_retransmit", 3)[0] for rate in rates)
-    for bound in (*seldom, *often):
-        below = [sum(c for value, c in one.items() if value < bound) for one in (often, seldom)]
-        kept = [1 - (rate / 100) ** 4 for rate in reversed(rates)]
-        assert below[0] <= below[1] + packets * (1 - kept[0]) + 1e-9
-
-
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_with_rare_losses_delays_become_as_rare(recovery: Recovery) -> None:
     # To first order in the rate, a message of n packets is late by the sum over its packets of what
@@ -375,25 +356,6 @@ def test_with_rare_losses_delays_become_as_rare(recovery: Recovery) -> None:
     never = drawn(FAST.link(Fraction(1, 10**30), recovery), packets)
     assert not never.any()
     assert not FAST.link(Fraction(0), recovery).random
-
-
-def test_draws_are_those_of_message_rank_and_key_alone() -> None:
-    links = [FAR.link(Fraction(1, 5), recovery) for recovery in RECOVERIES]
-    jitter = Jitter(distribution="uniform", mean=MS)
-    links = [*links, replace(links[2], jitter=(jitter, jitter)), replace(links[0], loss=None)]
-    draws = JitterDraws(links)
-    rng = np.random.default_rng(1)
-    kinds, sizes = rng.integers(0, 5, 500), rng.integers(0, 10**5, 500)
-    message, rank = rng.integers(0, 1000, 500), rng.integers(0, 10**4, 500)
-    together = draws(kinds, sizes, key=3, message=message, rank=rank)
-    alone = [
-        int(draws(int(k), int(n), key=3, message=int(m), rank=int(r)))
-        for k, n, m, r in zip(kinds, sizes, message, rank, strict=True)
-    ]
-    assert together.tolist() == alone
-    assert (together[kinds == 4] == 0).all()
-    other = draws(kinds, sizes, key=4, message=message, rank=rank)
-    assert (other != together).any()
 
 
 def test_jitter_and_losses_are_independent_and_add_up() -> None:

@@ -23,13 +23,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from gcsim.simulator.steps.vectors import ranks as vector_ends
-from gcsim.simulator.steps.vectors import ranks as vector_layout
-from gcsim.simulator.steps.vectors import ranks as vector_ranks
 from gcsim.simulator.steps.vectors import step as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
-from tests.simulator.steps.random_plans import first_come, fixed, record, rounds, skewed
+from tests.simulator.steps.random_plans import extended, fixed, record, rounds, skewed
 from tests.simulator.steps.step_oracle import at_random, lagging, pacings, plans, played
 
 CARRIED = st.sampled_from([fixed, skewed, at_random, lagging])
@@ -105,7 +102,7 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
         long = simulate(
             schedule, ranks=ranks, execute=keyless, iterations=many, slowdown=lambda _: slowdown
         )
-        same(found.extended(many), long)
+        same(extended(found, many), long)
 
 
 def jobs(kind: Any, *durations: int) -> tuple[Job, ...]:
@@ -126,96 +123,6 @@ def works(*buckets: tuple[int, list[tuple[int, int]]]) -> tuple[BucketWork, ...]
 
 def compute(forward: int, *parts: int, rest: int = 0) -> ComputeTimes:
     return ComputeTimes(forward=forward, backward=sum(parts) + rest, parts=parts, provenance="test")
-
-
-@pytest.mark.parametrize("side", [False, True])
-def test_callbacks_that_arrive_together_are_served_by_bucket(side: bool) -> None:
-    # (0, 0) returns at 25, and (1, 0), asked for at 20, runs behind it in no time: both callbacks
-    # arrive at 25, and bucket 0's goes first. Then bucket 1's asks for (1, 1), at 25 + 3 + 5.
-    plan = StepPlan(
-        compute=compute(0, 10, 10),
-        buckets=works((0, [(15, 3)]), (0, [(0, 5), (7, 1)])),
-        side_stream=side,
-    )
-    plan = first_come(plan)
-    asked: list[tuple[int, int]] = []
-
-    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        asked.append((wanted.sent[0], int(starts[0])))
-        return fixed(wanted, starts, server_time, key)
-
-    run = simulate(plan, ranks=2, execute=watch)
-    assert asked == [(15, 10), (0, 25), (7, 33)]
-    same(run, played(plan, 2, fixed, 1, lambda _: None, 0))
-
-
-def test_on_a_side_stream_a_callback_of_an_earlier_bucket_goes_before_an_encoding() -> None:
-    # (0, 0) takes no time and returns at 10; its callback and bucket 1's encoding both arrive at
-    # 10, and so does (0, 1)'s callback, which is of an earlier bucket than the encoding.
-    plan = StepPlan(
-        compute=compute(0, 10, 0),
-        buckets=works((0, [(0, 0), (0, 4)]), (6, [(5, 1)])),
-        side_stream=True,
-    )
-    entries: list[int] = []
-
-    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        entries.append(int(starts[0]))
-        return fixed(wanted, starts, server_time, key)
-
-    run = simulate(plan, ranks=1, execute=watch)
-    assert entries == [10, 10, 20]
-    same(run, played(plan, 1, fixed, 1, lambda _: None, 0))
-
-
-def test_a_bucket_without_encoding_waits_for_the_one_in_front() -> None:
-    # bucket 0 is encoded from 10 to 40; bucket 1 has nothing to encode, asks at 20 and
-    # enters at 45
-    plan = StepPlan(
-        compute=compute(0, 10, 10),
-        buckets=works((30, [(5, 1)]), (0, [(100, 1)])),
-        side_stream=True,
-    )
-    order: list[int] = []
-
-    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        order.append(wanted.sent[0])
-        return fixed(wanted, starts, server_time, key)
-
-    run = simulate(plan, ranks=3, execute=watch)
-    assert order == [5, 100]
-    assert run.finish.tolist() == [[146] * 3]
-    assert run.parts["encode"].tolist() == [[20] * 3]  # hidden up to 20
-    same(run, played(plan, 3, fixed, 1, lambda _: None, 0))
-
-
-def test_a_fast_rank_waits_in_the_next_iteration_for_the_slow_ones() -> None:
-    # Rank 0 computes 10 an iteration, rank 1 40; the collective takes 5 after the last entry.
-    plan = StepPlan(compute=compute(4, 6), buckets=works((0, [(5, 0)])))
-    run = simulate(
-        plan,
-        ranks=2,
-        execute=fixed,
-        iterations=3,
-        slowdown=lambda _: np.array([1.0, 4.0]),
-    )
-    assert run.finish.tolist() == [[45, 45], [90, 90], [135, 135]]
-    assert run.parts["exposed"].tolist() == [[35, 5]] * 3
-    assert run.parts["communication"].tolist() == [[35, 5]] * 3
-
-
-def test_the_loader_prefetches_and_then_sets_the_pace() -> None:
-    # Batches at 7, 14, 21, ...: a micro-batch needs 2 + 1, so every one waits.
-    plan = StepPlan(
-        compute=compute(2, 1), buckets=works((0, [])), accumulation=2, input_batch=7, prefetch=1
-    )
-    run = simulate(plan, ranks=1, execute=fixed, iterations=2)
-    assert run.finish.tolist() == [[17], [31]]
-    assert run.parts["input"].tolist() == [[11], [8]]
-    # One batch may wait beside the one that is made: it is begun when the one before is taken.
-    slow = replace(plan, compute=compute(20, 1), accumulation=1, input_batch=30)
-    run = simulate(slow, ranks=1, execute=fixed, iterations=3)
-    assert run.finish.tolist() == [[51], [81], [111]]
 
 
 # Metamorphic laws
@@ -318,26 +225,6 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
         run.finish * factor,
         simulate(scaled, ranks=ranks, execute=slower, iterations=2).finish,
     )
-
-
-@given(data=st.data(), ranks=st.integers(1, 4), how=CARRIED)
-def test_the_loops_do_the_same_when_they_are_not_compiled(
-    data: st.DataObject, ranks: int, how: CarryOut
-) -> None:
-    plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
-    arguments: dict[str, Any] = {
-        "ranks": ranks,
-        "execute": how,
-        "iterations": 2,
-        "slowdown": slowdown,
-    }
-    compiled = simulate(plan, **arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (vector_ends, vector_layout, vector_ranks):
-            for name, found in list(vars(module).items()):
-                if hasattr(found, "py_func"):
-                    patch.setattr(module, name, found.py_func)
-        same(compiled, simulate(plan, **arguments))
 
 
 # What must not be

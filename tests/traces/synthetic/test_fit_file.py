@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +120,3 @@ def test_a_heavy_tail_without_variance_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_fits(tmp_path / "none.json")
-
-
-def test_reading_a_fit_imports_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "from gcsim.traces.synthetic.fit_file import default_fits\n"
-        "default_fits()\n"
-        "assert not {'torch', 'scipy', 'numba', 'matplotlib'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import TensorSlice
-from gcsim.compressors.coding.frame import Codec, as_bytes, pack_frame
+from gcsim.compressors.coding.frames import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.binary import (
     KNOWN_LEVELS,
     SYMMETRIC,

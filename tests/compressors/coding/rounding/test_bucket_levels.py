@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.bucket_levels import (
     add_decoded,
     encode_message,

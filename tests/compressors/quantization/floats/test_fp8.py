@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors import check
 from gcsim.compressors.coding.floats.narrow_floats import decoding_table, narrow
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.floats.fp8 import FORMATS, power_of_two_scale
 from tests.compressors.shared import Draw
 

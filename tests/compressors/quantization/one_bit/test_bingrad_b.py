@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.one_bit.binary import add_decoded, class_means
 from gcsim.compressors.quantization.one_bit.bingrad_b import (
     BinGradB,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.one_bit.binary import optimal_bounds, put_random_bits
 from gcsim.compressors.quantization.one_bit.bingrad_pb import (
     BinGradPb,

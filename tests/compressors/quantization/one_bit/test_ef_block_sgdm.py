@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.onebit_adam import (

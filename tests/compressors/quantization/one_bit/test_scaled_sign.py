@@ -12,7 +12,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.scaled_sign import (

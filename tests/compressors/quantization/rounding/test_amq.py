@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
 from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics

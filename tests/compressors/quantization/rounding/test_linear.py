@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.rounding.bucket_levels import rounding_error
 from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
 from gcsim.compressors.quantization.rounding.orq import Orq, OrqParameters

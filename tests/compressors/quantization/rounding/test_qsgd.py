@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.elias import omega_word
 from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.quantization.rounding.qsgd import (

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gcsim.compressors import check
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.packing import unpack_bits
 from gcsim.compressors.quantization.rounding.thc import (
     LANES,

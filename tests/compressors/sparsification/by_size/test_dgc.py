@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.random import stream
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.sparsification.by_size.dgc import sample_stride

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.frame import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.errors import InputError
 from tests.compressors.shared import BucketOf, Draw
 

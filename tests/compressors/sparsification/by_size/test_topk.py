@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, as_bytes, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame, read_frames
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.sparse import add_message
 from gcsim.errors import InputError

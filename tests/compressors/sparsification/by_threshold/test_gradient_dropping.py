@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.registry import check_parameters, compressor_class
 from tests.compressors.shared import Draw
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.indices.words import add_signed, signed_message
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.strom import add_codes

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 from tests.compressors.shared import Draw
 

@@ -11,7 +11,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.sparsification.by_variance.variance import (

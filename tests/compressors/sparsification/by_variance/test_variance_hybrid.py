@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.indices.words import add_signed
 from gcsim.compressors.registry import check_parameters
 from gcsim.compressors.sparsification.by_variance.variance_hybrid import (

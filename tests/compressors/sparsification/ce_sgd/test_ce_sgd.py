@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.indices.bitmap import bytes_of
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.random import random_key

@@ -22,7 +22,7 @@ from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
-from tests.simulator.links import KINDS, RANDOM
+from tests.simulator.links import KINDS
 from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
@@ -150,16 +150,6 @@ def test_pipelined_ring_is_the_simulation(p: int, shape: str) -> None:
             assert finishes.tolist() == on_arrival(starts, sizes, links, 32_768)
 
 
-@pytest.mark.parametrize("shape", ["equal", "unequal", "two sizes"])
-@pytest.mark.parametrize("skew", ["none", "ties", "ascending"])
-def test_64_ranks_are_the_simulation(shape: str, skew: str) -> None:
-    starts, sizes, links = skews(64)[skew], shapes(64)[shape], hops(64)["node by node"]
-    whole = ring_allgather(sizes, links)(times(starts))
-    assert whole.tolist() == step_by_step(starts, sizes, links)
-    pieces = PreparedPipeline(sizes, links, 32_768)(times(starts))
-    assert pieces.tolist() == on_arrival(starts, sizes, links, 32_768)
-
-
 @st.composite
 def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
     p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))
@@ -202,50 +192,6 @@ def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> 
     assert whole.tolist() == step_by_step(starts, sizes, links, key=5)
     pieces = PreparedPipeline(sizes, links, 8)(times(starts), 5)
     assert pieces.tolist() == on_arrival(starts, sizes, links, 8, key=5)
-
-
-@pytest.mark.parametrize("together", [1, 7, 60])
-def test_delays_drawn_in_portions_are_those_drawn_at_once(
-    monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    starts, sizes = times([r * 5 for r in range(7)]), [r * r for r in range(7)]
-    links = [RANDOM[r % 5] for r in range(7)]
-    whole = PreparedPipeline(sizes, links, 8)(starts, 3)
-    module = "gcsim.simulator.collectives.rings.pipelined_allgatherv"
-    monkeypatch.setattr(f"{module}.DRAWN_AT_A_TIME", together)
-    assert (PreparedPipeline(sizes, links, 8)(starts, 3) == whole).all()
-
-
-POOL = [
-    link(10**12, Fraction(3, 10**12)),
-    link(10**12 // 7, 0),
-    link(5 * 10**11, Fraction(1, 10**6)),
-]
-
-
-@given(p=st.integers(2, 6), piece=st.integers(1, 9), data=st.data())
-def test_any_small_gather_is_the_simulation(p: int, piece: int, data: st.DataObject) -> None:
-    def ranks(values: st.SearchStrategy[Any]) -> list[Any]:
-        return data.draw(st.lists(values, min_size=p, max_size=p))
-
-    starts = ranks(st.integers(0, 40) | st.integers(0, 10**6))
-    sizes, links = ranks(st.integers(0, 25)), ranks(st.sampled_from(POOL))
-    whole = ring_allgather(sizes, links)(times(starts))
-    pieces = PreparedPipeline(sizes, links, piece)(times(starts))
-    assert whole.tolist() == step_by_step(starts, sizes, links)
-    assert pieces.tolist() == on_arrival(starts, sizes, links, piece)
-
-    late, which = data.draw(st.integers(0, 10**7)), data.draw(st.integers(0, p - 1))
-    delayed, grown = times(starts), list(sizes)
-    delayed[which] += late
-    grown[which] += 3
-    assert (ring_allgather(sizes, links)(times(starts) + late) == whole + late).all()
-    shifted = PreparedPipeline(sizes, links, piece)(times(starts) + late)
-    assert (shifted == pieces + late).all()
-    assert (ring_allgather(sizes, links)(delayed) >= whole).all()
-    assert (PreparedPipeline(sizes, links, piece)(delayed) >= pieces).all()
-    assert min(whole.min(), pieces.min()) >= max(starts)
-    assert (ring_allgather(grown, links)(times(starts)) >= whole).all()
 
 
 @pytest.mark.parametrize(
@@ -311,13 +257,3 @@ def test_pieces_take_the_step_out_of_an_unequal_gather() -> None:
     assert whole.max() == 15 * 10**9
     pieces = PreparedPipeline(sizes, network, 1000)(times([0] * 16))
     assert pieces.max() == 10**9 + 14 * 10**6  # through once, and 14 pieces of delay
-
-
-def test_doubling_bandwidth_at_zero_latency_halves_the_time() -> None:
-    sizes = [1000 * (r + 1) for r in range(9)]
-    slow, fast = [link(10**9)] * 9, [link(2 * 10**9)] * 9
-    start = times([0] * 9)
-    assert (ring_allgather(sizes, slow)(start) == 2 * ring_allgather(sizes, fast)(start)).all()
-    one = PreparedPipeline(sizes, slow, 1000)(start)
-    two = PreparedPipeline(sizes, fast, 1000)(start)
-    assert (one == 2 * two).all()

@@ -20,13 +20,12 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.errors import InputError
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.gloo_allgather import gloo_ring_allgather
 from gcsim.simulator.collectives.rings.gloo_allreduce import gloo_ring_allreduce, segments
 from gcsim.simulator.network.links import Link, SizeFactor
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
-from tests.simulator.links import KINDS, RANDOM
+from tests.simulator.links import KINDS
 from tests.simulator.world import NETWORK, SLOW, link, skews, times
 
 Wait = Generator[simpy.Event, Any, None]
@@ -355,88 +354,6 @@ def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -
                 assert finishes.tolist() == allgather_oracle(starts, sizes, [hop] * 2, number)
 
 
-def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts, links = times([r * 5 for r in range(7)]), [RANDOM[r % 5] for r in range(7)]
-    whole = gloo_ring_allreduce(61, links)(starts, 3)
-    monkeypatch.setattr("gcsim.simulator.collectives.rings.announced.DRAWN_AT_A_TIME", 15)
-    assert (gloo_ring_allreduce(61, links)(starts, 3) == whole).all()
-
-
-@given(ring=any_ring(), late=st.integers(1, 10**7), which=st.integers(0), nbytes=st.integers(1, 60))
-def test_over_any_links_times_shift_with_the_entries_and_grow_with_them(
-    ring: tuple[list[int], list[Link], int], late: int, which: int, nbytes: int
-) -> None:
-    starts, hops, key = ring
-    base = gloo_ring_allreduce(nbytes, hops)(times(starts), key)
-    assert base.min() >= max(starts)
-    if len(starts) > 2:
-        delayed = times(starts)
-        delayed[which % len(starts)] += late
-        assert (gloo_ring_allreduce(nbytes, hops)(delayed, key) >= base).all()
-    if not any(link.timed for link in hops):
-        shifted = gloo_ring_allreduce(nbytes, hops)(times(starts) + late, key)
-        assert (shifted == base + late).all()
-
-
-rings = st.integers(2, 6).flatmap(
-    lambda p: st.tuples(
-        st.lists(st.integers(0, 40) | st.integers(0, 10**6), min_size=p, max_size=p),
-        st.lists(st.sampled_from(POOL), min_size=p, max_size=p),
-    )
-)
-
-
-@given(
-    ring=rings,
-    elements=st.integers(1, 90),
-    element=st.sampled_from([1, 2, 4]),
-    gamma=st.sampled_from([0, 2]),
-    largest=st.sampled_from([1, 5, 8, 1 << 20]),
-)
-def test_any_small_allreduce_is_the_simulation(
-    ring: tuple[list[int], list[Link]], elements: int, element: int, gamma: int, largest: int
-) -> None:
-    starts, hops = ring
-    hops = hops[:1] * 2 if len(starts) == 2 else hops
-    cost = Fraction(gamma, 10**12)
-    finishes = gloo_ring_allreduce(
-        elements * element, to_predecessors(hops), element=element, gamma=cost, largest=largest
-    )(times(starts))
-    assert finishes.tolist() == allreduce_oracle(
-        starts, elements * element, hops, element, cost, largest
-    )
-
-
-@given(ring=rings, data=st.data())
-def test_any_small_allgather_is_the_simulation(
-    ring: tuple[list[int], list[Link]], data: st.DataObject
-) -> None:
-    starts, hops = ring
-    hops = hops[:1] * 2 if len(starts) == 2 else hops
-    p, nbytes = len(starts), st.integers(0, 60)
-    sizes = data.draw(
-        st.lists(nbytes, min_size=p, max_size=p) | st.integers(1, 60).map(lambda block: [block] * p)
-    )
-    finishes = gloo_ring_allgather(sizes, hops)(times(starts))
-    expected = allgather_oracle(starts, sizes, hops) if any(sizes) else [max(starts)] * p
-    assert finishes.tolist() == expected
-
-
-@given(ring=rings, late=st.integers(0, 10**9), which=st.integers(0, 5))
-def test_allreduce_shifts_with_its_entries_and_never_gains_from_delay(
-    ring: tuple[list[int], list[Link]], late: int, which: int
-) -> None:
-    starts, links = ring
-    links = links[:1] * 2 if len(starts) == 2 else links
-    base = gloo_ring_allreduce(100, links)(times(starts))
-    assert (gloo_ring_allreduce(100, links)(times(starts) + late) == base + late).all()
-    assert base.min() >= max(starts)
-    if len(starts) > 2:
-        delayed = times(starts)
-        delayed[which % len(starts)] += late
-        assert (gloo_ring_allreduce(100, links)(delayed) >= base).all()
-
-
 def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
     # 252 segments of 204,800 B take 163.84 us each; the textbook's 126 chunks pay 50 us each more
     links, starts = [NETWORK] * 64, times([0] * 64)
@@ -512,13 +429,6 @@ def test_nothing_to_do() -> None:
     links = [NETWORK] * 3
     assert gloo_ring_allreduce(0, links)(times([1, 5, 2])).tolist() == [5] * 3
     assert gloo_ring_allgather([0] * 3, links)(times([1, 5, 2])).tolist() == [5] * 3
-
-
-def test_times_beyond_the_clock_are_refused() -> None:
-    with pytest.raises(InputError, match="clock"):
-        gloo_ring_allreduce(10**9, [link(Fraction(1, 10))] * 4)(times([0] * 4))
-    with pytest.raises(InputError, match="clock"):
-        gloo_ring_allgather([10**9] * 4, [link(Fraction(1, 10))] * 4)(times([0] * 4))
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])

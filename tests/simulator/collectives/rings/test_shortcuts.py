@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import chunks, ring_allreduce
 from gcsim.simulator.collectives.rings.messages import Blocks
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
@@ -194,13 +193,6 @@ def test_delays_are_drawn_again_for_each_key_and_only_add() -> None:
     assert (one == ring_allreduce(10**6, links)(starts, 1)).all()
     shifted = ring_allreduce(10**6, links)(starts + 123_456, 1)
     assert (shifted == one + 123_456).all()
-
-
-def test_delays_drawn_in_portions_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    links, starts = [RANDOM[r % 5] for r in range(7)], times([r * 5 for r in range(7)])
-    whole = ring_allgather(list(range(7)), links)(starts, 3)
-    monkeypatch.setattr("gcsim.simulator.collectives.rings.recurrence.DRAWN_AT_A_TIME", 15)
-    assert (ring_allgather(list(range(7)), links)(starts, 3) == whole).all()
 
 
 def test_a_ring_waits_for_the_latest_of_its_messages() -> None:

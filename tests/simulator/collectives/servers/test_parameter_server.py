@@ -291,14 +291,6 @@ def test_ten_thousand_equal_workers_are_bound_by_the_servers_cards(servers: int)
         assert max(finishes) == 2 * there
 
 
-def test_doubling_bandwidth_at_zero_latency_halves_the_time() -> None:
-    one, two = (
-        run(cluster(3, 2, 3, link(n * 10**9), link(n * 10**10)), [0] * 6, [720_000] * 6, 360_000)
-        for n in (1, 2)
-    )
-    assert one == [2 * t for t in two]
-
-
 def test_workers_of_one_node_share_its_card_and_may_share_its_bus() -> None:
     # 2 nodes, server on node 0; node 1 has one or two workers. Nothing is pulled.
     fast = link(10**15)

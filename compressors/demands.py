@@ -1,0 +1,63 @@
+"""Checks of what a device finds in payloads: the host waits for those of an exchange once.
+
+    when_known(highest, demand_codes)      # demand_codes(number) raises what is wrong
+
+In host memory, and where no driver collects them, a check is made at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import unpriced
+from gcsim.compressors.on_device import handled
+
+Found = Any
+"""A number, or a tensor of whole numbers or bools on a device."""
+
+_now = threading.local()
+
+
+def when_known(found: Found, check: Callable[..., object]) -> None:
+    """Call `check(*numbers)`, which raises what is wrong: now, or at the end of the exchange."""
+    if not isinstance(found, torch.Tensor):
+        check(found)
+    elif (exchange := entered()) is not None and handled(found):
+        exchange.unknown.append((found.view(-1), check))
+    else:
+        check(*found.view(-1).tolist())
+
+
+def entered() -> Demands | None:
+    """The demands of the exchange that runs now."""
+    return getattr(_now, "demands", None)
+
+
+class Demands:
+    """Inside `with`, what is known of an exchange's payloads, and checks of what is not yet."""
+
+    def __init__(self) -> None:
+        self.fixed: dict[Any, Any] = {}
+        """Headers that all messages of this exchange have; `coding/frames.py` fills it."""
+        self.unknown: list[tuple[Tensor, Callable[..., object]]] = []
+
+    def __enter__(self) -> None:
+        self._before, _now.demands = entered(), self
+
+    def __exit__(self, *_: object) -> None:
+        _now.demands = self._before
+
+    def require(self) -> None:
+        """Make the checks; the host waits once, or not at all where there are none."""
+        if self.unknown:
+            self._require()
+
+    @unpriced
+    def _require(self) -> None:
+        each, self.unknown = self.unknown, []
+        numbers = iter(torch.cat([found for found, _ in each]).tolist())
+        for found, check in each:
+            check(*(next(numbers) for _ in found))
