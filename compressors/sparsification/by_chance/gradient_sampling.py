@@ -42,7 +42,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.sampling import (
     Weights,
     draw_poisson,
