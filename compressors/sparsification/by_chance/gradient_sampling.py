@@ -91,7 +91,7 @@ class GradientSamplingParameters(RandomSamplingParameters):
 
 
 class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
-    """Those of both."""
+    """Hyper-parameters of both."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
