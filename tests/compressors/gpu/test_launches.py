@@ -25,7 +25,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("terngrad", {}),
     ("terngrad", {"packing": "two_bit"}),
     ("signsgd", {}),
-    ("signum", {"aggregation": "all_gather", "tie": "zero"}),
+    ("signum", {"aggregation": "all_gather"}),
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
     ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
