@@ -15,11 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors.coding.frames import as_bytes, put
-from gcsim.compressors.coding.integers.packing import (
-    check_packed,
-    packed_bytes,
-    put_signs,
-)
+from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.kernels import KernelCost

@@ -17,11 +17,7 @@ from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import (
-    GROUPS,
-    places_of,
-    tiles,
-)
+from gcsim.compressors.gpu.words import GROUPS, places_of, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Column, Segments, starts

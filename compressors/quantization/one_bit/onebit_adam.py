@@ -115,17 +115,9 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         m, beta, rank = self.kept("momentum", bucket), self.parameters.beta1, self.worker.rank
         chunks = self._chunks(bucket)
         own = chunks.alone[rank]
-        received = yield AllToAll(
-            payloads=self._coded(
-                bucket,
-                "worker",
-                bucket.gradient,
-                chunks,
-                own,
-                mixed=m,
-                factors=(beta, 1.0 - beta, 0.0, 1.0),  # b1 m + (1 - b1) g is coded
-            )
-        )
+        factors = beta, 1.0 - beta, 0.0, 1.0  # b1 m + (1 - b1) g is coded
+        given = bucket, "worker", bucket.gradient, chunks, own
+        received = yield AllToAll(payloads=self._coded(*given, mixed=m, factors=factors))
         mean = torch.empty_like(chunks.slices[rank].of(bucket.gradient))
         for number, message in enumerate(received):
             add_chunks(message, own, mean, 1.0 / self.worker.count, overwrite=number == 0)
