@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -36,8 +37,9 @@ class Parts:
 
 
 def parts_of(
-    like: Tensor, elements: Sequence[int], programs: Sequence[int], *columns: Sequence[int]
-) -> Parts:
+    like: Tensor, elements: Sequence[int], programs: Sequence[int],
+    *columns: Sequence[int] | NDArray[Any],
+) -> Parts:  # fmt: skip
     """The parts of so many elements and programs each; columns of int64, or of 64 bits."""
     firsts = [0, *accumulate(programs)]
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]

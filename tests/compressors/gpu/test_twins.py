@@ -41,7 +41,17 @@ from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
+from tests.compressors.gpu.examples import (
+    EXACT,
+    KEYS,
+    LENGTHS,
+    SEEDS,
+    VECTORS,
+    few,
+    parts_of,
+    spoilt,
+    vector,
+)
 from tests.compressors.shared import (
     add_packed_levels,
     add_signs,
@@ -215,11 +225,6 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 
 
 # --- selection ------------------------------------------------------------------------------------
-
-
-def parts_of(n: int) -> Segments:
-    """A table of three tensors, the second without elements."""
-    return Segments.behind([n // 3, 0, n - n // 3])
 
 
 @few
