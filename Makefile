@@ -12,7 +12,7 @@ SCENARIO ?= scenarios/alexnet_32node.yaml
 # Many processes start here, each of which would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer gpu devices gallery commands docs integrations package trajectories profiles lint types imports check clean
+.PHONY: run test long validate validation fuzz properties same bench crosscheck speed transfer gpu host devices gallery commands docs integrations package trajectories profiles lint types imports check clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/run.stamp  ## the main job
@@ -65,6 +65,11 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 
 gpu: $(VENV)/run.stamp  ## docs/gpu-measured.md, on a machine with an NVIDIA GPU; PART="correct stages", ONLY=name,name, OUT=folder
 	@PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gpu $(PART) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+
+host: $(VENV)/dev.stamp  ## docs/host-time.md: what a bucket takes the host of a GPU, without one
+	mkdir -p build
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.host_time > build/host-time.md
+	mv build/host-time.md docs/host-time.md
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	$(BIN)/python -m gcsim.scenarios.trained.make_shipped

@@ -1,1 +1,1 @@
-"""What does a result mean? Tables, plots, timelines and the sentence that answers."""
+"""Presentation of results: tables, plots, timelines and the answer in a sentence."""

@@ -103,7 +103,7 @@ def chrome_trace(result: Result) -> str:
 
 
 def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> Iterator[Event]:
-    """Of one method: names, then what happened, by time."""
+    """Events of one method: names, then activities, by time."""
     if not timeline.spans:
         return
     kept = _kept(timeline, node_size) if cut else {span.rank for span in timeline.spans}
@@ -125,7 +125,7 @@ def _kept(timeline: Timeline, node_size: int) -> set[int]:
 
 
 def _by_time(event: dict[str, Any]) -> tuple[float, float]:
-    """What lasts longer comes before what is within it, and before an arrow's end on it."""
+    """Sort key: a longer event comes before events within it, and before an arrow's end on it."""
     return event["ts"], -event.get("dur", 0)
 
 
@@ -157,7 +157,7 @@ def _end(method: Method, span: Span, phase: str, time: int) -> Event:
 
 
 def _sources(method: Method) -> dict[int, Span]:
-    """By collective: what the rank that entered it last did until then, where that is shown."""
+    """Span of the rank that entered each collective last, up to then, where it is shown."""
     by_end: dict[tuple[int, int], Span] = {}
     entries: dict[tuple[int, int], Span] = {}
     for span in method.spans:
@@ -185,7 +185,7 @@ _TITLES: dict[tuple[str, int], str] = {
     ("communicator", 0): "communicator",
     ("communicator", 1): "communicator 2",
 }
-"""By resource and slot, from top to bottom; a rank has those that it uses."""
+"""Tracks by resource and slot, from top to bottom; a rank has those that it uses."""
 _WAIT, _TRANSFER = "wait for last rank", "transfer"
 
 _PLACES = {track: place for place, track in enumerate(_TITLES)}
@@ -200,7 +200,7 @@ class Method:
 
     number: int
     spans: tuple[Span, ...]
-    """Of the ranks that are shown."""
+    """Spans of the shown ranks."""
     timeline: Timeline
 
 
@@ -224,7 +224,7 @@ def _metadata(method: Method, kind: str, thread: int = 0, **args: object) -> Eve
 def _event(
     method: Method, span: Span, phase: str, start: int, *, name: str, category: str
 ) -> Event:
-    """What all events on the track of a span have; `start` in nanoseconds."""
+    """Fields of all events on the track of a span; `start` in nanoseconds."""
     return {
         "name": name,
         "cat": category,
@@ -241,12 +241,12 @@ def nanoseconds(seconds: float) -> int:
 
 
 def microseconds(nanoseconds: int) -> float:
-    """As the format has them; three digits behind the point."""
+    """Microseconds in the format's form; three decimals."""
     return nanoseconds / 1000
 
 
 def last_entry(span: Span) -> int:
-    """When the last rank entered a span's collective, in nanoseconds."""
+    """Time at which the last rank entered a span's collective, in nanoseconds."""
     return nanoseconds(span.start_s + span.waited_s)
 
 
@@ -305,7 +305,7 @@ _Interval = tuple[int, int, float]
 
 
 def _counters(method: Method) -> Iterator[Event]:
-    """Of all ranks of a method, by counter and time."""
+    """Counters of all ranks of a method, by counter and time."""
     spans = method.timeline.spans
     end = max(map(_leaves, spans))
     exchanges = [span for span in spans if span.collective is not None]
@@ -349,7 +349,7 @@ def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterat
 
 
 def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:
-    """Of each collective, in Gbit/s."""
+    """Rate of each collective, in Gbit/s."""
     of: dict[int, list[Span]] = defaultdict(list)
     for span in exchanges:
         if span.collective is not None:

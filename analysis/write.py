@@ -26,7 +26,7 @@ from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
 _CODE = Path(__file__).parent
-"""What draws."""
+"""Folder of the drawing code."""
 Writer = Callable[[Any, Path], None]
 """Writes a result, or a figure of it, to a path."""
 
@@ -42,7 +42,7 @@ def to_yaml(result: Result) -> str:
 
 
 def as_text(make: Callable[[Any], str]) -> Writer:
-    """What makes a text of a result, as a writer of it."""
+    """Writer of a result from a function that makes its text."""
 
     def produce(result: Any, path: Path) -> None:
         path.write_text(make(result), encoding="utf-8", newline="\n")
@@ -97,16 +97,16 @@ ASKED_FOR = {
     "breakdown": "gcsim.analysis.plots.breakdown:breakdown_figure",
     "pareto": "gcsim.analysis.plots.pareto:pareto_figure",
 }
-"""What `gcsim plot` draws of a run."""
+"""Pictures that `gcsim plot` draws of a run."""
 OF_SWEEP = {
     "winner": "gcsim.analysis.plots.sweep:winner_figure",
     "speedup": "gcsim.analysis.plots.sweep:gain_figure",
 }
-"""What it draws of a sweep; the first over two keys or more."""
+"""Pictures of a sweep; the first over two keys or more."""
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")
 FAULTS_ONLY = {"faults.png"}
-"""Of a scenario with `training.faults` only."""
+"""Pictures of a scenario with `training.faults` only."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:

@@ -31,7 +31,13 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.cluster import build_cluster
-from gcsim.scenarios.sections.file import FILE_NAME, ScenarioFile, build_plan, build_training
+from gcsim.scenarios.sections.file import (
+    FILE_NAME,
+    ScenarioFile,
+    buckets_of,
+    build_plan,
+    build_training,
+)
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
@@ -170,13 +176,9 @@ def scenario_of(
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:
-    """Limits of a byte close a bucket behind each tensor; a stated limit is that of all buckets,
-    as PyTorch's `bucket_cap_mb` is."""
-    if file.training.overlap == "by_tensor":
-        return DdpBuckets(first=1, cap=1)
-    limits, stated = file.ddp.value(DdpBuckets), file.ddp.model_fields_set
-    alone = "cap" in stated and "first" not in stated
-    return replace(limits, first=limits.cap) if alone else limits
+    """Limits of a byte close a bucket behind each tensor."""
+    by_tensor = file.training.overlap == "by_tensor"
+    return DdpBuckets(first=1, cap=1) if by_tensor else buckets_of(file.ddp)
 
 
 def _named(path: Path) -> str:

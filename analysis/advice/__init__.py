@@ -1,1 +1,1 @@
-"""How is advice given? In a dozen lines, as JSON, and as a map."""
+"""Advice in a dozen lines, as JSON, and as a map."""

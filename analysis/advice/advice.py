@@ -43,24 +43,24 @@ _PLANNED = 2
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advice:
-    """What to use on a cluster, and what to change first."""
+    """Method to use on a cluster, and change that helps most."""
 
     scenario: Scenario
     result: Result
-    """Of the scenario at its largest size, as `gcsim run` has it."""
+    """Result of the scenario at its largest size, as `gcsim run` has it."""
     verdict: Verdict
     break_even: tuple[BreakEven, ...] = ()
-    """Of the methods that are advised, and of well-known ones; in bits a second."""
+    """Break-evens of the advised methods, and of well-known ones, in bits a second."""
     changes: tuple[Change, ...] = ()
-    """What saves time in the place of a compressor, most of dense training's first."""
+    """Changes that save time in the place of a compressor, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
-    """By label, of dense training and of the methods that are advised: where the time goes."""
+    """Parts of the time of dense training and of the advised methods, by label."""
     plans: tuple[Plan, ...] | None = None
-    """Where they were asked for: a method for each bucket, the fastest plan first."""
+    """Plans with a method for each bucket, where they were asked for, the fastest first."""
     shipped: tuple[str, ...] = ()
     """Labels of methods whose traffic comes with gcsim."""
     measured: tuple[str, ...] = ()
-    """Of those that were measured for this."""
+    """Methods that were measured for this."""
     measured_s: float = 0.0
 
     @property
@@ -71,8 +71,8 @@ class Advice:
 
     @property
     def use(self) -> Row | None:
-        """What is safe to use: a method whose update is practically the dense one, and that surely
-        pays; else uncompressed training."""
+        """Method that is safe to use: its update is practically the dense one, and it surely pays;
+        else uncompressed training."""
         found = self.verdict
         return found.safe or found.dense or found.to_try
 
@@ -154,7 +154,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """How many times as fast one method is as another."""
+    """Speed of one method relative to another."""
 
     speedup: float
     """Median over the drawn worlds; until the target, where that is known of both."""
@@ -163,7 +163,7 @@ class Against:
     high: float
     """90th percentile."""
     probability: float
-    """That it is faster."""
+    """Probability that it is faster."""
 
 
 def against(row: Row, other: Row, dense: Row | None = None) -> Against:
@@ -219,8 +219,8 @@ def advice(
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
-    """Of dense training and half precision, and of these and each of the fastest other methods
-    that can share a model with them."""
+    """Plans of dense training and half precision, and of these with each of the fastest other
+    methods that can share a model with them."""
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
     base = [by_label[row.label] for row in exact]

@@ -1,4 +1,4 @@
-"""Which method wins where? A map over two settings, drawn.
+"""Map of the winning method over two settings, drawn.
 
 A method's time is simulated at every second point of the grid, as stated, and at a few points in
 the drawn worlds; between them its logarithm is interpolated. A cell has the colour of the method
@@ -50,12 +50,12 @@ class Axis:
     """A setting and its values."""
 
     key: str
-    """As `--set` has it."""
+    """Key in the form of `--set`."""
     title: str
     low: float
     high: float
     unit: str
-    """Of the values, as a scenario writes it; "" for whole numbers."""
+    """Unit of the values, as a scenario writes it; "" for whole numbers."""
     own: float | None
     """The scenario's value."""
 
@@ -65,11 +65,11 @@ class Axis:
         return found if self.unit else np.unique(np.round(found))
 
     def setting(self, value: float) -> str:
-        """What sets it."""
+        """Setting of a value."""
         return f"{self.key}={value:.6g} {self.unit}" if self.unit else f"{self.key}={value:.0f}"
 
     def shown(self, value: float) -> str:
-        """As people write it."""
+        """A value for people."""
         if self.unit == "bit/s":
             return bits(value / 8)
         return duration(value) if self.unit == "s" else f"{value:.3g} {self.unit}".strip()
@@ -77,7 +77,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """What is drawn: arrays are `[rows, columns]`."""
+    """Contents of a map: arrays are `[rows, columns]`."""
 
     x: Axis
     y: Axis
@@ -307,7 +307,7 @@ def _lined(found: Map, present: Sequence[int]) -> list[int]:
 
 
 def _edges(axis: Axis, count: int) -> Values:
-    """Of cells around values in equal steps of the logarithm."""
+    """Edges of cells around values in equal steps of the logarithm."""
     step = math.log(axis.high / axis.low) / (count - 1) / 2
     found: Values = np.geomspace(axis.low * math.exp(-step), axis.high * math.exp(step), count + 1)
     return found

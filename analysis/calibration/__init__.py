@@ -1,1 +1,1 @@
-"""What do measurements of one's own say? Links and layer models fitted to them."""
+"""Links and layer models fitted to a user's own measurements."""

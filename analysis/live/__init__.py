@@ -1,1 +1,1 @@
-"""Is what was predicted also measured, here and now? Real Gloo ranks in network namespaces."""
+"""Predictions against measurements on this machine: real Gloo ranks in network namespaces."""

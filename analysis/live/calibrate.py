@@ -21,7 +21,7 @@ from gcsim.scenarios.progress import Progress
 from gcsim.traces.stage1.machine import usable
 
 SECONDS = 120.0
-"""That any of its parts may take; they take ten or less."""
+"""Time limit of each of its parts; they take ten or less."""
 _KERNELS = 4.0
 """Seconds for the compressors' own kernels."""
 _SIDES = (95, 375, 1060, 1500)
@@ -31,17 +31,17 @@ _ALONE = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Of one rank, in seconds, while as many others as there are cores compute, too: they share
-    the memory. DDP's own work is in them."""
+    """Passes of one rank, in seconds, while as many others as there are cores compute, too: they
+    share the memory. DDP's own work is in them."""
 
     forward: float
     backward: float
     optimizer: float
     variation: float = 0.0
-    """Of the sum of the three from step to step: standard deviation over mean."""
+    """Variation of the sum of the three from step to step: standard deviation over mean."""
     hooks: Mapping[str, float] = field(default_factory=dict)
-    """What a step takes longer with a method's hook, by label, where nobody else is to exchange
-    with: its kernels for one payload, Python, the hook's thread, a look at the gradient, copies."""
+    """Extra time of a step with a method's hook, by label, without another rank to exchange with:
+    its kernels for one payload, Python, the hook's thread, a look at the gradient, copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
 
 
 def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
-    """By the rate of a link: bytes a second that one of two ranks receives while it sends as
-    much. A machine that pauses for longer than the shaper's burst loses the time."""
+    """Bytes a second that one of two ranks receives while it sends as much, by the rate of a link.
+    A machine that pauses for longer than the shaper's burst loses the time."""
     found = {}
     with progress.task("live: links", len(plan.links)) as watched:
         for one in plan.links:
@@ -165,11 +165,11 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
 
 
 _KINDS = 8
-"""Of processor time."""
+"""Kinds of processor time."""
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Cores that this process may use."""
     return len(usable())
 
 
@@ -182,7 +182,8 @@ def machine() -> str:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """Of this machine's processor time, what others use, in [0, 1]; None where nobody says."""
+    """Share of this machine's processor time that others use, in [0, 1]; None where it is not
+    known."""
     before = _ticks()
     time.sleep(seconds)
     after = _ticks()
@@ -205,8 +206,8 @@ def _ticks() -> tuple[int, int] | None:
 
 
 def _counts() -> list[int] | None:
-    """Of all cores since boot: user, nice, system, idle, waiting, interrupts (2), stolen; guests
-    are in the first two."""
+    """Times of all cores since boot: user, nice, system, idle, waiting, interrupts (2), stolen;
+    guests are in the first two."""
     try:
         first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
     except (OSError, IndexError):

@@ -25,14 +25,14 @@ _STORE_PORT = 29400
 
 
 class Place(Protocol):
-    """Where ranks run."""
+    """Place in which ranks run."""
 
     @property
     def interface(self) -> str:
         """The network interface of each rank."""
 
     def address(self, rank: int) -> str:
-        """Of a rank, for the others."""
+        """Address of a rank, for the others."""
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
         """The command that runs `command` there, in the same process."""
@@ -48,13 +48,13 @@ class Loopback:
         return "127.0.0.1"
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """As it is."""
+        """The command, unchanged."""
         return list(command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What was measured of a task, in seconds."""
+    """Measured times of a task, in seconds."""
 
     seconds: tuple[float, ...]
     """Collective: of each repeat, from the announced start to the last rank's end; training: of
@@ -139,7 +139,7 @@ class _Rank:
             )
 
     def lines(self) -> int:
-        """That it has printed."""
+        """Lines that it has printed."""
         with self._log.with_suffix(".out").open(encoding="utf-8") as out:
             return sum(line.endswith("\n") for line in out)
 
@@ -182,7 +182,7 @@ def _watch(
 
 
 def times_of(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
-    """Of a task, from what its ranks wrote."""
+    """Times of a task, from the files of its ranks."""
     starts = of_ranks[0]["starts"]
     ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
     if len(starts) == 1 < len(ends):  # steps, one after the other

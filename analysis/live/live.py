@@ -63,7 +63,7 @@ from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
 _PATIENCE = 6.0
-"""How many times the predicted time a round may take, beside what starting its ranks takes."""
+"""Factor on the predicted time that a round may take, beside the start of its ranks."""
 _START = 60.0
 
 
@@ -133,7 +133,7 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
 
 
 def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> dict[str, Times]:
-    """By name."""
+    """Measured times by name."""
     by_name = {one.name: one for one in predicted}
     found: dict[str, Times] = {}
     for one in plan.rounds:
@@ -176,7 +176,7 @@ def _write_measurements(measured: Mapping[str, Times], path: Path) -> None:
 
 
 def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, TrafficProfile]:
-    """By label of the plan's methods; `trace` holds gradients of as many workers as ranks."""
+    """Profiles by label of the plan's methods; `trace` has as many workers as ranks."""
     import yaml
 
     from gcsim.scenarios.load import load_scenario
@@ -264,7 +264,7 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
 
 
 def _network(seen: Observation) -> Picoseconds:
-    """What the network alone would take."""
+    """Times of the network alone."""
     entry = np.zeros(seen.cluster.workers, dtype=np.int64)
     return int(execute(seen.record, entry, seen.cluster).max())
 
@@ -313,7 +313,7 @@ def _points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tu
 
 
 def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
-    """What the host costs, fitted on these: Gloo copies in all-gathers alone, which give that cost
+    """Costs of the host, fitted on these: Gloo copies in all-gathers alone, which give that cost
     and no other."""
     copying = sum(sample.task.kind == "all_gather" for sample in samples)
     others = len(samples) - copying
@@ -395,7 +395,7 @@ _DECISIONS = 0.8
 
 
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
-    """Those over series that were measured, on so many points each."""
+    """Bounds of the measured series, with each one's number of points."""
     found = [
         Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
         for name, wanted, limit, target in _LIMITS

@@ -49,7 +49,7 @@ CONTROLS = ("cubic", "reno")
 allows the second always; a model-based one (BBR) would shape traffic a second time."""
 MOST_RANKS = 64
 _SECONDS = 20.0
-"""That a command may take; they take milliseconds."""
+"""Time limit of a command; commands take milliseconds."""
 _NAME = re.compile(r"gcsim-(\d+)-(\d+)-\d+-(?:\d+|switch)")
 _counter = itertools.count()
 
@@ -66,7 +66,7 @@ class Network:
 
     @property
     def interface(self) -> str:
-        """Of each rank."""
+        """Interface of each rank."""
         return NIC
 
     def address(self, rank: int) -> str:
@@ -79,7 +79,8 @@ class Network:
 
 
 def missing() -> list[Problem]:
-    """What this machine lacks for shaped namespaces, as far as can be told without making any."""
+    """Requirements of shaped namespaces that this machine lacks, as far as can be told without
+    making any."""
     if platform.system() != "Linux":
         return [
             Problem(
@@ -149,7 +150,7 @@ def remove_stale() -> list[str]:
 
 
 def run(command: Sequence[str]) -> str:
-    """What a command prints; `InputError` with its message where it fails.
+    """Output of a command; `InputError` with its message where it fails.
 
     It is in a session of its own, so that Ctrl-C does not cut it short.
     """
@@ -223,7 +224,7 @@ def _set(name: str, key: str, value: str) -> bool:
 
 
 def _remove(names: Sequence[str]) -> None:
-    """Those of them that are there. A namespace takes its interfaces along."""
+    """Remove the namespaces that exist. A namespace takes its interfaces along."""
     there = _names() if names else set()
     failed: list[Problem] = []
     for name in names:
@@ -237,7 +238,7 @@ def _remove(names: Sequence[str]) -> None:
 
 
 def _names() -> set[str]:
-    """Of all namespaces that `ip` knows."""
+    """Names of all namespaces that `ip` lists."""
     return {line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()}
 
 
@@ -246,8 +247,8 @@ def _address(rank: int) -> str:
 
 
 def _started(process: int) -> str:
-    """When it started, in ticks since boot: two processes of one number differ in it; "": it is
-    not there. (proc(5), /proc/pid/stat, field 22; the second may hold blanks and brackets.)"""
+    """Start of a process, in ticks since boot: two processes of one number differ in it; "" without
+    the process. (proc(5), /proc/pid/stat, field 22; the second may hold blanks and brackets.)"""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -264,7 +265,7 @@ _FEWEST, _MOST = 4, 44
 _FRAME_SECONDS = Fraction(1, 1000)
 _HEADERS = CHARGED - SEGMENT
 _QUEUE_SECONDS = Fraction(1, 10)
-"""What may wait; more is dropped."""
+"""Longest queue; more is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +275,7 @@ class Shape:
     rate: int
     """Bits per second, as charged."""
     segments: int
-    """Of the longest frame."""
+    """Segments of the longest frame."""
 
     @staticmethod
     def of(rate: int) -> Shape:

@@ -1,4 +1,4 @@
-"""What do the ranks do? Collectives and training steps, as plain data that a rank reads.
+"""Collectives and training steps of the ranks, as plain data that a rank reads.
 
 A round is one set of ranks on links of one rate, which does its tasks in order.
 """
@@ -19,7 +19,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sign with error feedback": ("ef_signsgd", {}),
     "PowerSGD rank 2": ("powersgd", {"rank": 2}),
 }
-"""What is trained with: any compressor that DDP can carry, with its parameters, by label."""
+"""Compressors of the trainings: any that DDP can carry, with its parameters, by label."""
 _QUICK = ("dense", "top-k 1 %")
 _LARGE = ("dense", "half precision")
 _TIMES_MORE = 4
@@ -38,7 +38,7 @@ class CollectiveTask:
 
     kind: CollectiveKind
     nbytes: int
-    """That each rank hands over."""
+    """Bytes that each rank hands over."""
     repeats: int
 
     @property
@@ -67,7 +67,7 @@ class TrainingTask:
     """Training with a compressor: some steps that do not count, then some that do."""
 
     compressor: str
-    """As in a scenario: "topk"."""
+    """Name as in a scenario: "topk"."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     label: str
     """For people: "top-k 1 %"."""
@@ -88,7 +88,7 @@ class AloneTask:
 
     steps: int
     workers: int
-    """Of the recorded gradients: as many backward passes on samples of as many ranks."""
+    """Workers of the recorded gradients: as many backward passes on samples of as many ranks."""
     trace: str
     """The folder in which gradients are recorded."""
     methods: tuple[TrainingTask, ...] = ()
@@ -105,7 +105,7 @@ Task = CollectiveTask | StreamTask | TrainingTask | AloneTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What ranks that are started once do."""
+    """Tasks of ranks that are started once."""
 
     ranks: int
     rate: int
@@ -120,13 +120,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that is measured and judged."""
+    """Tasks that are measured and judged."""
 
     rounds: tuple[Round, ...]
     calibration: tuple[Round, ...]
-    """What the host costs is fitted on; not judged."""
+    """Tasks to which the host's costs are fitted; not judged."""
     links: tuple[Round, ...]
-    """What a link of each rate gives data; not judged."""
+    """Tasks that measure a link of each rate; not judged."""
     batch: int
     """Samples of a rank's mini-batch in training."""
     seed: int = 0
@@ -144,7 +144,7 @@ class Plan:
 
     @property
     def most_ranks(self) -> int:
-        """Of any round with training."""
+        """Most ranks of any round with training."""
         return max(one.ranks for one in self.rounds)
 
 
@@ -215,7 +215,7 @@ def _stream(rate: int) -> Round:
 
 
 def as_json(one: Round, *, batch: int, seed: int) -> str:
-    """What the program of a rank reads."""
+    """JSON that the program of a rank reads."""
     tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
     return json.dumps({"batch": batch, "seed": seed, "tasks": tasks})
 

@@ -42,7 +42,7 @@ LARGE = 1_000_000
 SLOW = 100 * 10**6
 """Bits per second up to which a link is what collectives wait for."""
 ON_HOST: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
-"""What the ranks' processors do themselves: everything."""
+"""Work of the ranks' processors: everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,10 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Of this machine, or of the catalogue in its place."""
+    """Figures of this machine, or of the catalogue in its place."""
 
     link: Link | None
-    """With any bandwidth; None: as the shaper makes it."""
+    """Link for any bandwidth; None: as the shaper makes it."""
     host: Host | None
     device: Device
     goodput: Mapping[int, float] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def shaped_link(efficiency: Fraction) -> Link:
 
 
 def record_of(task: CollectiveTask, ranks: int) -> CollectiveRecord:
-    """What the simulator calls it; float32."""
+    """The simulator's record of a task; float32."""
     element = 4 if task.kind == "all_reduce" else 1
     return CollectiveRecord(kind=task.kind, sent=(task.nbytes,) * ranks, element=element)
 
@@ -158,7 +158,7 @@ def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
 def step_seconds(
     profile: TrafficProfile, cluster: Cluster, passes: Passes, hook: float = 0.0
 ) -> float:
-    """Of a training step in the long run.
+    """Seconds of a training step in the long run.
 
     `hook` is what a step of one rank alone takes longer than its passes, where that was measured:
     what the method's kernels do not explain is the framework's, and kernels that explain more are
@@ -214,6 +214,6 @@ def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str
 
 
 def read_predictions(path: Path) -> list[Predicted]:
-    """What `write_predictions` wrote."""
+    """Predictions of a file from `write_predictions`."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return [Predicted(**one) for one in document["predictions"]]

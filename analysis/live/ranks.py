@@ -1,4 +1,4 @@
-"""What does one rank do? `python -m gcsim.analysis.live.ranks`: torch.distributed over Gloo.
+"""Program of one rank, `python -m gcsim.analysis.live.ranks`: torch.distributed over Gloo.
 
 Every measurement begins at an instant that rank 0 has announced, on the clock that all processes
 of a machine share; it ends when the last rank is done. The ranks' times are put together by who

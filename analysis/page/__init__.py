@@ -1,1 +1,1 @@
-"""How does a result look in a browser? One HTML file that needs nothing else."""
+"""A result in a browser: one HTML file that needs nothing else."""

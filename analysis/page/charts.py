@@ -1,4 +1,4 @@
-"""Which charts does a report have? Plotly's figures as plain data: speedups, parts, accuracies.
+"""Charts of a report, as Plotly's plain data: speedups, parts, accuracies.
 
 What the mouse shows is the text of the table. Colours are those of the figures
 (`analysis/plots/style.py`), which would bring matplotlib.
@@ -35,11 +35,11 @@ STEPS = (
     (1, 1.5, 2, 3, 5, 7),
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
-"""Of a logarithmic axis: what ticks stand at in a decade, from coarse to fine."""
+"""Ticks of a logarithmic axis within a decade, from coarse to fine."""
 BAND = 0.15
 """Opacity."""
 LEGEND = 0.25
-"""Of a chart's height, at most: on a phone a legend of twelve methods is scrolled."""
+"""Largest share of a chart's height: on a phone a legend of twelve methods is scrolled."""
 CURVES = 480
 """Pixels of a chart of training."""
 ROW = 26
@@ -91,7 +91,7 @@ def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Of a logarithmic axis, at least three between its ends where steps are fine enough."""
+    """Ticks of a logarithmic axis, at least three between its ends where steps are fine enough."""
     found: list[float] = []
     for steps in STEPS:
         ticks = [round(step * 10.0**power, 6) for power in range(-4, 8) for step in steps]
@@ -102,7 +102,7 @@ def ticks_between(low: float, high: float) -> list[float]:
 
 
 def breakdown_chart(result: Result) -> tuple[Chart, int]:
-    """Where an iteration goes at the largest size, fastest first, and its height in pixels."""
+    """Parts of an iteration at the largest size, fastest first, and the height in pixels."""
     rows = at_largest(result)
     labels = [plain(row.label) for row in rows]
     traces: list[dict[str, Any]] = [
@@ -204,7 +204,7 @@ def _judged_chart(
 
 
 def _told(row: Row) -> str:
-    """What the mouse shows of a point."""
+    """Text that the mouse shows of a point."""
     took = f"{elapsed(row.iteration_s)} an iteration"
     if row.speedup_vs_dense is None:
         return took
@@ -212,7 +212,7 @@ def _told(row: Row) -> str:
 
 
 def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """By label: colour and dash; the first uncompressed one is black."""
+    """Colour and dash by label; the first uncompressed one is black."""
     found: dict[str, dict[str, Any]] = {}
     number = 0
     for label, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""What is a page made of? Sections with tables that sort and filter, charts, facts with links.
+"""Parts of a page: sections with tables that sort and filter, charts, facts with links.
 
 One file, without anything from the network: `vendor/` has the libraries that draw and sort. A page
 without JavaScript, or printed, still has its text and all rows. Every text of the result is
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 Html = str
-"""What is markup already."""
+"""Text that is markup already."""
 Chart = dict[str, Any]
 """Data, layout and settings of one Plotly figure."""
 
@@ -73,7 +73,7 @@ _LINK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table, and the number that it is sorted by."""
+    """Text of a table's cell, and the number that it is sorted by."""
 
     shown: str
     number: float | None = None
@@ -151,7 +151,7 @@ def notes(lines: Iterable[str]) -> Html:
 
 
 def folded(title: str, inner: Html) -> Html:
-    """What opens with a click."""
+    """Section that opens with a click."""
     return f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 

@@ -110,13 +110,13 @@ def _label(row: Row, found: Verdict | None) -> str:
 
 
 def _number(column: Column, row: Row) -> float:
-    """What a cell is sorted by; what is not known comes first."""
+    """Number that a cell is sorted by; unknown values come first."""
     value = column.value(row)
     return -1.0 if value is None else float(value)
 
 
 def _training(result: Result) -> Iterator[tuple[str, Html]]:
-    """How training goes with the methods of which that is known, and what it is of."""
+    """Table of training with the methods whose outcome is known, and its title."""
     told = result.trained
     if told is None:
         return
@@ -133,7 +133,7 @@ def _training(result: Result) -> Iterator[tuple[str, Html]]:
 
 
 def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
-    """What the ranges come from: of the method to try, or the safe one."""
+    """Inputs behind the ranges: of the method to try, or the safe one."""
     row = found.to_try or found.safe
     of_row = shares(result, row, found.dense) if row is not None else ()
     if row is None or not of_row:

@@ -1,1 +1,1 @@
-"""How is shown what a paper printed beside what came out here?"""
+"""Figures that a paper printed beside reproduced ones."""

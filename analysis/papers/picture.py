@@ -1,5 +1,5 @@
-"""How does a reproduced figure look? Its panels side by side; a line is the median over seeds, a
-band or a bar reaches from the lowest seed to the highest."""
+"""Picture of a reproduced figure: panels side by side; a line is the median over seeds, a band or a
+bar reaches from the lowest seed to the highest."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _ACROSS = 3
 _WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9
 """Inches of a panel, and of the legend."""
 _LETTERS = 10
-"""Of the title, an inch."""
+"""Letters of the title in an inch."""
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
-"""What the papers call training without compression: black and solid."""
+"""Names that the papers give to training without compression: black and solid."""
 _FEW_LINES = 6
 """Lines whose bands do not hide one another."""
 _FEW_PLACES = 7

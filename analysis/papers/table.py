@@ -23,7 +23,7 @@ _QUICK = "The reduced size: it shows that everything runs, and its verdicts say 
 
 
 def parts(found: Reproduction) -> tuple[RenderableType, ...]:
-    """What `gcsim reproduce` shows: numbers, verdicts, what is not as in the paper."""
+    """Text of `gcsim reproduce`: numbers, verdicts, differences from the paper."""
     outcome = found.outcome
     quick = ("", Text(_QUICK)) if found.quick else ()
     notes = ("", Text("\n".join(outcome.notes))) if outcome.notes else ()
@@ -42,7 +42,7 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
 
 
 def legend(cells: Sequence[Cell]) -> str:
-    """What the columns mean."""
+    """Meanings of the columns."""
     seeds = max(len(cell.here) for cell in cells)
     of = f"median of {plural(seeds, 'seed')}" if seeds > 1 else "what came out"
     printed = any(cell.printed is not None for cell in cells)
@@ -50,7 +50,7 @@ def legend(cells: Sequence[Cell]) -> str:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """How many statements came out, in a sentence."""
+    """Number of confirmed statements, in a sentence."""
     counts = {
         word: sum(one.agrees == word for one in verdicts)
         for word in ("agrees", "in part", "open", "disagrees")
@@ -105,7 +105,7 @@ def _to_csv(found: Reproduction) -> str:
 
 
 def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
-    """See `write_all`; the scenarios are there to be run by themselves."""
+    """Write the files of a reproduction (`write_all`); its scenarios can be run by themselves."""
     texts: dict[str, Writer] = {
         "reproduction.json": as_text(Reproduction.to_json),
         "numbers.csv": as_text(_to_csv),
@@ -120,7 +120,7 @@ def _scenario(resolved: dict[str, Any]) -> Writer:
 
 
 def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
-    """See `draw_all`."""
+    """Draw the pictures of a reproduction (`draw_all`)."""
     return draw_all(found, folder, _FIGURES, beside="reproduction.json")
 
 

@@ -116,7 +116,7 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def zoom_limit(rows: Sequence[Row]) -> float | None:
-    """Where the second panel's scale ends, in seconds; None when one panel shows everything.
+    """End of the second panel's scale, in seconds; None when one panel shows everything.
 
     The fastest third of the bars fits into it, up to a round number of milliseconds.
     """

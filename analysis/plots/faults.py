@@ -1,4 +1,4 @@
-"""How far does training get when nodes die? Useful samples against time, at the largest size.
+"""Progress of training when nodes die: useful samples against time, at the largest size.
 
 Above, one line a method: flat where nothing gets done that counts (an iteration that a death has
 destroyed, the restart of a new process group, nobody left). In the middle the same over what the
@@ -34,7 +34,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result
 
 UNITS = (("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 0.0))
-"""Of the axis of time: name, seconds, the fewest of them that a run must last."""
+"""Units of the time axis: name, seconds, and the fewest of them that a run must last."""
 INSTANTS = 1200
 """At which the middle panel is drawn."""
 NAMED = 12
@@ -107,7 +107,7 @@ def line(progress: Progress, horizon: float) -> Line:
 
 
 def undisturbed(result: Result) -> dict[str, float]:
-    """By label: samples a second at the largest size, without deaths."""
+    """Samples a second at the largest size, without deaths, by label."""
     return {row.label: row.throughput_samples_per_s for row in at_largest(result)}
 
 
@@ -165,13 +165,13 @@ def _marks(axes: Axes, outages: Sequence[Outage]) -> None:
 
 
 def _samples_of_an_iteration(result: Result) -> float:
-    """Of all nodes together."""
+    """Samples of all nodes together."""
     row = at_largest(result)[0]
     return row.throughput_samples_per_s * row.iteration_s
 
 
 def _short(samples: float) -> str:
-    """With three digits: 870 k, 1.16 M."""
+    """Number with three digits: 870 k, 1.16 M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if samples >= size:
             return f"{float(f'{samples / size:.3g}'):g} {unit}"
@@ -185,7 +185,7 @@ def _look(style: LineStyle) -> dict[str, Any]:
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
-    """By label: the samples that were used, and what is written beside the end of the line."""
+    """Used samples and the text at the end of the line, by label."""
     rates, ends = undisturbed(result), {}
     for one in told.progress:
         done = float(line(one, told.horizon_s)[1][-1])

@@ -1,4 +1,4 @@
-"""Which panels does a picture of a sweep have, and what stands in their cells? Keys, and verdicts.
+"""Panels of a sweep's picture, and the contents of their cells: keys, and verdicts.
 
 Axes are the two keys with the most values; each combination of the others has a panel of its own,
 up to `PANELS`. What is more stays at its first value.
@@ -23,7 +23,7 @@ from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
 PANELS = 12
-"""Of one picture."""
+"""Most panels of one picture."""
 _LONGEST = 24
 """Letters of a value on an axis."""
 
@@ -34,7 +34,7 @@ class Key:
 
     name: str
     short: str
-    """As short as tells it from the other swept keys."""
+    """Shortest text that tells it from the other swept keys."""
     values: tuple[Any, ...]
     numbers: tuple[float, ...] | None
     """The values in SI units; None where they are no numbers."""
@@ -88,7 +88,7 @@ class Swept:
         return {row.label: row.compressor for one in done for row in one.rows}
 
     def panels(self) -> list[dict[str, Any]]:
-        """What the keys that are no axes are set to, panel by panel."""
+        """Values of the keys that are no axes, panel by panel."""
         every = itertools.product(*(key.values for key in self.beside))
         names = [key.name for key in self.beside]
         kept = {key.name: key.values[0] for key in self.fixed}
@@ -101,7 +101,7 @@ class Swept:
 
     @property
     def size(self) -> str:
-        """Of the clusters, in words."""
+        """Size of the clusters, in words."""
         found = {(cell.verdict.rows[0].nodes, cell.verdict.rows[0].workers)
                  for cell in self.cells.values()}  # fmt: skip
         if len(found) > 1:
@@ -120,7 +120,7 @@ def _shown(value: Any) -> str:
 
 
 def swept(result: SweepResult) -> Swept:
-    """What is drawn of a sweep, of which one point at least has a result."""
+    """Drawn part of a sweep with at least one result."""
     cells = {
         _same(point.values): _cell(point.result)
         for point in result.points
@@ -139,7 +139,7 @@ def swept(result: SweepResult) -> Swept:
 
 
 def _keys(grid: Mapping[str, Sequence[Any]]) -> list[Key]:
-    """Those with more than one value, most values first."""
+    """Keys with more than one value, most values first."""
     names = [name for name, values in grid.items() if len(values) > 1] or list(grid)[:1]
     keys = [
         _key(name, short, grid[name]) for name, short in zip(names, short_names(names), strict=True)

@@ -1,4 +1,4 @@
-"""What does speed cost? Error, or accuracy where methods were trained, against time and bytes.
+"""Price of speed: error, or accuracy where methods were trained, against time and bytes.
 
 A point is a method at the largest size. Those that no other method beats in both are joined: the
 Pareto front. Dense training has no error, and stands at the lower edge.
@@ -66,7 +66,7 @@ def errors(rows: Sequence[Row]) -> list[float]:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Those that no other has less of both of, from left to right."""
+    """Points that no other has less of both of, from left to right."""
     found: list[Point] = []
     for point in sorted(points):
         if not found or point[1] < found[-1][1]:

@@ -1,4 +1,4 @@
-"""Does it scale? Throughput relative to one device against the number of workers.
+"""Throughput relative to one device against the number of workers.
 
 Both axes are logarithmic with base 2, so that ideal scaling is the diagonal and a loss of half
 the machine looks the same at every size. The labels stand at the right, sorted by the final
@@ -154,7 +154,7 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
 
 
 def _note(result: Result) -> str:
-    """What the bands are, below the axis."""
+    """Note on the bands, below the axis."""
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"

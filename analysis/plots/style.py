@@ -1,4 +1,4 @@
-"""How do the figures look? Colours that colour-blind readers tell apart, and equal bytes each time.
+"""Style of the figures: colours that colour-blind readers tell apart, and equal bytes each time.
 
 Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost
 on white. With more lines than colours, marker and line style tell them apart; black and solid
@@ -56,7 +56,7 @@ _ABOUT: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""By format, what says when and with what a picture was made: nothing."""
+"""Metadata by format, without date or program."""
 MANY = 16
 """Methods from which on most of them are muted."""
 FOREMOST = 8
@@ -65,7 +65,7 @@ FOREMOST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineStyle:
-    """What tells one compressor's line from the others'."""
+    """Style that tells one compressor's line from the others'."""
 
     colour: str
     marker: str
@@ -74,14 +74,14 @@ class LineStyle:
 
 
 def line_styles(result: Result) -> dict[str, LineStyle]:
-    """By label, in the scenario's order: the same scenario gives the same styles, unless there
-    are so many methods that only the fastest stand out."""
+    """Styles by label, in the scenario's order: the same scenario gives the same styles, unless
+    there are so many methods that only the fastest stand out."""
     return styles_of({row.label: row.compressor for row in result.rows}, _foremost(result))
 
 
 def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str, LineStyle]:
-    """By label, in the order given; `kinds` are their compressors, those that are not among the
-    foremost are thin and grey."""
+    """Styles by label, in the order given; `kinds` are their compressors, those that are not among
+    the foremost are thin and grey."""
     styles: dict[str, LineStyle] = {}
     number = 0
     for label, kind in kinds.items():

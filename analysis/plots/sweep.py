@@ -1,5 +1,4 @@
-"""Which method wins where in a sweep, and what is gained there? A cell a point, or lines over one
-key.
+"""Winning method of each point of a sweep and its gain: a cell per point, or lines over one key.
 
 Failed points stay empty. Panels of two keys stand side by side, one for each combination of the
 other keys.
@@ -74,7 +73,7 @@ _ABREAST = 4
 _WORD = 0.5
 """Inches of a cell in which a word has room."""
 _LIGHT = 0.55
-"""Of a colour scale: where numbers become white."""
+"""Point of a colour scale from which numbers are white."""
 _FAR = 8
 """Times the least value from which on a key's axis is logarithmic."""
 _LINEAR = 4
@@ -271,7 +270,7 @@ def _captioned(figure: Figure, lines: Sequence[str]) -> None:
 
 
 def _told(shown: Swept) -> str:
-    """Which clusters, which values stand still, what failed."""
+    """Notes: clusters, fixed values, failed points."""
     said = [shown.size[0].upper() + shown.size[1:] + "."]
     said += [
         f"{key.name} = {written(key.values[0])}, the first of {len(key.values)} values."
@@ -291,7 +290,7 @@ def _legend(figure: Figure, handles: Sequence[Any]) -> None:
 
 
 def _edges(cells: Sequence[Sequence[Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of cells around whole numbers: of columns, of rows."""
+    """Edges of cells around whole numbers: of columns, of rows."""
     x, y = (np.arange(count + 1, dtype=np.float64) for count in (len(cells[0]), len(cells)))
     return x - 0.5, y - 0.5
 
@@ -387,7 +386,7 @@ def _lines(shown: Swept) -> Figure:
 
 
 def _along(key: Key) -> list[float]:
-    """Where values stand: by size where they are numbers, by logarithm where far apart."""
+    """Positions of values: by size where they are numbers, by logarithm where far apart."""
     numbers = key.numbers
     if numbers is None:
         return [float(place) for place in range(len(key.values))]

@@ -1,4 +1,4 @@
-"""How is a map of winners drawn? A cell has its method's colour, and is hatched where not sure."""
+"""Map of winners: a cell has its method's colour, and is hatched where the winner is not sure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HATCH = "////"
 DENSE_COLOUR = "#F2F2F2"
 """Dense training is nearly white, as it leaves all as it is."""
 _TINTS = (0.0, 0.55, -0.45)
-"""Of the colours from the seventh method on: how far towards white, or black."""
+"""Tints of the colours from the seventh method on: share towards white, or black."""
 
 
 def colours_of(numbers: Sequence[int], dense: Collection[int]) -> dict[int, str]:
-    """By number of a method, in this order; `dense` are those of uncompressed training."""
+    """Colours by number of a method, in this order; `dense` are those of uncompressed training."""
     found = {number: DENSE_COLOUR for number in numbers if number in dense}
     others = [number for number in numbers if number not in dense]
     return found | {number: _colour(place) for place, number in enumerate(others)}
@@ -69,7 +69,7 @@ def draw_winners(
 
 
 def legend_of(labels: Sequence[str], colours: Mapping[int, str], *, sure: bool) -> list[Any]:
-    """What the colours are, and unless all is `sure` what hatching is; `labels` are by number."""
+    """Legend of the colours, and unless all is `sure` of the hatching; `labels` are by number."""
     found = [
         Patch(facecolor=colours[n], alpha=OPAQUE, edgecolor=FAINT, label=labels[n])
         for n in sorted(colours)

@@ -1,1 +1,1 @@
-"""What does a result say in words and numbers? Table, answer, sources."""
+"""Results in words and numbers: table, answer, sources."""

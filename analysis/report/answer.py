@@ -191,7 +191,7 @@ def _cost(row: Row) -> str:
 
 
 def _rivals(result: Result, found: Verdict) -> list[str]:
-    """What may be faster than the method to try, and what would tell."""
+    """Methods that may be faster than the method to try, and the measurement that would tell."""
     sentences = []
     if found.rivals:
         shown = [_speedup(row) for row in found.rivals[:NAMED]]
@@ -202,7 +202,7 @@ def _rivals(result: Result, found: Verdict) -> list[str]:
 
 
 def _too_few(result: Result, found: Verdict) -> list[str]:
-    """That luck is in the way, and what to do."""
+    """Note that luck decides, and its remedy."""
     if found.pays == "no" or not found.by_luck:
         return []
     return [
@@ -222,7 +222,7 @@ def _left_out(found: Verdict) -> list[str]:
 
 
 def _width(result: Result, found: Verdict) -> list[str]:
-    """What the width of the range comes from, of the row that has the widest."""
+    """Inputs behind the widest range."""
     rows = [row for row in (found.safe, found.best) if row is not None and _known(row)]
     if not rows or found.pays == "no":
         return []
@@ -266,7 +266,7 @@ def _relative_width(row: Row) -> float:
 
 
 def _by_size(result: Result) -> list[str]:
-    """What to try at which sizes; nothing to say of a single size."""
+    """Method to try at each size; nothing for a single size."""
     found = verdicts(result)
     if len(found) == 1:
         return []
@@ -314,13 +314,13 @@ def _share(steps: float) -> str:
 
 
 def parts(result: Result, width: int, *, full: bool = False) -> tuple[RenderableType, ...]:
-    """What `gcsim run` shows on `width` terminal cells; in full, with `-v`."""
+    """Text of `gcsim run` on `width` terminal cells; in full, with `-v`."""
     said = answer(result) if full else brief_answer(result)
     return answer_table(result, width, full=full), "", Text("\n".join(said))
 
 
 def plain(shown: Sequence[RenderableType], width: int) -> str:
-    """As text, without typeface or spaces at the ends of lines."""
+    """Plain text, without typeface or spaces at the ends of lines."""
     console = Console(
         file=StringIO(), width=width, color_system=None, highlight=False, markup=False, emoji=False
     )

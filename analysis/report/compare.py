@@ -27,7 +27,7 @@ _SOURCES = {"source", "estimate", "fingerprint", "description", "name"}
 
 
 def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableType, ...]:
-    """What `gcsim compare` shows of these runs, at the largest size of each."""
+    """Text of `gcsim compare` for these runs, at the largest size of each."""
     shown: list[RenderableType] = [_table(names, results)]
     if differ := list(differences([result.scenario for result in results])):
         shown += ["", _settings(names, differ)]
@@ -158,7 +158,7 @@ def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
 
 
 def _run(measured: Measured) -> tuple[object, ...]:
-    """All that the ranks of one run have in common."""
+    """Facts that the ranks of one run have in common."""
     elements = [bucket.elements for bucket in measured.buckets]
     return (
         measured.compressor, measured.parameters, measured.other_buckets, measured.workers,

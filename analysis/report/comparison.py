@@ -1,4 +1,4 @@
-"""How do two methods compare? In each drawn world, and beyond luck.
+"""Comparison of two methods: in each drawn world, and beyond luck.
 
 What is not known of a cluster is drawn (`Row.iteration_draws_s`): draw k is the same world for all
 methods, so that the ratio of two iterations is taken world by world, and much that is not known
@@ -28,7 +28,7 @@ TAILS = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How many times as fast one method is as another."""
+    """Speed of one method relative to another."""
 
     low: float
     median: float
@@ -45,7 +45,7 @@ def worlds(row: Row) -> NDArray[np.float64]:
 
 
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
-    """How many times as fast `one` is as `other`; `luck=False`: as if the means had no errors."""
+    """Speed of `one` relative to `other`; `luck=False`: as if the means had no errors."""
     faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
     low, median, high = np.quantile(faster, TAILS)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
@@ -67,7 +67,8 @@ def _ring_or_tree(one: Row, other: Row) -> list[float]:
 
 
 def probability_faster(one: Row, other: Row) -> float:
-    """That `one` is faster: the share of the draws in which it is, where luck may turn each."""
+    """Probability that `one` is faster: the share of the draws in which it is, where luck may turn
+    each."""
     if _trained(one, other):
         return float(np.mean(sooner(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))

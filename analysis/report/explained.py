@@ -1,4 +1,4 @@
-"""Why does a method take so long? Its kernels, dearest first, and its collectives, in 80 cells."""
+"""Text of `gcsim explain`: a method's kernels, dearest first, and its collectives, in 80 cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 12
 
 
 def parts(found: Explained) -> tuple[RenderableType, ...]:
-    """What `gcsim explain` shows."""
+    """Text of `gcsim explain`."""
     where = f"{plural(found.nodes, 'node')}, {plural(found.workers, 'worker')} ({found.scenario})"
     return (
         Text(f"{found.label} on {found.device}; {where}", style="bold"),

@@ -62,7 +62,7 @@ def spreads(rows: Iterable[Row]) -> bool:
 
 
 def averaged(result: Result) -> str:
-    """What the times are: "means of 100 iterations"; empty where all iterations are alike."""
+    """Kind of the times: "means of 100 iterations"; empty where all iterations are alike."""
     return f"means of {number(result)}" if spreads(result.rows) else ""
 
 
@@ -94,15 +94,15 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What goes with an input."""
+    """Share of the variance that goes with an input."""
 
     input: UncertainInput
     share: float
 
 
 def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
-    """Of the variance of a row's speedup, or of its iteration without a dense row: the inputs that
-    it comes from beyond chance, largest first; empty without draws."""
+    """Shares of the variance of a row's speedup, or of its iteration without a dense row, by input
+    beyond chance, largest first; empty without draws."""
     if len(row.iteration_draws_s) < 3:
         return ()
     iterations = worlds(row) if dense is None else worlds(row) / worlds(dense)

@@ -1,4 +1,4 @@
-"""How is a number written for people? Few digits, no lost magnitude, one notation everywhere.
+"""Numbers for people: few digits, no lost magnitude, one notation everywhere.
 
 Tables, sentences and figures all write their numbers here, so that the same value reads the same
 in each of them.

@@ -1,4 +1,5 @@
-"""Which rows answer the question? At each size: does compression pay, what is safe, what to try.
+"""Rows that answer the question at each size: whether compression pays, the safe method, the method
+to try.
 
 Methods are compared by the interval of how many times as fast one is as the other
 (`report/comparison.py`): one *surely beats* another when it is more than `TIE` faster in the whole
@@ -53,7 +54,7 @@ Pays = Literal["yes", "likely", "not known", "unlikely", "no"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What can be said at one size."""
+    """Verdict at one size."""
 
     rows: tuple[Row, ...]
     """All of them, fastest first."""
@@ -89,7 +90,7 @@ class Verdict:
 
     @property
     def foremost(self) -> tuple[Row, ...]:
-        """Those that no other surely beats; the uncompressed row where nothing is faster."""
+        """Rows that no other surely beats; the uncompressed row where nothing is faster."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)
         return found if self.dense is None or self.pays == "yes" else (*found, self.dense)
 
@@ -125,12 +126,12 @@ def dense_row(rows: Iterable[Row]) -> Row | None:
 
 
 def largest_verdict(result: Result) -> Verdict:
-    """What can be said at the largest size."""
+    """Verdict at the largest size."""
     return verdict(at_largest(result), recorded_workers(result))
 
 
 def verdicts(result: Result) -> tuple[Verdict, ...]:
-    """What can be said at each size, ascending."""
+    """Verdicts at each size, ascending."""
     workers = recorded_workers(result)
     return tuple(
         verdict((row for row in result.rows if row.workers == size), workers)
@@ -156,7 +157,7 @@ def candidates(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
-    """What can be said of rows of one size; `recorded` as in `fault_of`."""
+    """Verdict on rows of one size; `recorded` as in `fault_of`."""
     ordered = fastest_first(rows)
     faults = [(row, fault_of(row, recorded)) for row in ordered]
     judged = known_to_target(ordered)  # then the others cannot be compared with
@@ -225,7 +226,7 @@ def _best(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
 
 
 def _nearest_of_fastest(rows: Sequence[Row]) -> Row | None:
-    """Of those that are as fast as the fastest, the one with the smallest error."""
+    """The row with the smallest error among those that are as fast as the fastest."""
     if not rows:
         return None
     limit = min(map(pace, rows)) * (1 + TIE)
@@ -251,7 +252,7 @@ def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | N
 
 
 def _by_iteration(row: Row) -> Row:
-    """As if it had not been trained."""
+    """The row as if it had not been trained."""
     return replace(row, speedup_to_target=None, speedups_to_target=()) if row.seeds_trained else row
 
 

@@ -13,22 +13,22 @@ _SHORT = 200
 """Characters of a source that a note shows; results.json holds all of it."""
 
 _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
-"""How a note words a link's calibration, where results.json has a bare word."""
+"""Words of a note for a link's calibration, where results.json has a bare word."""
 
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
-"""What a note tells of the gradients, where it is known."""
+"""Facts about the gradients that a note states, where they are known."""
 
 SYNTHETIC = "synthetic"
-"""What results.json says of gradients that were drawn from fitted distributions."""
+"""Word in results.json for gradients that were drawn from fitted distributions."""
 
 SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not recorded"
-"""What stands in figures of such results."""
+"""Note in figures of such results."""
 
 _UNITS = {
     "launch": ("us", 1e-6), "s": ("ms", 1e-3), "s/B": ("ns/B", 1e-9),
     "B/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12)
 }  # fmt: skip
-"""How a note writes a unit of results.json, and how large that is; a launch is short."""
+"""A note's text for a unit of results.json, and the unit's size; a launch is short."""
 
 _NODES = 6
 """Nodes with the same NIC that a note names."""
@@ -67,7 +67,7 @@ def are_synthetic(result: Result) -> bool:
 
 
 def micro_batches(result: Result) -> int:
-    """Of an iteration."""
+    """Micro-batches of an iteration."""
     training = result.scenario.get("training")
     return int(training.get("accumulation", 1)) if isinstance(training, dict) else 1
 
@@ -155,7 +155,7 @@ def _ranges(estimates: object) -> str:
 
 
 def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:
-    """How a note writes the unit of a figure, and how large that is."""
+    """A note's text for the unit of a figure, and the unit's size."""
     if short and entry["unit"] == "s":
         return ("ns", 1e-9) if entry["value"] < 1e-6 else ("us", 1e-6)
     named = "launch" if entry["figure"] == "launch" else entry["unit"]

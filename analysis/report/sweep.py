@@ -45,7 +45,7 @@ MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
 def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
-    """What `gcsim sweep` shows on `width` terminal cells: table, what its columns mean, answer."""
+    """Text of `gcsim sweep` on `width` terminal cells: table, meanings of its columns, answer."""
     found = _verdicts(result)
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
@@ -122,8 +122,8 @@ def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> 
 
 
 def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
-    """What is recommended and what is fastest to try, each with its speedup (and what that may
-    be), and whether compression pays."""
+    """Recommended method and the fastest to try, each with its speedup and range, and whether
+    compression pays."""
     if found is None:
         return ["failed", *[""] * (6 if ranges else 4)]
     chosen, best = found.recommended, found.to_try

@@ -34,7 +34,7 @@ BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
 PERIODIC = " *"
 """After the label of a method whose iterations are not all alike."""
 HEADING = "method"
-"""Of the labels."""
+"""Heading of the labels."""
 NARROW_LABEL = 24
 """Terminal cells at which labels are still pleasant to read when they must wrap."""
 
@@ -50,10 +50,10 @@ class Column:
     above: Callable[[Row], float | None] | None = None
     """The upper end of an interval, of which `value` is the lower one."""
     zero: str = "0"
-    """How zero is written."""
+    """Text for zero."""
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
-        """What stands in the column, in the order of `rows`."""
+        """Cells of the column, in the order of `rows`."""
         decimals = None if self.decimals is None else self.decimals(rows)
         cells = [_cell(self.value(row), decimals) for row in rows]
         cells = [self.zero if cell == "0" else cell for cell in cells]
@@ -212,7 +212,7 @@ def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Where an iteration goes and what comes of it; what no row has is left out."""
+    """Columns with the parts of an iteration and its outcome; empty ones are left out."""
     stated = (AS_STATED,) if any(row.iteration_as_stated_s is not None for row in rows) else ()
     before = (*stated, *((INPUT,) if any(row.input_s for row in rows) else ()))
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
@@ -234,7 +234,7 @@ def answer_table(result: Result, width: int, *, full: bool = False) -> Group:
 
 
 def title(result: Result) -> str:
-    """What stands above the table."""
+    """Title above the table."""
     largest = max(result.rows, key=lambda row: row.workers)
     drawn = "synthetic gradients, " if are_synthetic(result) else ""
     rows = [row for row in result.rows if row.workers == largest.workers]
@@ -247,7 +247,7 @@ def title(result: Result) -> str:
 
 
 def brief_notes(result: Result, found: Verdict) -> list[str]:
-    """What the marks mean, and what nobody can guess of the columns."""
+    """Meanings of the marks, and of the columns that nobody can guess."""
     marks = []
     if found.foremost:
         many = len(found.foremost) > 1
@@ -274,8 +274,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
 
 
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
-    """What the marks mean, then what the columns mean; `found` is the verdict, where it is at
-    hand."""
+    """Meanings of the marks, then of the columns; `found` is the verdict, where it is known."""
     found = found or largest_verdict(result)
     rows = found.rows
     notes = _marks(found)
@@ -301,7 +300,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
 
 
 def _marks(found: Verdict) -> list[str]:
-    """What stands before labels."""
+    """Marks before labels."""
     notes = []
     if len(found.foremost) == 1:
         nearest = f"of those within {TIE:.0%}, the one with the smallest error"
@@ -361,7 +360,7 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 
 def mark_of(row: Row, found: Verdict) -> str:
-    """What stands before its label."""
+    """Mark before a row's label."""
     if _among(row, found.foremost):
         return BEST
     if row is found.safe:
@@ -372,7 +371,7 @@ def mark_of(row: Row, found: Verdict) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Which tables to stack: their columns, the gap between columns, the label's width."""
+    """Tables to stack: their columns, the gap between columns, the label's width."""
 
     tables: Sequence[Sequence[Column]]
     gap: int

@@ -1,4 +1,4 @@
-"""What does a run say of training, where trajectories of its methods are known?"""
+"""Notes of a run on training, where trajectories of its methods are known."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _ended(one: Ended) -> str:
 
 
 def trained_note(result: Result) -> str:
-    """What the columns of training are of."""
+    """Note on the training behind the columns."""
     facts = result.provenance["training"]
     here = sum(origin == "here" for origin in facts["trained_on"].values())
     origin = "shipped with gcsim" if not here else "trained here"

@@ -1,4 +1,4 @@
-"""May an update be trusted, as far as single updates tell?
+"""Trust in an update, as far as single updates tell.
 
 Three kinds of methods. *Safe*: every step stands alone (no memory) and the update is practically
 the dense one, NMSE <= 2e-5; half precision has about 1e-7 and bfloat16 about 3e-6, and networks
@@ -21,7 +21,7 @@ from gcsim.scenarios.result import Result, Row
 DENSE = "none"
 """Registered name of the uncompressed exchange."""
 NO_MEMORY = "none"
-"""What `Row.memory` says of a method whose steps stand alone."""
+"""`Row.memory` of a method whose steps stand alone."""
 SAFE_NMSE = 2e-5
 NO_BETTER = 1.0
 """NMSE of an update of zero."""
@@ -43,8 +43,8 @@ def is_safe(row: Row) -> bool:
 
 
 def scale_of(row: Row) -> float | None:
-    """How many times the dense update the update is, along it (least squares); None where the two
-    errors do not tell.
+    """Factor of the update along the dense one (least squares); None where the two errors do not
+    tell.
 
     With r the ratio of the lengths and c the cosine: NMSE = r^2 - 2 c r + 1, and the scale is c r.
     Where the NMSE is 1 or more, and c > 0, only one r is positive.

@@ -77,7 +77,7 @@ def name_of(row: Row) -> str:
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
-    """What kind of times these rows have, where iterations differ."""
+    """Kind of times of these rows, where iterations differ."""
     ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
     if not ranges:
         return []
@@ -87,7 +87,7 @@ def spread(result: Result, rows: Iterable[Row]) -> list[str]:
 
 
 def one_iteration(result: Result) -> list[str]:
-    """That a single iteration, where they differ, may be luck."""
+    """Note that a single iteration may be luck, where iterations differ."""
     if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
         return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
     return []

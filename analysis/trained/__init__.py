@@ -1,1 +1,1 @@
-"""What does a person see of training? Table, answer, curves, and the files of them."""
+"""Presentation of training: table, answer, curves, and their files."""

@@ -1,4 +1,4 @@
-"""How does training go with each method? What is judged over steps and seconds, and what it gains.
+"""Curves of training with each method: the target's measure over steps and seconds.
 
 A line is the median over seeds, a band from the lowest to the highest seed. Seconds are those of
 the largest cluster, as stated.
@@ -21,7 +21,7 @@ from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.trained.result import TrainingResult
 
 _POINTS = 200
-"""Of a line over seconds, at which seeds are compared."""
+"""Points of a line over seconds at which seeds are compared."""
 FOREMOST = 10
 """Methods that stand out."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
@@ -35,7 +35,7 @@ def styles(result: TrainingResult) -> dict[str, LineStyle]:
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """What the target is of, on the samples that are held out: over steps, and over seconds."""
+    """Figure of the target's measure on the held-out samples: over steps, and over seconds."""
     with settings():
         figure = new_figure(11.0, 4.9)
         left, right = figure.subplots(1, 2, sharey=True)

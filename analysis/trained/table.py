@@ -28,7 +28,7 @@ Column = tuple[str, Callable[[TrainedRow], str]]
 
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
-    """What `gcsim train` shows on `width` terminal cells: table, what it says, the answer."""
+    """Text of `gcsim train` on `width` terminal cells: table, notes, answer."""
     return (
         Text(title(result), style="bold"),
         "",
@@ -69,7 +69,7 @@ def _falls_short(result: TrainingResult, row: TrainedRow) -> float:
 
 
 def title(result: TrainingResult) -> str:
-    """What stands above the table."""
+    """Title above the table."""
     row = ranked(result)[0]
     return (
         f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
@@ -79,7 +79,7 @@ def title(result: TrainingResult) -> str:
 
 
 def legend(result: TrainingResult) -> str:
-    """What the columns mean."""
+    """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
     return (
         "Against dense float32 training. steps: until the target stays reached, on samples that "

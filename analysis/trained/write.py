@@ -50,12 +50,12 @@ FIGURES: dict[str, Writer] = {
 
 
 def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
-    """See `write_all`."""
+    """Write the files of a training (`write_all`)."""
     return write_all(result, folder, RESULTS, (*FIGURES, REPORT))
 
 
 def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
-    """See `draw_all`; the report names the command that made it."""
+    """Draw the pictures of a training (`draw_all`); the report names the command that made it."""
     report = as_text(lambda shown: training_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
 
@@ -95,7 +95,7 @@ def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = 
 
 
 def _number(text: str) -> float:
-    """What a cell is sorted by: its number, of a range the lower end."""
+    """Number that a cell is sorted by; of a range the lower end."""
     try:
         return float(text.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0])
     except ValueError:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from gcsim.errors import InternalError
+from gcsim.errors import InputError, InternalError, did_you_mean
+from gcsim.traces.profile import Layer, ModelFacts
 
 T = TypeVar("T")
 Row = dict[str, str]
@@ -17,8 +20,12 @@ Row = dict[str, str]
 def data_rows(name: str) -> list[Row]:
     """The rows of `data/NAME.csv`, in order, by the names of its columns; lines that begin with
     `#` are comments. Nothing is kept: a caller that reads often remembers what it has made."""
-    text = (files(__package__) / "data" / f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    return _read(Path(str(files(__package__))) / "data" / f"{name}.csv")
+
+
+def _read(path: Path) -> list[Row]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def data_values(name: str, kind: type[T], /, **other: str | Callable[[Row], Any]) -> list[T]:
@@ -65,3 +72,61 @@ def sources(name: str) -> Callable[[Row], str]:
         return ", ".join(part for part in parts if part)
 
     return citation
+
+
+@cache
+def cited(folder: Path) -> dict[str, Row]:
+    """The lines of a folder's `sources.csv`, by key."""
+    return {row["key"]: row for row in _read(folder / "sources.csv")}
+
+
+def citation(folder: Path, key: str, where: str) -> str:
+    """What cites a row: the line of `sources.csv` that it names, and where in it."""
+    found = cited(folder)[key]
+    parts = (found["citation"], where, found["url"], found["date"], found["confidence"])
+    return ", ".join(part for part in parts if part)
+
+
+@cache
+def layer_table(
+    files: tuple[Path, ...], model: str, batch: int, tokens: int
+) -> tuple[ModelFacts, list[int]]:
+    """Facts of a model, and elements of its tensors in forward order, by the first of the files
+    that has its layers. Raises `InputError` where none has."""
+    layers: list[Layer] = []
+    sizes: dict[int, int] = {}
+    for row in _layers(files).get(model, ()):
+        own = [int(size) for size in row["elements"].replace("+", " ").split()]
+        numbers = tuple(map(int, row.get("parameters", "").split()))
+        numbers = numbers or tuple(range(len(sizes), len(sizes) + len(own)))
+        sizes.update(zip(numbers, own, strict=True))
+        layers.append(
+            Layer(
+                name=row.get("layer") or str(len(layers)),
+                parameters=numbers,
+                forward_flops=int(row["forward_flops"]),
+                kind=row.get("kind", ""),
+                outputs=int(row.get("outputs") or 0),
+            )
+        )
+    if not layers:
+        hint = did_you_mean(model, _layers(files))
+        raise InputError(f"no table has the layers of {model!r}", place="model", hint=hint)
+    elements = [sizes[number] for number in sorted(sizes)]
+    facts = ModelFacts(
+        name=model, parameters=sum(elements), layers=tuple(layers), samples_per_worker=batch,
+        tokens=tokens,
+    )  # fmt: skip
+    return facts, elements
+
+
+@cache
+def _layers(files: tuple[Path, ...]) -> dict[str, list[Row]]:
+    """By model."""
+    found: dict[str, list[Row]] = {}
+    for path in files:
+        own: dict[str, list[Row]] = {}
+        for row in _read(path):
+            own.setdefault(row["model"], []).append(row)
+        found = own | found
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcsim.errors import InputError, did_you_mean
@@ -20,15 +21,16 @@ SUITES: dict[str, str] = {
     "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
     "ddl-benchmarks": "gcsim.analysis.validation.suites.ddl_benchmarks.suite:SUITE",
     "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
-    "other-clusters": "gcsim.analysis.validation.suites.other_clusters.suite:SUITE",
-    "tc-cluster": "gcsim.analysis.validation.suites.cluster_runs.tc_cluster:SUITE",
-    "nccl-clusters": "gcsim.analysis.validation.suites.cluster_runs.nccl_clusters:SUITE",
-    "raysgd": "gcsim.analysis.validation.suites.cluster_runs.raysgd:SUITE",
-    "bagua": "gcsim.analysis.validation.suites.cluster_runs.bagua:SUITE",
-    "global-qsgd": "gcsim.analysis.validation.suites.cluster_runs.global_qsgd:SUITE",
+    "other-clusters": "other_clusters",
+    "tc-cluster": "tc_cluster",
+    "nccl-clusters": "nccl_clusters",
+    "raysgd": "raysgd",
+    "bagua": "bagua",
+    "global-qsgd": "global_qsgd",
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
 }
-"""By name: the module and the value in it, in the order of the report."""
+"""By name, in the order of the report: the folder in `suites/`, or the module and the value in
+it."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:
@@ -45,14 +47,19 @@ def chosen(names: Sequence[str] = ()) -> list[Suite]:
 
 
 def _suite(name: str) -> Suite:
+    from gcsim.analysis.validation.folder import suite_of
     from gcsim.analysis.validation.suite import Suite
 
     if name in SUITES:
         module, _, attribute = SUITES[name].partition(":")
+        if not attribute:
+            return suite_of(Path(__file__).parent / "suites" / module, name)
         own: Suite = getattr(import_module(module), attribute)
         return own
+    if Path(name).is_dir():
+        return suite_of(Path(name), Path(name).resolve().name)
     if ":" not in name:
-        hint = f"{did_you_mean(name, SUITES)} Your own is package.module:SUITE"
+        hint = f"{did_you_mean(name, SUITES)} Your own is a folder, or package.module:SUITE"
         raise _wrong(f"no suite is called {name!r}", hint)
     module, _, attribute = name.partition(":")
     try:

@@ -24,7 +24,7 @@ from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import checked_parameters, compressor_class
 from gcsim.compressors.requests import Exchange
 from gcsim.compressors.sharing import same
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 _FACTORS = ("_query", "_left")
 """PowerSGD's state that has as many columns as `rank`."""
@@ -57,14 +57,14 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
     elif any(cls.properties(p).replicas != "identical" for p in settings.values()):
         problem = "lets the workers' models differ between its steps"
     if problem:
-        raise InputError(Problem(message=f"{name} cannot be controlled: it {problem}"))
+        raise InputError(f"{name} cannot be controlled: it {problem}")
     (first, *_), rest = settings, list(settings)[1:]
     for other in rest:
         for what in ("period", "warmup_steps", "momentum"):
             one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
             if one != two:
                 message = f"{name}: {what} is {one} with {first}, {two} with {other}"
-                raise InputError(Problem(message=message))
+                raise InputError(message)
 
 
 def _class_of(name: str) -> type[Compressor]:

@@ -51,7 +51,7 @@ from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, did_you_mean
 
 
 class LGrecoParameters(CompressorParameters):
@@ -80,18 +80,16 @@ class LGrecoParameters(CompressorParameters):
         }
         if self.vary not in numbers:
             raise InputError(
-                Problem(
-                    message=f"{self.compressor} has no number {self.vary!r} to vary",
-                    place="vary",
-                    hint=did_you_mean(self.vary, numbers),
-                )
+                f"{self.compressor} has no number {self.vary!r} to vary",
+                place="vary",
+                hint=did_you_mean(self.vary, numbers),
             )
         settings = self.settings()
         named = {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings}
         check_inner(self.compressor, named)
         if compressor_class(self.compressor).momentum(base)[0]:
             message = f"{self.compressor} has momentum: its error cannot be told from it"
-            raise InputError(Problem(message=message))
+            raise InputError(message)
         return self
 
     def base(self) -> CompressorParameters:

@@ -11,10 +11,10 @@ import triton.language as tl
 
 from gcsim.compressors.coding import momentum as loops
 from gcsim.compressors.coding.selecting.marks import Marks
-from gcsim.compressors.gpu.parts import launch_parts, own_part
-from gcsim.compressors.gpu.selecting.marks import inside, limited_parts, put_counts
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row
+from gcsim.compressors.gpu.selecting.marks import limits_there, note_marked, parts_in_blocks
 from gcsim.compressors.gpu.words import BLOCK
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Segments
 
@@ -25,45 +25,29 @@ def fill_velocity(
     marks: Marks,
 ) -> None:  # fmt: skip
     """Each program treats a block."""
-    parts = limited_parts(v, segments, marks)
-    counts = v.new_empty(parts.firsts[-1], dtype=torch.int64)
     launch_parts(
-        _accumulate, parts, u, v, gradient.contiguous(), counts, float(np.float32(m)),
+        _accumulate, parts_in_blocks(v, segments), u, v, gradient.contiguous(),
+        limits_there(v, marks), marks.counts, marks.totals, float(np.float32(m)),
         NESTEROV=nesterov, BLOCK=BLOCK,
     )  # fmt: skip
-    put_counts(marks, counts, parts)
-
-
-def _momentum(momentum: Tensor, gradient: Tensor, m: float) -> Tensor:
-    """u = m u + g, in place."""
-    return momentum.mul_(float(np.float32(m))).add_(gradient)
-
-
-@kernel_of(loops.error_step)
-def error_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
-    """By torch's operators."""
-    direction = gradient + _momentum(momentum, gradient, m) * float(np.float32(m))
-    error.add_(direction)
-    return direction
 
 
 @kernel_of(loops.local_step)
-def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
+def local_step(
+    gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
+    error: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """By torch's operators."""
-    direction = _momentum(momentum, gradient, m).clone()
-    applied.add_(direction)
+    factor = float(np.float32(m))
+    u = momentum.mul_(factor).add_(gradient)
+    if error is not None:
+        error.add_(sums + u)
+        taken = -sums
+        sums.zero_()
+        return taken
+    direction = gradient + u * factor if nesterov else u.clone()
+    sums.add_(direction)
     return direction
-
-
-@kernel_of(loops.last_step)
-def last_step(
-    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
-) -> Tensor:
-    """By torch's operators."""
-    error.add_(applied + _momentum(momentum, gradient, m))
-    taken = -applied
-    applied.zero_()
-    return taken
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -71,8 +55,10 @@ def last_step(
 
 @triton.jit
 def _accumulate(
-    u, v, gradient, counts, momentum, table, parts, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
+    u, v, gradient, limits, counts, totals, momentum, table, parts, NESTEROV: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
+    row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
@@ -88,5 +74,4 @@ def _accumulate(
     velocity = tl.load(v + at, mask=here, other=0.0) + step
     tl.store(u + at, direction, mask=here)
     tl.store(v + at, velocity, mask=here)
-    hits = tl.where(here & (inside(velocity, column, parts) == 0), 1, 0)
-    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
+    note_marked(velocity, here, tl.load(limits + row), row, parts, counts, totals)

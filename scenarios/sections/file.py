@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -41,7 +41,7 @@ from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
-_DDP = As(DdpBuckets)
+DDP = As(DdpBuckets)
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -256,6 +256,14 @@ _FRAMEWORK = Annotated[
     Discriminator(by_shape),
 ]
 
+
+def buckets_of(section: Spelled) -> DdpBuckets:
+    """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
+    limits, stated = section.value(DdpBuckets), section.model_fields_set
+    alone = "cap" in stated and "first" not in stated
+    return replace(limits, first=limits.cap) if alone else limits
+
+
 TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
 
 
@@ -291,7 +299,7 @@ class ScenarioFile(Section):
     gradients: Annotated[Spelled, GRADIENTS] = Field(default_factory=GRADIENTS.section)
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
-    ddp: Annotated[Spelled, _DDP] = Field(default_factory=_DDP.section)
+    ddp: Annotated[Spelled, DDP] = Field(default_factory=DDP.section)
     compute: ComputeSection | None = None
     compressors: Annotated[
         list[

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_scaled_signs,
@@ -35,7 +37,7 @@ from gcsim.compressors.coding.rounding.levels import (
     cell_norms,
     round_levels,
 )
-from gcsim.compressors.segments import ZERO, Cells, Segments
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 MASK = (1 << 64) - 1
 Draw = Callable[..., Tensor]
@@ -123,6 +125,18 @@ def uniform(key: int, i: int) -> float:
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
 
 
+def encode_indices(indices: Tensor, n: int, coder: int) -> Tensor:
+    """The body of `coded_positions` of a tensor alone."""
+    k, coders = np.array([[indices.numel()], [int(coder)]])
+    return coded_positions(indices, Segments.alone(n), k, coders)[0]
+
+
+def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
+    """Undo `encode_indices`."""
+    sizes, many, coders = np.array([[body.numel()], [k], [int(coder)]])
+    return decoded_positions(body, Segments.alone(n), sizes, many, coders)
+
+
 def code_alone(codes: Tensor, steps: int, coding: LevelCoding) -> tuple[Tensor, int]:
     """(the body of a tensor alone, elements that travel); see `coded_levels`."""
     body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
@@ -192,8 +206,17 @@ def cells_of(values: Tensor, size: int) -> Cells:
     return Segments.alone(values.numel()).cells(size)
 
 
-def packed_by(put_bits: Callable[..., None], values: Tensor, size: int, *given: Any) -> Tensor:
-    """Bits that a primitive of `binary.py` writes of a tensor alone, in cells of `size`."""
+def packed_by(values: Tensor, size: int, lines: Tensor, **given: Any) -> Tensor:
+    """Bits that `put_bits` writes of a tensor alone, in cells of `size` with a line each."""
     bits = torch.zeros(-(-values.numel() // 8), dtype=torch.uint8)
-    put_bits(values, cells_of(values, size), *given, bits, ZERO)
+    put_bits(values, Stripes.of(cells_of(values, size)), lines[None], bits, ZERO, **given)
     return bits
+
+
+def add_chosen(
+    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, levels: Tensor, weight: float
+) -> None:
+    """`add_levels` of lower and upper levels, float32 `[2, lines]`, each stripe's in order."""
+    places = 4 * stripes.begins, 4 * (stripes.begins + levels.shape[1])
+    data = levels.contiguous().view(-1).view(torch.uint8)
+    add_levels(out, stripes, bits, at, data, places, (weight, weight))

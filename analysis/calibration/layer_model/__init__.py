@@ -1,1 +1,1 @@
-"""How long do passes take that nobody measured? Coefficients of the layer model, and its errors."""
+"""Coefficients of the layer model for passes that were not measured, and its errors."""

@@ -1,4 +1,4 @@
-"""How are the coefficients of the layer model found? By non-negative least squares on logarithms.
+"""Fit of the layer model's coefficients: non-negative least squares on logarithms.
 
 Every (board, model, batch) of the tables counts once, with the median of its measurements, and
 every (board, model) equally, however many batches it has. The square of (predicted - measured) /
@@ -33,11 +33,11 @@ FAMILIES: tuple[tuple[Processor, Precision], ...] = (
     ("gpu", "fp16"),
     ("cpu", "fp32"),
 )
-"""Those that have coefficients of their own."""
+"""Terms that have coefficients of their own."""
 _ROUNDS = 30
 
 _Columns = Sequence[Sequence[int]]
-"""Which terms share a coefficient: positions in `layer_terms`."""
+"""Terms that share a coefficient: positions in `layer_terms`."""
 _COLUMNS: Mapping[tuple[Processor, Precision], _Columns] = {
     ("gpu", "fp32"): ((0,), (1,), (2,), (3,)),
     ("gpu", "tf32"): ((0,), (1, 2), (3,)),
@@ -58,7 +58,7 @@ class Observation:
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """What counts equally."""
+        """Group of points that count equally."""
         return (self.board, self.model, self.tokens)
 
 
@@ -69,7 +69,7 @@ class Fit:
     costs: LayerCosts
     factors: Mapping[str, float]
     models: Mapping[str, int]
-    """How many models each factor is the median of."""
+    """Number of models that each factor is the median of."""
 
     def seconds(self, seen: Observation, board: Board, precision: Precision) -> float:
         """Predicted, without the board's own factor."""
@@ -135,7 +135,8 @@ def _solve(basis: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> np.n
 
 
 def _factors(seen: Sequence[Observation], ratios: Iterable[float]) -> dict[str, tuple[float, int]]:
-    """By board: the median over models of the median over batches of measured / predicted."""
+    """Factor of each board: the median over models of the median over batches of measured /
+    predicted."""
     by_group: dict[tuple[str, str, int], list[float]] = {}
     for each, ratio in zip(seen, ratios, strict=True):
         by_group.setdefault(each.group, []).append(log(ratio))

@@ -1,1 +1,1 @@
-"""Which link reproduces what was measured? Model, solver, report; without collectives, direct."""
+"""Link that reproduces measurements: model, solver, report; without collectives, direct."""

@@ -1,4 +1,4 @@
-"""Which link do a throughput and round trips between two hosts give, without any collective?
+"""Link from a throughput and round trips between two hosts, without any collective.
 
 A link's latency is that of a message from program to program, and its rate what long messages
 reach on one direction. iperf3 measures the rate, ping the latency without the programs: the kernel
@@ -25,7 +25,7 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Link, Range
 
 _ETHERNET = ("100mbit_ethernet", "1gbe", "10gbe", "25gbe", "40gbe", "100gbe")
-"""Of the catalogue: what a link is taken to be like where nothing was measured."""
+"""Entries of the catalogue that give the figures which were not measured."""
 _DIGITS = 5
 _SLOWEST, FASTEST = 125.0, 1.25e12
 """Bytes per second, 1 kbit/s and 10 Tbit/s: beyond is no link between two hosts."""
@@ -100,7 +100,7 @@ def ethernet_like(line_rate: float) -> Link:
 
 
 def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[str]:
-    """What a person reads."""
+    """Report for people."""
     files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
     yield from wrapped(f"{found.link.name}: from {files}; no collective was measured")
     yield ""
@@ -130,7 +130,7 @@ def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, c
 
 
 def compared(link: Link, readings: Sequence[Reading]) -> Iterator[str]:
-    """What was measured beside collectives, and what the link that was fitted to those has."""
+    """Measurements beside collectives, and the fitted link's figures."""
     for reading in readings:
         if reading.goodput is not None:
             fitted = rate(float(link.bandwidth * link.efficiency))

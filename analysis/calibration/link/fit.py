@@ -1,4 +1,4 @@
-"""Which link makes the simulator reproduce measured collectives?
+"""Fit of the link with which the simulator reproduces measured collectives.
 
 The one whose times are nearest to the measured ones (`link/solver.py`); repeats of one size stand
 as their median.
@@ -37,7 +37,7 @@ from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link, Range
 
 STRONG = 10.0
-"""By how much a figure must lower the criterion."""
+"""Least reduction of the criterion that a figure must bring."""
 MOST_STEPS = 3
 LEAST_BETWEEN = 3
 """Sizes on each side of a step."""
@@ -50,7 +50,7 @@ _INSEPARABLE = 0.9999
 """Cosine of two figures' effects from which on nothing tells them apart."""
 _FINALISTS = 2
 _UNKNOWN = 3.0
-"""Of a goodput's logarithm: an interval beyond a factor of 20 either way says nothing."""
+"""Interval of a goodput's logarithm beyond which it says nothing: a factor of 20 either way."""
 _FLAT = 1e-9
 """Relative change of all times, for a figure that changes by its scale, below which it is none."""
 
@@ -61,7 +61,7 @@ class Estimate:
 
     figure: Figure
     from_bytes: int
-    """Of the messages for which it holds."""
+    """Smallest message for which it holds, bytes."""
     value: float
     """Seconds, or bytes per second."""
     low: float | None
@@ -81,13 +81,13 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Of the fit over the measurement, relative."""
+        """Relative error of the fit over the measurement."""
         return self.fitted / self.measurement.seconds - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """What was fitted, to what, and how well."""
+    """Fitted link, its measurements, and the quality of the fit."""
 
     link: Link
     estimates: tuple[Estimate, ...]
@@ -97,7 +97,7 @@ class LinkFit:
     line_rate: float | None
     """Bytes per second, where it was known."""
     overhead: str
-    """What is known of the overhead a message: why it is, or is not, among the figures."""
+    """Reason why the overhead per message is, or is not, among the figures."""
     steps: str
     """The same of other figures by size."""
 
@@ -108,7 +108,7 @@ class LinkFit:
 
     @property
     def median_error(self) -> float:
-        """Of the sizes' relative errors, without sign."""
+        """Median of the sizes' relative errors, without sign."""
         return statistics.median(abs(point.error) for point in self.points)
 
     @property

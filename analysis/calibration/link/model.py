@@ -69,7 +69,7 @@ class Model:
     inside: Link
     """Between the devices of a machine, where the network is what is fitted."""
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
-    """What additions cost; nothing where the link's goodput holds them."""
+    """Costs of additions; none where the link's goodput contains them."""
     host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)

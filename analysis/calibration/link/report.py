@@ -46,7 +46,7 @@ def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
 
 
 def warnings(fit: LinkFit) -> Iterator[str]:
-    """What is wrong with the fit, one sentence each."""
+    """Faults of the fit, one sentence each."""
     far = fit.far_off
     if far:
         named = ", ".join(f"{_size(point)} by {point.error:+.0%}" for point in far[:6])

@@ -1,4 +1,4 @@
-"""Which figures does a fitted link have, and which `Link` do given values of them make?
+"""Figures of a fitted link, and the `Link` that given values of them make.
 
 One latency and one goodput, perhaps an overhead a message, and from some sizes of messages on
 another latency or goodput (`Step`). The values are a vector `x`:
@@ -40,19 +40,19 @@ class Step:
 
     @property
     def figures(self) -> int:
-        """How many figures it adds: its size is one of them."""
+        """Number of figures that it adds: its size is one of them."""
         return 1 + self.latency + self.goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Which figures are fitted."""
+    """Set of the fitted figures."""
 
     scale: float
     """Seconds that a latency of 1 in the vector stands for."""
     overhead: bool = False
     steps: tuple[Step, ...] = ()
-    """By ascending size."""
+    """Steps by ascending size."""
     line_rate: float | None = None
     """Bytes per second, where it is known: goodput over it is the efficiency."""
 
@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def names(self) -> tuple[tuple[Figure, int], ...]:
-        """Of each value of the vector: what it is, and the size from which it holds."""
+        """Name of each value of the vector, and the size from which it holds."""
         return tuple(self._names())
 
     def _names(self) -> Iterator[tuple[Figure, int]]:

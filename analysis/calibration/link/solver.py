@@ -1,4 +1,4 @@
-"""Which figures of a link, given which figures it has, fit the measurements best?
+"""Values of a link's figures that fit the measurements best.
 
 Least squares over the logarithms of the times: what is minimised is the relative error, so that a
 message of 1 kB counts as much as one of 1 GB. Errors beyond some 10 % count less than their squares
@@ -25,18 +25,18 @@ EXACT = 1e-3
 """A relative error below which nothing is made better: clocks and the figures' digits."""
 _NUDGE = 1e-3
 _REACH, _LONGEST = 7.0, 1e3
-"""How far a fit may go from where it starts: a factor of e^7 in the goodput, and latencies of the
+"""Distance that a fit may move from its start: a factor of e^7 in the goodput, and latencies of the
 first guess times 1000. Beyond, the simulator's clock has no room for the times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """Where the loss is least."""
+    """Point of the least loss."""
 
     shape: Shape
     x: Vector
     loss: float
-    """What was minimised."""
+    """Minimised loss."""
     misses: Vector
     """`[n]` and `slopes` `[n, k]`: weighted, so that squares of them stand for the loss."""
     slopes: Vector
@@ -44,7 +44,7 @@ class Solution:
     """`[n]`, logarithms of seconds."""
 
     def criterion(self) -> float:
-        """See `criterion_of`."""
+        """Information criterion (`criterion_of`)."""
         return criterion_of(self.loss, len(self.misses), self.shape)
 
 
@@ -62,7 +62,7 @@ class Problem:
     """Logarithms of seconds."""
 
     def misses(self, shape: Shape, x: Vector) -> Vector:
-        """Of the logarithms of the times, `[n]`."""
+        """Errors of the logarithms of the times, `[n]`."""
         return np.asarray(np.log(self.model.seconds(shape.link(x))) - self.measured)
 
     def slopes(self, shape: Shape, x: Vector) -> Vector:
@@ -77,7 +77,7 @@ class Problem:
         return np.stack(columns, axis=1)
 
     def solve(self, shape: Shape, x: Vector) -> Solution:
-        """Where the loss is least, beginning at `x`."""
+        """Minimise the loss, beginning at `x`."""
         found = self._search(shape, x, 60)
         misses = self.misses(shape, found.x)
         weights = np.sqrt(1 / np.sqrt(1 + (misses / LARGE) ** 2))

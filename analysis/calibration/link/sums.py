@@ -32,7 +32,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRate:
-    """Of one type."""
+    """Rate of additions of one type."""
 
     dtype: str
     rate: float
@@ -49,8 +49,8 @@ class SumRate:
 
 
 def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
-    """What a link is fitted to, of one type where hosts add: float32, or else the commonest; and
-    the other types."""
+    """Measurements for the fit of a link, of one type where hosts add: float32, or else the
+    commonest; and the other types."""
     added = [point for point in measurements if _added_on_host(point)]
     counts = Counter(point.dtype for point in added)
     main = "float32" if "float32" in counts else next(iter(counts), "")
@@ -63,7 +63,7 @@ def _added_on_host(point: Measurement) -> bool:
 
 
 def sums_report(rates: Sequence[SumRate], dtypes: Sequence[str]) -> Iterator[str]:
-    """What a person reads, and what a scenario takes."""
+    """Report for people, with the lines for a scenario."""
     told = {rate.dtype for rate in rates}
     for rate in rates:
         bounds = ", ".join(_bandwidth(end) for end in (rate.low, rate.high))

@@ -1,1 +1,1 @@
-"""Which collectives were measured? Readers of benchmarks and of training's logs, iperf3, ping."""
+"""Readers of measured collectives: benchmarks and training's logs, iperf3, ping."""

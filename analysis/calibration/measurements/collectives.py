@@ -1,4 +1,4 @@
-"""Which collectives were measured, on how many ranks, of how many bytes, in how many seconds?
+"""Measured collectives: ranks, bytes and seconds of each.
 
 All formats (`formats.py`) become `Measurement`s in one convention of sizes:
 
@@ -40,7 +40,7 @@ MOST_RANKS = 100_000
 LONGEST_S = 86_400
 """A day."""
 THIS_MACHINE = ("127.", "::1", "localhost")
-"""How hosts begin to which there is no network."""
+"""Prefixes of addresses that no network leads to."""
 _LONGEST = 200
 """Characters of what is repeated of a file."""
 
@@ -54,7 +54,7 @@ class Measurement:
     devices_per_node: int = 1
     """Ranks that share a machine; all of them: no network was measured."""
     nbytes: int
-    """As the table above counts them."""
+    """Bytes, counted as in the table above."""
     seconds: float
     element: int = 4
     """Bytes an element of a vector that is reduced."""
@@ -65,7 +65,7 @@ class Measurement:
     place: str
     """`file:line`, or the file and an entry of its JSON."""
     call: str = ""
-    """Where each rank wrote a file of its own: which collective of the training it was."""
+    """Number of the training's collective, where each rank wrote a file of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +76,16 @@ class Spread:
     low: float
     high: float
     how: str
-    """What the figure is, and of how much, for people."""
+    """Kind and sample of the figure, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one file says."""
+    """Contents of one file."""
 
     file: str
     tool: str
-    """What made it, with its version where it says one."""
+    """Program that made it, with its version where it states one."""
     measurements: tuple[Measurement, ...] = ()
     goodput: Spread | None = None
     """Bytes per second of long messages from one host to another."""
@@ -96,18 +96,18 @@ class Reading:
     device: str = ""
     """Name of the GPU, as its driver gives it, where the file states it."""
     notes: tuple[str, ...] = ()
-    """What a reader of the fit should know."""
+    """Notes for a reader of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What the user says in the place of, or beside, what a file says."""
+    """User's statements that replace or complete those of a file."""
 
     ranks: tuple[int, ...] = ()
     """Only these; where a file does not say, the one number that it is."""
     devices_per_node: int | None = None
     collective: Collective | None = None
-    """Of files that do not say."""
+    """Collective of files that do not name one."""
     algorithm: str | None = None
 
 

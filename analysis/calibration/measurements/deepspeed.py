@@ -1,4 +1,4 @@
-"""What does DeepSpeed's communication log say: `log_summary()`, or its verbose lines?
+"""DeepSpeed's communication log: `log_summary()`, or its verbose lines.
 
     Comm. Op            Message Size        Count               Total Latency(ms)   Avg ...
     all_reduce
@@ -47,7 +47,7 @@ _COLLECTIVES: dict[str, Collective] = {
     "all_to_all": "all_to_all",
     "all_to_all_single": "all_to_all",
 }
-"""By DeepSpeed's name of the operation."""
+"""Collectives by DeepSpeed's name of the operation."""
 _WANTED = ("Comm. Op", "Message Size", "Count", "Avg Latency(ms)", "busbw_avg (Gbps)")
 _SPLIT = ("Comm. Op", "Message Size", "Count", "Avg comm lat(ms)")
 """Headings of the part without the wait for the slowest rank."""
@@ -189,7 +189,7 @@ def _row(
 
 
 def _bytes(text: str) -> int | None:
-    """Of `678.86 MB`, whose units are 1024s."""
+    """Bytes of `678.86 MB`, whose units are 1024s."""
     found = _SIZE.fullmatch(text.strip())
     return (
         round(float(found[1]) * (1 << _UNITS[found[2]])) if found and len(found[1]) < 12 else None
@@ -197,7 +197,7 @@ def _bytes(text: str) -> int | None:
 
 
 def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
-    """As stated, or as the bandwidths tell: busbw is (n - 1) / n of algbw."""
+    """Number of ranks: stated, or from the bandwidths: busbw is (n - 1) / n of algbw."""
     if len(stated.ranks) == 1:
         return stated.ranks[0]
     told = list(_counts(rows))
@@ -214,7 +214,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
 
 
 def _counts(rows: Sequence[_Row]) -> Iterator[int]:
-    """What lines tell whose two decimals tell n from n + 1."""
+    """Numbers of ranks from lines whose two decimals tell n from n + 1."""
     for row in rows:
         if row.operation not in _COLLECTIVES or not row.algbw > row.busbw > 0:
             continue

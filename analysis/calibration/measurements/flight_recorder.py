@@ -1,4 +1,4 @@
-"""Which collectives are in a dump of PyTorch's flight recorder, as JSON?
+"""Collectives in a dump of PyTorch's flight recorder, as JSON.
 
     {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
      "entries": [{"process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce",
@@ -45,7 +45,7 @@ _NAMES: dict[str, tuple[Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "input"),
     "all_to_all": ("all_to_all", "input"),
 }
-"""By the name behind `nccl:`: the collective, and which tensors are its bytes."""
+"""Collective and the tensors that are its bytes, by the name behind `nccl:`."""
 _SHOWN = 6
 
 
@@ -164,7 +164,7 @@ def _call(entry: Any) -> str:
 
 
 def _ranks(body: Any, entry: Any) -> int | None:
-    """Of the entry's process group: `"ranks": "[0, 1]"`."""
+    """Ranks of the entry's process group: `"ranks": "[0, 1]"`."""
     groups = at(body, "pg_config")
     if not isinstance(groups, dict):
         return None

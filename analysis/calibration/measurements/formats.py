@@ -1,4 +1,4 @@
-"""Which formats of measurements are read? A new format is a file and a line here.
+"""Formats of measurements. A new format is a file and a line here.
 
 Each module has `recognised`, whether a content is of its format, `parse`, a `Parser`, and where its
 table may stand behind a prefix `HEADINGS`. They are named and not imported, so that the command
@@ -14,7 +14,7 @@ _HERE = __name__.rpartition(".")[0]
 
 
 class Format(NamedTuple):
-    """What reads a format, and how a person knows it."""
+    """Reader of a format, and its name for people."""
 
     module: str
     takes: tuple[Kind, ...]

@@ -1,4 +1,4 @@
-"""What does Gloo's benchmark print, and what is wrong with a log of it?
+"""Output of Gloo's benchmark, and the faults of a log of it.
 
     Device:      tcp, pci=0000:04:00.0, iface=enp4s0, speed=40000, addr=[10.10.10.1]
     Algorithm:   new_allreduce_ring
@@ -55,7 +55,7 @@ ALGORITHMS: dict[str, tuple[Collective, str]] = {
     "cuda_allreduce_halving_doubling": ("all_reduce", "halving_doubling"),
     "allgather_ring": ("all_gather", "ring"),
 }
-"""By the benchmark's name: the collective, and what gcsim has in its place."""
+"""Collective and gcsim's counterpart, by the benchmark's name."""
 
 
 @dataclass(slots=True)

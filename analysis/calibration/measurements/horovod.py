@@ -1,4 +1,4 @@
-"""Which collectives are in a timeline of Horovod (`HOROVOD_TIMELINE`), and of how many bytes?
+"""Collectives in a timeline of Horovod (`HOROVOD_TIMELINE`), and their bytes.
 
     [
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad.0"}},
@@ -43,7 +43,7 @@ from gcsim.json_file import finite
 
 _ACTIVITY = re.compile(r"(NCCL|MPI|GLOO)_(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL)")
 _OTHERS = re.compile(r"[A-Z]+_(?:[A-Z]+_)?(?:ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BCAST)")
-"""What else is a collective of a library."""
+"""Names of a library's other collectives."""
 _TRANSPORTS = {"NCCL": "nccl", "MPI": "mpich", "GLOO": "gloo"}
 _COLLECTIVES: dict[str, Collective] = {
     "ALLREDUCE": "all_reduce",
@@ -53,13 +53,13 @@ _COLLECTIVES: dict[str, Collective] = {
 }
 _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, \d{1,12})*)?\]")
 _TOGETHER = 0.1
-"""Of a collective's duration: within that it begins for all tensors that were fused."""
+"""Share of a collective's duration within which it begins for all fused tensors."""
 _MOST_RANKS = 1 << 20
 
 
 @dataclass(slots=True)
 class _Tensor:
-    """What goes on with a tensor."""
+    """State of a tensor."""
 
     open: list[tuple[str, float]] = field(default_factory=list)
     """Phases that have begun, with the microsecond."""
@@ -193,7 +193,7 @@ def _end(timeline: _Timeline, tensor: _Tensor, arguments: Any, number: int) -> N
 
 
 def _elements(shape: Any) -> int | None:
-    """Of `[512, 10]`; a scalar is `[]`."""
+    """Elements of `[512, 10]`; a scalar is `[]`."""
     if not isinstance(shape, str) or not _SHAPE.fullmatch(shape):
         return None
     return math.prod(int(size) for size in shape.strip("[]").split(", ") if size)

@@ -1,4 +1,4 @@
-"""What throughput did iperf3 reach, in its text or its JSON (`-J`)?
+"""Throughput measured by iperf3, in its text or its JSON (`-J`).
 
     Connecting to host 10.0.0.2, port 5201
     [ ID] Interval           Transfer     Bitrate         Retr  Cwnd
@@ -65,9 +65,9 @@ class _Test:
     round_trip: float | None = None
     """Seconds, of a connection under load."""
     finals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By direction, and by who counted: the rate of all streams."""
+    """Rate of all streams, by direction and by the end that counted."""
     intervals: dict[str, list[float]] = field(default_factory=dict)
-    """By direction."""
+    """Rates by direction."""
 
 
 def recognised(content: Any) -> bool:

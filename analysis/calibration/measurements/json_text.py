@@ -69,7 +69,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def at(value: Any, *keys: str | int) -> Any:
-    """What stands under some keys; None where one of them is missing."""
+    """Value under some keys; None where one of them is missing."""
     for key in keys:
         if isinstance(key, int):
             value = (

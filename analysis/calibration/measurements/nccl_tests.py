@@ -1,4 +1,4 @@
-"""What does nccl-tests print, and what is wrong with a log of it?
+"""Output of nccl-tests, and the faults of a log of it.
 
 Its tables have one line a size, under headings that begin with `size count type`; versions differ
 in whether `redop` and `root` stand between the type and the time. Times are microseconds, of the
@@ -129,7 +129,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
 
 @dataclass(slots=True)
 class _Log:
-    """What the lines so far have said."""
+    """Facts from the lines so far."""
 
     runs: list[_Run] = field(default_factory=list)
     program: str = ""
@@ -188,14 +188,14 @@ def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """How many ranks there are, and how many of them a machine has."""
+    """Number of ranks, and of ranks on a machine."""
 
     ranks: int
     devices_per_node: int
 
     @classmethod
     def of(cls, name: str, run: _Run, stated: Stated) -> _Places:
-        """As the lines `# Rank ...` say; raises `InputError` where they do not."""
+        """Numbers from the lines `# Rank ...`; raises `InputError` where they are missing."""
         place = f"{name}:{run.line}"
         numbers = [rank for rank, _ in run.ranks]
         wrong: tuple[str, str] | None = None
@@ -232,7 +232,7 @@ class _Places:
 
 
 class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
-    """What is wrong with a line, and what to do."""
+    """Fault of a line, with its remedy."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -293,7 +293,7 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
 
 
 def _collective(row: dict[str, str], run: _Run, whole: bool, stated: Stated) -> Collective:
-    """Which it is; `whole`: `count` is that of the whole size. Raises `_WrongLine`."""
+    """Collective of a row; `whole`: `count` is that of the whole size. Raises `_WrongLine`."""
     if stated.collective is not None:
         return stated.collective
     if run.program:

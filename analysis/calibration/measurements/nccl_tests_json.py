@@ -1,4 +1,4 @@
-"""What does nccl-tests write with `-J FILE`, and what is wrong with such a file?
+"""Files that nccl-tests writes with `-J FILE`, and their faults.
 
     {"version":2,"start_time":"2025-11-03 10:12:01","args":["./build/all_reduce_perf", ...],
      "env":[...],"nccl_version":22809,

@@ -1,4 +1,4 @@
-"""What round trips did ping measure?
+"""Round trips measured by ping.
 
     PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.
     64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.145 ms

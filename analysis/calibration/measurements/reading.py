@@ -79,7 +79,8 @@ def read(
 
 
 def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
-    """Of a collective that several ranks wrote down, the time of who came last and did not wait."""
+    """Time of the rank that came last and did not wait, for a collective that several ranks wrote
+    down."""
     shortest: dict[Measurement, Measurement] = {}
     for point in (point for reading in readings for point in reading.measurements):
         known = shortest.setdefault(_shared(point), point)
@@ -96,7 +97,7 @@ def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _shared(point: Measurement) -> Measurement:
-    """What is the same on all ranks; a line of a benchmark is shared with nobody."""
+    """Facts that are the same on all ranks; a line of a benchmark shares none."""
     return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 

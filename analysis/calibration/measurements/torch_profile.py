@@ -1,4 +1,4 @@
-"""Which collectives are in a trace of PyTorch's profiler (Kineto), as kernels of NCCL?
+"""Collectives in a trace of PyTorch's profiler (Kineto), as kernels of NCCL.
 
     {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
      "ts": 5041.2, "dur": 5310.0, "args": {"Collective name": "allreduce", "dtype": "Float",
@@ -42,7 +42,7 @@ _NAMES: dict[str, tuple[Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
     "all_to_all": ("all_to_all", "In msg nelems"),
 }
-"""By `Collective name`: the collective, and which elements are its bytes."""
+"""Collective and the elements that are its bytes, by `Collective name`."""
 
 
 def recognised(body: Any) -> bool:

@@ -8,34 +8,39 @@ more), the selection runs on all elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.compressors.coding.selecting.marks import NOTHING, Marks, mark_arrays
+from gcsim.compressors.coding.selecting.marks import (
+    NOTHING,
+    Marks,
+    collect,
+    demand_numbers,
+    mark_arrays,
+)
 from gcsim.compressors.coding.selecting.selection import (
-    NO_NUMBER,
     WORTH_A_SAMPLE,
-    bound,
     check_k,
-    chosen_among,
-    clear_at,
+    kth_of_few,
+    safe_rank,
     stride_of,
     take_few,
 )
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import handled, primitive
 from gcsim.compressors.segments import Column, Segments, starts
-from gcsim.errors import InputError
 
 
 def _launches(
     _: object, values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None,
-    marks: Marks | None = None,
+    marks: Marks | None = None, **__: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
     sizes = zip(segments.length.tolist(), k.tolist(), strict=True)
     marked = np.array([not handled(values) and stride_of(n, many) > 0 for n, many in sizes], bool)
@@ -54,7 +59,8 @@ def _launches(
 @primitive
 def largest(
     values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None,
-    marks: Marks | None = None,
+    marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
+    cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The k largest |values| of each tensor, one tensor's behind the other's.
 
@@ -64,6 +70,8 @@ def largest(
     k : how many of each tensor, 0 to its length
     memory : as `values`; memory += values, of which the largest are then taken out (zero remains)
     marks : candidates, where they are marked already; that they are enough is not assumed
+    ranked : whether a tensor's largest are wanted; of others the first k of the marked. None: all
+    cleared : flat vectors of the table that are set to zero where elements are selected
 
     Returns
     -------
@@ -75,27 +83,23 @@ def largest(
     InputError
         When not-a-number is among the values.
     """
-    table, length, first = segments.table, segments.length, starts(k)
+    length, first = segments.length, starts(k)
     check_k(length, k)
     indices, taken = np.empty(int(k.sum()), dtype=np.int64), np.empty(int(k.sum()), np.float32)
     added = np.ascontiguousarray(array(values)) if memory is not None else NOTHING
-    few, many = np.flatnonzero(length < WORTH_A_SAMPLE), np.flatnonzero(length >= WORTH_A_SAMPLE)
-    strange = np.zeros(1, dtype=np.uint8)
+    strange, tiles = np.zeros(1, dtype=np.uint8), segments.cells(None).tiles  # a tensor each
     with written_back(values if memory is None else memory) as source:
+        if marks is None:
+            marks = _bounded(source, added, segments, k)
         in_tiles(
-            _take_few, segments.rows(few).tiles, source, added, table[few], k[few], first[few],
-            indices, taken, strange,
+            _choose, tiles, source, added, segments.table, k, first,
+            np.ones(len(k), dtype=np.bool_) if ranked is None else ranked, marks.up, marks.lower,
+            marks.first, array(marks.counts), marks.places, marks.passed, indices, taken, strange,
         )  # fmt: skip
-        if strange[0]:
-            raise InputError(NO_NUMBER)
-        candidates = _candidates(source, added, segments, k, many, marks)
-        for i, t in enumerate(many):
-            part = source[table[t, 0] : table[t, 0] + length[t]]
-            out = slice(first[t], first[t] + k[t])
-            own = candidates.rows(slice(i, i + 1))
-            indices[out], taken[out] = chosen_among(part, int(k[t]), own)
-            if memory is not None:
-                in_parallel(clear_at, int(k[t]), part, indices[out])
+    demand_numbers(strange[0])
+    for vector in cleared:
+        with written_back(vector) as target:
+            in_tiles(_clear, tiles, segments.table, k, first, indices, target)
     return tensor(indices, values), tensor(taken, values)
 
 
@@ -105,45 +109,90 @@ def largest_of(values: Tensor, k: int) -> Tensor:
     return largest(values, Segments.alone(values.numel()), np.array([k]))[0]
 
 
-def _candidates(
-    source: Any, added: Any, segments: Segments, k: Column, rows: Column, given: Marks | None
-) -> Marks:
-    """Add up these tensors, and mark what a sample bounds where nothing is marked already."""
-    own = segments.rows(rows)
-    marks = Marks.room(torch.from_numpy(source), own, np.inf) if given is None else given.rows(rows)
-    unmarked = []
-    for i, (begin, n) in enumerate(own.table):
-        if np.isinf(marks.up[i]):
-            terms = [each[begin : begin + n] for each in (source, added) if each.size]
-            limit = bound(int(k[rows[i]]), *terms)
-            if limit is not None:
-                marks.up[i], marks.down[i] = limit, -limit
-            if limit is not None or added.size:
-                unmarked.append(i)
-    some = marks.rows(unmarked)
-    mark_arrays(source, added, own.rows(unmarked), some)
-    marks.passed[unmarked] = some.passed
+def _bounded(source: Any, added: Any, segments: Segments, k: Column) -> Marks:
+    """Marks of long tensors: what a little more than k elements of source + added most likely pass.
+
+    Those that are marked are added up; a limit of infinity stands for the others.
+    """
+    if segments.length.max(initial=0) < WORTH_A_SAMPLE:
+        return _no_marks()
+    limits = np.full(len(k), np.inf, dtype=np.float32)
+    in_tiles(_bound, segments.cells(None).tiles, source, added, segments.table, k, limits)
+    marks = Marks.room(torch.from_numpy(source[:0]), segments, limits)
+    tiles = segments.tiles_of(np.where(limits < np.inf, segments.length, 0))
+    mark_arrays(source, added, segments, marks, tiles)
     return marks
 
 
+@cache
+def _no_marks() -> Marks:
+    return Marks.room(torch.empty(0), Segments.behind([]), 0.0)
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
 @loop
-def _take_few(
+def _bound(
+    start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any
+) -> None:
+    """Of a sample: the magnitude six standard deviations below that of the k-th largest."""
+    for tile in range(start, stop):
+        t = tiles[tile, 0]
+        begin, n = table[t]
+        stride = stride_of(n, k[t])
+        if stride > 0:
+            sample = source[begin : begin + n : stride].copy()
+            if added.size:
+                more = added[begin : begin + n : stride]
+                for i in range(sample.size):
+                    sample[i] += more[i]
+            rank = safe_rank(k[t] / stride)
+            limits[t : t + 1].view(np.uint32)[0] = kth_of_few(sample.view(np.uint32), rank)[0]
+
+
+@loop
+def _choose(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, firsts: Any,
+    ranked: Any, up: Any, down: Any, blocks: Any, counts: Any, places: Any, passed: Any,
     indices: Any, taken: Any, strange: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):  # which is a tensor
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]
-        if added.size:
-            more = added[table[t, 0] : table[t, 0] + n]
-            for i in range(part.size):
-                part[i] += more[i]
-        if k[t] > 0:
-            index = indices[firsts[t] : firsts[t] + k[t]]
-            value = taken[firsts[t] : firsts[t] + k[t]]
-            if not take_few(part.view(np.uint32), k[t], index):
+        index = indices[firsts[t] : firsts[t] + k[t]]
+        value = taken[firsts[t] : firsts[t] + k[t]]
+        marked = up.size > 0 and up[t] < np.inf
+        if marked and (not ranked[t] or k[t] <= passed[t] <= 4 * k[t]):
+            own = np.empty(passed[t], dtype=np.int64)
+            found = np.empty(passed[t], dtype=np.float32)
+            first = blocks[t]
+            if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
                 strange[0] = 1
-            for j in range(index.size):
-                value[j] = part[index[j]]
-                if added.size:
-                    part[index[j]] = np.float32(0)
+            if ranked[t] and k[t] < own.size:
+                take_few(found.view(np.uint32), k[t], index)
+                for j in range(index.size):
+                    index[j] = own[index[j]]
+            else:
+                index[:] = own[: k[t]]
+        else:
+            if added.size and not marked:
+                more = added[table[t, 0] : table[t, 0] + n]
+                for i in range(part.size):
+                    part[i] += more[i]
+            if k[t] > 0 and not take_few(part.view(np.uint32), k[t], index):
+                strange[0] = 1
+        for j in range(index.size):
+            value[j] = part[index[j]]
+            if added.size:
+                part[index[j]] = np.float32(0)
+
+
+@loop
+def _clear(
+    start: int, stop: int, tiles: Any, table: Any, k: Any, firsts: Any, indices: Any, target: Any
+) -> None:
+    for tile in range(start, stop):
+        t = tiles[tile, 0]
+        for j in range(firsts[t], firsts[t] + k[t]):
+            target[table[t, 0] + indices[j]] = np.float32(0)

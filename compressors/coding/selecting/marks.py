@@ -10,8 +10,9 @@ int64, within their tensor and ascending, one tensor's behind the other's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,45 +32,67 @@ NOTED = 512
 """Places that a block has room for; a fuller block is searched again when it is taken."""
 _DENSE = 32
 """With more than one hit in so many elements, a block's places are found without branches."""
+UPPER, LOWER = 1.3, 0.8
+"""`adjust` corrects counts beyond these multiples of k, and limits by these factors."""
+ROUNDS = 10
+"""Most corrections of a limit."""
 NO_NUMBER = "cannot select by magnitude: a value is not a number"
 NOTHING = np.zeros(0, dtype=np.float32)
+Limits = ArrayLike | Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Marks:
     """Elements of a table that lie outside the open interval (down, up) of their tensor."""
 
-    down: NDArray[np.float32]
-    """`[tensors]`, as all columns below."""
-    up: NDArray[np.float32]
-    passed: Column
-    """Marked elements of each tensor."""
+    up: Any
+    """float32 `[tensors]`, an array or a tensor on the device."""
+    down: NDArray[np.float32] | None
+    """As `up`; None: -up. In host memory alone."""
     first: Column
     """First block of each tensor."""
     counts: Tensor
-    """Marked elements of each block of `BLOCK` elements, int64 `[blocks]`."""
+    """Marked elements of each block of `BLOCK` elements, int32 `[blocks]`."""
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
+    totals: Tensor
+    """By tensor: marked elements, not-a-number (on a device), elements above and below zero (where
+    they are counted), and on a device what `adjust` finds there: int32 `[.., tensors]`."""
 
     @classmethod
     def room(
-        cls, like: Tensor, segments: Segments, up: ArrayLike, down: ArrayLike | None = None
+        cls, like: Tensor, segments: Segments, up: Limits, down: ArrayLike | None = None
     ) -> Marks:
         """Room for the marks of a table on the device of `like`."""
-        tensors, blocks = len(segments.table), -(-segments.length // BLOCK)
-        total = int(blocks.sum())
-        upper = np.array(np.broadcast_to(up, tensors), dtype=np.float32)
-        lower = -upper if down is None else np.array(np.broadcast_to(down, tensors), np.float32)
+        blocks, tensors, on_gpu = segments.cells(BLOCK), len(segments.table), handled(like)
+        if isinstance(up, torch.Tensor) and not on_gpu:
+            up = array(up)
+        if not isinstance(up, torch.Tensor):
+            up = np.array(np.broadcast_to(up, tensors), dtype=np.float32)
+        lower = None if down is None else np.array(np.broadcast_to(down, tensors), np.float32)
+        columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
-            down=lower, up=upper, passed=segments.column(0).copy(), first=starts(blocks),
-            counts=torch.empty(total, dtype=torch.int64, device=like.device),
-            places=np.empty((0 if handled(like) else total, NOTED), dtype=np.uint16),
+            up=up, down=lower, first=blocks.first,
+            counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
+            places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
+            totals=like.new_zeros((columns, tensors), dtype=torch.int32),
         )  # fmt: skip
 
-    def rows(self, chosen: Any) -> Marks:
-        """The marks of some of the tensors."""
-        columns = {name: getattr(self, name)[chosen] for name in ("down", "up", "passed", "first")}
-        return replace(self, **columns)
+    @property
+    def lower(self) -> NDArray[np.float32]:
+        """The lower limits, in host memory."""
+        lower: NDArray[np.float32] = -self.up if self.down is None else self.down
+        return lower
+
+    @cached_property
+    def host(self) -> NDArray[np.int32]:
+        """The totals on the host, which waits for them once."""
+        return array(self.totals)
+
+    @property
+    def passed(self) -> Column:
+        """Marked elements of each tensor."""
+        return self.host[0].astype(np.int64)
 
 
 def _mark_launches(
@@ -84,78 +107,91 @@ def _mark_launches(
 
 @counted_as(_mark_launches)
 def mark(
-    values: Tensor, segments: Segments, up: ArrayLike, down: ArrayLike | None = None, *,
-    memory: Tensor | None = None,
-) -> Marks:  # fmt: skip
-    """Mark what is >= `up` or <= `down` (-up unless given) of each tensor.
+    values: Tensor, segments: Segments, limits: Limits, *, memory: Tensor | None = None
+) -> Marks:
+    """Mark the elements with |value| >= limit of each tensor.
 
     Parameters
     ----------
     values : flat float32 of the table
-    up, down : `[tensors]`, or one limit for all, as float32
+    limits : `[tensors]`, or one for all, as float32
     memory : as `values`; memory += values, and the sum is marked in the same pass
     """
     source, added = (values, None) if memory is None else (memory, values)
-    marks = Marks.room(values, segments, up, down)
+    marks = Marks.room(values, segments, limits)
     fill_marks(source, segments, marks, added)
     return marks
 
 
-@counted_as(lambda _, values, segments, *__: _mark_launches(_, values, segments))
-def mark_again(values: Tensor, segments: Segments, marks: Marks, rows: Column) -> None:
-    """Mark these tensors again, by the limits that `marks` now has of them."""
-    some = marks.rows(rows)
-    fill_marks(values, segments.rows(rows), some, None)
-    marks.passed[rows] = some.passed
-
-
-def _counting_launches(
-    _: object, values: object, segments: Segments, *__: object
-) -> Iterator[KernelCost]:
-    yield launch("streaming", "dryden._add_and_count", segments.length, 12 * segments.length)
-
-
-@counted_as(_counting_launches)
-def mark_and_count(
-    values: Tensor, segments: Segments, up: ArrayLike, down: ArrayLike, memory: Tensor
-) -> tuple[Marks, Column]:
-    """`mark`, and the elements of each tensor above and below zero: int64 `[tensors, 2]`."""
-    marks = Marks.room(values, segments, up, down)
-    sides = np.zeros((2, len(segments.table)), dtype=np.int64)
-    fill_marks(memory, segments, marks, values, sides)
-    return marks, sides.T
-
-
 @primitive
 def fill_marks(
-    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None,
-    sides: Column | None = None,
-) -> None:  # fmt: skip
-    """The pass of `mark`: values += added, if given; counts, places and `passed` of the marks.
+    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None, sides: bool = False
+) -> None:
+    """The pass of `mark`: values += added, if given; counts, places and totals of the marks.
 
-    And the elements above and below zero in `sides`, int64 `[2, tensors]`, if given.
+    With `sides`, the totals count the elements above and below zero, too.
     """
     with written_back(values) as source:
-        mark_arrays(source, NOTHING if added is None else array(added), segments, marks, sides)
+        more = NOTHING if added is None else array(added)
+        mark_arrays(source, more, segments, marks, segments.tiles, sides)
 
 
 def mark_arrays(
     source: NDArray[np.float32], added: NDArray[np.float32], segments: Segments, marks: Marks,
-    sides: Column | None = None,
+    tiles: NDArray[np.int64], sides: bool = False,
 ) -> None:  # fmt: skip
-    """`fill_marks` of arrays; `added` may be empty."""
-    counts = array(marks.counts)
-    signs = np.empty((2, counts.size if sides is not None else 0), dtype=np.int64)
-    in_tiles(
-        _mark, segments.tiles, source, np.ascontiguousarray(added), segments.table, marks.up,
-        marks.down, marks.first, counts, marks.places, signs,
-    )  # fmt: skip
-    count_marks(segments.length, marks.first, counts, marks.passed)
-    if sides is not None:
-        for own, side in zip(signs, sides, strict=True):
-            count_marks(segments.length, marks.first, own, side)
-    if not marks.counts.is_cpu:
-        marks.counts.copy_(torch.from_numpy(counts))
+    """`fill_marks` of the tiles of some tensors; `added` may be empty."""
+    with written_back(marks.counts) as counts, written_back(marks.totals) as totals:
+        signs = np.empty((2, counts.size * sides), dtype=np.int32)
+        in_tiles(
+            _mark, tiles, source, np.ascontiguousarray(added), segments.table, marks.up,
+            marks.lower, marks.first, counts, marks.places, signs,
+        )  # fmt: skip
+        count_marks(segments.length, marks.first, counts, totals[0])
+        for own, total in zip(signs, totals[2:], strict=False):
+            if sides:
+                count_marks(segments.length, marks.first, own, total)
+    marks.__dict__.pop("host", None)
+
+
+def _adjusting(
+    rounds: int, values: object, segments: Segments, marks: object, k: object, *, raised: bool
+) -> Iterator[KernelCost]:
+    for _ in range(rounds if raised else min(rounds, 1)):
+        yield from _mark_launches(None, values, segments)
+
+
+@counted_as(_adjusting)
+@primitive
+def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
+    """Correct limits that let fewer than 0.8 k elements of a tensor pass: times 0.8, and again.
+
+    With `raised`, those that let more than 1.3 k pass are multiplied by 1.3, too. Limits of 0 and
+    of infinity stay. Returns the rounds that were needed, at most `ROUNDS`.
+    """
+    with written_back(values) as source:
+
+        def again(rows: NDArray[np.bool_]) -> None:
+            tiles = segments.tiles_of(np.where(rows, segments.length, 0))
+            mark_arrays(source, NOTHING, segments, marks, tiles)
+
+        return by_rounds(marks, k, raised, again)
+
+
+def by_rounds(
+    marks: Marks, k: Column, raised: bool, again: Callable[[NDArray[np.bool_]], None]
+) -> int:
+    """`adjust`, where `again` marks tensors by their new limits."""
+    limits = marks.up.astype(np.float64)
+    for rounds in range(ROUNDS):
+        few, many = (marks.passed < LOWER * k), raised & (marks.passed > UPPER * k)
+        rows = (few | many) & np.isfinite(limits) & (limits > 0)
+        if not rows.any():
+            return rounds
+        limits *= np.where(rows, np.where(many, UPPER, LOWER), 1.0)
+        marks.up[rows] = limits[rows]
+        again(rows)
+    return ROUNDS
 
 
 def _take_launches(
@@ -178,29 +214,20 @@ def take(
     With `clear` they are then set to zero in `values`. Raises `InputError` when one is
     not-a-number.
     """
-    with written_back(values) as source:
-        indices, taken = take_arrays(source, segments, marks, clear)
-    return tensor(indices, values), tensor(taken, values)
-
-
-def take_arrays(
-    source: NDArray[np.float32], segments: Segments, marks: Marks, clear: bool
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """`take` of an array."""
     total = int(marks.passed.sum())
     indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
     strange = np.zeros(1, dtype=np.uint8)
-    in_tiles(
-        _take, segments.tiles, source, segments.table, marks.up, marks.down, marks.first,
-        starts(marks.passed), array(marks.counts), marks.places, indices, taken, clear, strange,
-    )  # fmt: skip
-    if strange[0]:
-        raise InputError(NO_NUMBER)
-    return indices, taken
+    with written_back(values) as source:
+        in_tiles(
+            _take, segments.tiles, source, segments.table, marks.up, marks.lower, marks.first,
+            starts(marks.passed), array(marks.counts), marks.places, indices, taken, clear, strange,
+        )  # fmt: skip
+    demand_numbers(strange[0])
+    return tensor(indices, values), tensor(taken, values)
 
 
 def passing(
-    values: Tensor, segments: Segments, limits: ArrayLike, *, memory: Tensor | None = None
+    values: Tensor, segments: Segments, limits: Limits, *, memory: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Column]:
     """The elements with |value| >= limit, one tensor's behind the other's.
 
@@ -222,6 +249,12 @@ def passing(
     marks = mark(values, segments, limits, memory=memory)
     source = values if memory is None else memory
     return *take(source, segments, marks, clear=memory is not None), marks.passed
+
+
+def demand_numbers(strange: bool) -> None:
+    """`InputError` where not-a-number is among the values."""
+    if strange:
+        raise InputError(NO_NUMBER)
 
 
 @kernel("gather_scatter")
@@ -307,39 +340,53 @@ def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
 
 
 @loop
+def collect(
+    whole: Any, first: int, up: Any, down: Any, counts: Any, places: Any, indices: Any, taken: Any,
+    clear: bool,
+) -> bool:  # fmt: skip
+    """The marked elements of a part of a tensor that begins at element `first`, a block's start.
+
+    `counts` and `places` are those of its blocks. Returns whether one is not-a-number.
+    """
+    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
+    words = mask.view(np.uint64)
+    found = np.zeros(BLOCK + 1, dtype=np.uint16)
+    out, unordered = 0, False
+    for block in range((whole.size + BLOCK - 1) // BLOCK):
+        count = np.int64(counts[block])
+        if count == 0:
+            continue
+        at = block * BLOCK
+        part = whole[at : min(at + BLOCK, whole.size)]
+        here = places[block]
+        if count >= NOTED:  # too many to have been noted
+            mark_block(part, up, down, mask, words, found)
+            here = found
+        index, value = indices[out : out + count], taken[out : out + count]
+        out += count
+        for i in range(count):
+            place = here[i]
+            x = part[place]
+            index[i] = first + at + place
+            value[i] = x
+            unordered |= np.isnan(x)
+            if clear:
+                part[place] = np.float32(0)
+    return unordered
+
+
+@loop
 def _take(
     start: int, stop: int, tiles: Any, values: Any, table: Any, up: Any, down: Any, firsts: Any,
     begins: Any, counts: Any, places: Any, indices: Any, taken: Any, clear: bool, strange: Any,
 ) -> None:  # fmt: skip
-    mask = np.zeros(BLOCK + 8, dtype=np.uint8)
-    words = mask.view(np.uint64)
-    found = np.zeros(BLOCK + 1, dtype=np.uint16)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
-        begin = table[t, 0] + first
-        whole = values[begin : begin + last - first]
         own = firsts[t] + first // BLOCK
         out = begins[t] + counts[firsts[t] : own].sum()
-        for at in range(0, whole.size, BLOCK):
-            block = own + at // BLOCK
-            count = counts[block]
-            if count == 0:
-                continue
-            part = whole[at : min(at + BLOCK, whole.size)]
-            here = places[block]
-            if count >= NOTED:  # too many to have been noted
-                mark_block(part, up[t], down[t], mask, words, found)
-                here = found
-            index, value = indices[out : out + count], taken[out : out + count]
-            out += count
-            unordered = False
-            for i in range(count):
-                place = here[i]
-                x = part[place]
-                index[i] = first + at + place
-                value[i] = x
-                unordered |= np.isnan(x)
-                if clear:
-                    part[place] = np.float32(0)
-            if unordered:
-                strange[0] = 1
+        whole = values[table[t, 0] + first : table[t, 0] + last]
+        if collect(
+            whole, first, up[t], down[t], counts[own:], places[own:], indices[out:], taken[out:],
+            clear,
+        ):  # fmt: skip
+            strange[0] = 1

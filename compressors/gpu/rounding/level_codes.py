@@ -11,10 +11,9 @@ import numpy as np
 from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.integers.digits import demand_digits, digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.coding.one_bit.bits import demand_signs
 from gcsim.compressors.coding.rounding import level_codes as loops
 from gcsim.compressors.demands import when_known
-from gcsim.compressors.gpu.indices.coded import fields, fixed_codes
 from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
     dense_words,
@@ -26,7 +25,7 @@ from gcsim.compressors.gpu.integers.elias import (
     sections,
     sparse_words,
 )
-from gcsim.compressors.gpu.integers.packing import combined, separated
+from gcsim.compressors.gpu.integers.packing import combined, fields, fixed_codes, separated
 from gcsim.compressors.gpu.parts import spread, starts
 from gcsim.compressors.gpu.words import there
 from gcsim.compressors.lazy_torch import Tensor, torch

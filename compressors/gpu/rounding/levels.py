@@ -17,7 +17,7 @@ from gcsim.compressors.coding.rounding import levels as loops
 from gcsim.compressors.coding.rounding.levels import Norm
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, bucket_totals
+from gcsim.compressors.gpu.scans import MAGNITUDE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
     load_codes,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.rounding import spreads as loops
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import MAGNITUDE, SQUARES, joined
+from gcsim.compressors.gpu.scans import MAGNITUDE, SQUARES, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of

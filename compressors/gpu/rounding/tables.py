@@ -15,8 +15,8 @@ from gcsim.compressors.coding.rounding.tables import COUNTED, Levels
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part
-from gcsim.compressors.gpu.reductions import PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
+from gcsim.compressors.gpu.scans import PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.words import GROUPS, load_codes, places_of, random16, store_codes, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of

@@ -1,8 +1,8 @@
 """Marks of a bucket and what they mark: the kernels of `coding/selecting/marks.py`.
 
 Marked elements are counted block by block, the counts are added up, and a second pass writes each
-block's behind those of the blocks before: no atomic operation, so the order is the elements' own.
-The host waits once for the number of marked elements, which is the length of the message.
+block's behind those of the blocks before: the order is the elements' own. The host waits once, for
+the totals, which decide on the length of the message.
 """
 
 from __future__ import annotations
@@ -10,33 +10,56 @@ from __future__ import annotations
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import marks as loops
-from gcsim.compressors.coding.selecting.marks import BLOCK, Marks
-from gcsim.compressors.gpu.parts import Parts, by_part, by_program, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import blocks, there
+from gcsim.compressors.coding.selecting.marks import BLOCK, LOWER, ROUNDS, Marks, demand_numbers
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, own_row, parts_of
+from gcsim.compressors.gpu.words import blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
-from gcsim.errors import InputError
 
 
 @kernel_of(loops.fill_marks)
 def fill_marks(
-    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None,
-    sides: Column | None = None,
-) -> None:  # fmt: skip
-    """Each program counts a block; the counts come to the host as sums."""
-    parts = limited_parts(values, segments, marks)
-    counts = values.new_empty((1 if sides is None else 3, parts.firsts[-1]), dtype=torch.int64)
+    values: Tensor, segments: Segments, marks: Marks, added: Tensor | None, sides: bool = False
+) -> None:
+    """Each program counts a block."""
     more = values if added is None else added.contiguous()
     launch_parts(
-        _mark, parts, values, more, counts, parts.firsts[-1], ADD=added is not None,
-        SIDES=sides is not None, BLOCK=BLOCK,
+        _mark, parts_in_blocks(values, segments), values, more, limits_there(values, marks),
+        marks.counts, marks.totals, ADD=added is not None, SIDES=sides, BLOCK=BLOCK,
     )  # fmt: skip
-    put_counts(marks, counts[0], parts)
-    if sides is not None:
-        sides[:] = by_part(counts[1:].T, parts).T.tolist()
+
+
+@kernel_of(loops.adjust)
+def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
+    """One pass counts the elements beyond all limits that lowering may reach.
+
+    The host waits once; where limits are raised, too, once a round.
+    """
+    if raised:
+        marks.up = marks.up if isinstance(marks.up, np.ndarray) else marks.up.numpy(force=True)
+
+        def again(_: NDArray[np.bool_]) -> None:
+            marks.totals.zero_()
+            del marks.host
+            fill_marks(values, segments, marks, None)
+
+        return loops.by_rounds(marks, k, raised, again)
+    enough = np.ceil(LOWER * k).astype(np.int64)
+    launch_parts(
+        _lower, parts_in_blocks(values, segments, enough), values, limits_there(values, marks),
+        marks.totals, float64_bits(LOWER), ROUNDS=ROUNDS, BLOCK=BLOCK,
+    )  # fmt: skip
+    passed, below = marks.host[0], iter(marks.host[5:])
+    marks.up = marks.host[4].view(np.float32).copy()
+
+    def lowered(rows: NDArray[np.bool_]) -> None:
+        passed[rows] = next(below)[rows]
+
+    return loops.by_rounds(marks, k, raised, lowered)
 
 
 @kernel_of(loops.take)
@@ -45,54 +68,49 @@ def take(
 ) -> tuple[Tensor, Tensor]:
     """A program writes what its block has marked."""
     total = int(marks.passed.sum())
+    demand_numbers(marks.host[1].any())
     indices = values.new_empty(total, dtype=torch.int64)
     taken = values.new_empty(total)
-    parts = limited_parts(values, segments, marks)
-    counts = marks.counts[_blocks_of(marks, parts)]
-    offsets = counts.cumsum(0) - counts
-    launch_parts(_take, parts, values, offsets, indices, taken, CLEAR=clear, BLOCK=BLOCK)
-    if bool(taken.isnan().any()):
-        raise InputError(loops.NO_NUMBER)
+    launch_parts(
+        _take, parts_in_blocks(values, segments), values, limits_there(values, marks),
+        marks.counts.cumsum(0), indices, taken, CLEAR=clear, BLOCK=BLOCK,
+    )  # fmt: skip
     return indices, taken
 
 
-def limited_parts(values: Tensor, segments: Segments, marks: Marks) -> Parts:
-    """Tensors of which is marked what is outside (down, up)."""
-    elements, limits = segments.length.tolist(), (marks.up, marks.down)
-    columns = [segments.begin.tolist(), *(each.view(np.uint32).tolist() for each in limits)]
-    return parts_of(values, elements, [blocks(n) for n in elements], *columns)
+def parts_in_blocks(values: Tensor, segments: Segments, *columns: Column) -> Parts:
+    """Tensors in blocks, with begins."""
+    elements, rows = segments.length.tolist(), [each.tolist() for each in columns]
+    return parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist(), *rows)
 
 
-def put_counts(marks: Marks, counts: Tensor, parts: Parts) -> None:
-    """Note how many elements each program has marked; the host waits for each tensor's."""
-    marks.counts[_blocks_of(marks, parts)] = counts
-    marks.passed[:] = by_part(counts, parts).tolist()
-
-
-def _blocks_of(marks: Marks, parts: Parts) -> slice | Tensor:
-    """The blocks of the parts among those that are marked."""
-    if parts.firsts[-1] == len(marks.counts):
-        return slice(None)
-    firsts = there(marks.first - np.array(parts.firsts[:-1], dtype=np.int64), marks.counts.device)
-    return by_program(firsts, parts) + torch.arange(parts.firsts[-1], device=firsts.device)
+def limits_there(values: Tensor, marks: Marks) -> Tensor:
+    """The limits on the device."""
+    return marks.up if isinstance(marks.up, torch.Tensor) else there(marks.up, values.device)
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def inside(v, column, parts):
-    """Whether values are between the limits of their part; NaN is not."""
-    up = tl.load(column + 3 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    down = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    return (v < up) & (v > down)
+def note_marked(v, here, limit, row, rows, counts, totals):
+    """Which values of a block are outside of its row's limits, as NaN is; counted there."""
+    marked = here & ((tl.abs(v) < limit) == 0)
+    hits = tl.sum(marked.to(tl.int32), axis=0)
+    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    strange = tl.sum((here & (size > 0x7F800000)).to(tl.int32), axis=0)
+    tl.store(counts + tl.program_id(0), hits)
+    tl.atomic_add(totals + row, hits, mask=hits > 0)
+    tl.atomic_add(totals + rows + row, strange, mask=strange > 0)
+    return marked
 
 
 @triton.jit
 def _mark(
-    values, added, counts, programs, table, parts, ADD: tl.constexpr, SIDES: tl.constexpr,
+    values, added, limits, counts, totals, table, parts, ADD: tl.constexpr, SIDES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
@@ -100,26 +118,49 @@ def _mark(
     if ADD:
         v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
         tl.store(source, v, mask=at < n)
-    within = inside(v, column, parts)
-    hits = tl.where((at < n) & (within == 0), 1, 0)
-    own = counts + tl.program_id(0)
-    tl.store(own, tl.sum(hits, axis=0).to(tl.int64))
+    note_marked(v, at < n, tl.load(limits + row), row, parts, counts, totals)
     if SIDES:  # what is not there is 0
-        tl.store(own + programs, tl.sum((v > 0).to(tl.int32), axis=0).to(tl.int64))
-        tl.store(own + 2 * programs, tl.sum((v < 0).to(tl.int32), axis=0).to(tl.int64))
+        tl.atomic_add(totals + 2 * parts + row, tl.sum((v > 0).to(tl.int32), axis=0))
+        tl.atomic_add(totals + 3 * parts + row, tl.sum((v < 0).to(tl.int32), axis=0))
+
+
+@triton.jit(do_not_specialize=["factor"])
+def _lower(
+    values, limits, totals, factor: tl.uint64, table, parts, ROUNDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Where fewer pass than are enough: how many pass limits lowered once, twice, …"""
+    row = own_row(table, parts, tl.program_id(0))
+    column, number, n = own_part(table, parts)
+    limit = tl.load(limits + row)
+    own = totals + 4 * parts + row
+    if number == 0:
+        tl.store(own, limit.to(tl.int32, bitcast=True))
+    few = tl.load(totals + row) < tl.load(column + 3 * parts)
+    if few & (limit > 0) & (limit < float("inf")):
+        at = number * BLOCK + tl.arange(0, BLOCK)
+        v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+        lowered = limit.to(tl.float64)
+        for _ in tl.static_range(ROUNDS):
+            lowered = lowered * float64(factor)
+            own += parts
+            marked = (at < n) & ((tl.abs(v) < lowered.to(tl.float32)) == 0)
+            tl.atomic_add(own, tl.sum(marked.to(tl.int32), axis=0))
 
 
 @triton.jit
 def _take(
-    values, offsets, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    values, limits, upto, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
+    program = tl.program_id(0)
+    row = own_row(table, parts, program)
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
-    within = inside(v, column, parts)
-    hit = (at < n) & (within == 0)
-    place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit.to(tl.int32), axis=0) - 1
+    hit = (at < n) & ((tl.abs(v) < tl.load(limits + row)) == 0)
+    place = tl.load(upto + program - 1, mask=program > 0, other=0) - 1
+    place += tl.cumsum(hit.to(tl.int32), axis=0)
     tl.store(indices + place, at, mask=hit)
     tl.store(taken + place, v, mask=hit)
     if CLEAR:

@@ -1,141 +1,192 @@
-"""The k largest magnitudes on a GPU, and the k-th: kernels of `coding/selecting/selection.py`.
+"""Radix selection on a GPU, all tensors of a bucket in each launch; samples.
 
-The k-th largest magnitude is found by three histograms over eleven, ten and ten bits, whose bin is
-chosen on the device too. Of the magnitudes that equal it, the first ones are taken, as many as are
-missing: selected elements are counted block by block, the counts are added up, and a second pass
-writes each block's behind those of the blocks before. The host waits once, to learn whether a value
-is not a number.
+Three passes count magnitudes by eleven, ten and ten bits, for each row of a table; a program finds
+its row's digit in the counts of the pass before. One more pass counts each block's elements above
+the k-th magnitude and equal to it, and the last one writes those that are selected behind those of
+the blocks before: of the equal ones the first, as many as are missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import selection as loops
-from gcsim.compressors.coding.selecting.marks import BLOCK
-from gcsim.compressors.coding.selecting.selection import NO_NUMBER
-from gcsim.compressors.gpu.parts import (
-    Parts,
-    by_part,
-    by_program,
-    launch_parts,
-    own_part,
-    parts_of,
-    starts,
-)
-from gcsim.compressors.gpu.words import blocks, there
+from gcsim.compressors.coding.selecting.selection import check_k
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
-from gcsim.errors import InputError
+from gcsim.compressors.segments import Column, Segments, starts
 
 _MOST_BLOCKS = 16
 """Blocks whose magnitudes one program counts in its histogram, at most; a power of two."""
+RANKED = 0
+"""In the place of a limit: the row's k-th magnitude is to be found."""
 
 
-def take_largest_of(
-    values: Tensor, elements: Sequence[int], begins: Sequence[int], wanted: Sequence[int], *,
-    clear: bool, added: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`take_largest` of many tensors, so many of each: indices within their tensor, values.
-
-    `added`, of the same places, is first added to the values, in place and in the first pass.
-    """
-    indices = values.new_empty(sum(wanted), dtype=torch.int64)
-    taken = values.new_empty(sum(wanted))
-    if not len(indices):
-        return indices, taken
-    limit = kth_bits(values, elements, begins, wanted, added)
-    parts = parts_of(values, elements, [blocks(n) for n in elements], begins)
-    counts = values.new_empty((3, parts.firsts[-1]), dtype=torch.int64)
-    least = by_program(limit, parts)
-    launch_parts(_count_ranked, parts, values, least, counts, parts.firsts[-1], BLOCK=BLOCK)
-    above, ties, strange = counts
-    if bool(strange.any()):
-        raise InputError(NO_NUMBER)
-    left = there(wanted, values.device) - by_part(above, parts)
-    some = by_program(left, parts)  # of the ties, the first
-    before = _before(ties, parts)
-    offsets = _before(above, parts) + before.minimum(some)
-    offsets += by_program(there(starts(wanted), values.device), parts)
-    launch_parts(
-        _take_ranked, parts, values, least, some, before, offsets, indices, taken, CLEAR=clear,
-        BLOCK=BLOCK,
-    )  # fmt: skip
-    return indices, taken
-
-
-def _before(counts: Tensor, parts: Parts) -> Tensor:
-    """The sum over the programs of the same part that come before: int64 `[programs]`."""
-    before = counts.cumsum(0) - counts
-    if parts.count == 1:
-        return before
-    firsts = there(parts.firsts[:-1], counts.device)
-    return before - by_program(before[firsts.clamp(max=len(counts) - 1)], parts)
+@kernel_of(loops.sampled)
+def sampled(
+    memory: Tensor, added: Tensor, segments: Segments, start: Column, stride: Column,
+    counts: Column, *, momentum: Tensor | None = None, m: float = 0.0, nesterov: bool = False,
+) -> Tensor:  # fmt: skip
+    """A program reads a block of the samples."""
+    out = memory.new_empty(int(counts.sum()))
+    columns = [each.tolist() for each in (segments.begin + start, stride, starts(counts))]
+    many = counts.tolist()
+    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
+    terms = memory, added.contiguous(), added if momentum is None else momentum
+    form = 0 if momentum is None else 1 + nesterov
+    launch_parts(_sample, parts, *terms, out, float(np.float32(m)), FORM=form, BLOCK=BLOCK)
+    return out
 
 
 @kernel_of(loops.kth_magnitude)
-def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> NDArray[np.float32]:
-    """The host waits for it."""
-    loops.check_rank(segments, k)
-    if not k.size:
-        return np.zeros(0, dtype=np.float32)
-    columns = segments.length.tolist(), segments.begin.tolist(), k.tolist()
-    found = kth_bits(values.contiguous(), *columns).view(torch.float32)
-    limits: NDArray[np.float32] = found.numpy(force=True)
-    return limits
+def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
+    """The host waits for nothing."""
+    check_k(segments.length, k)
+    counts, state = count_digits(values.contiguous(), segments.length, segments.begin, k)
+    found = values.new_empty(len(k))
+    launch(_settle, len(k), counts, state, there(k, values.device), found, BINS=1024)
+    return found
 
 
-def kth_bits(
-    values: Tensor, elements: Sequence[int], begins: Sequence[int], ranks: Sequence[int],
-    added: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The bits of the k-th largest magnitude of each tensor: int32 `[tensors]`.
+def select(
+    values: Tensor, segments: Segments, k: Column, *, added: Tensor | None = None, sides: int = 1,
+    limits: Column | None = None, cleared: Sequence[Tensor] = (),
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The k largest |values| of each tensor, or of each of its two signs.
 
-    Of values + `added`, in place, where that is given.
+    Parameters
+    ----------
+    added : of the same places; first added to the values, in place
+    sides : 2: the k of the positive elements of all tensors, then those of the negative ones
+    limits : `RANKED`, or 1 + the bits of a magnitude: the first k elements not below it
+    cleared : at most two vectors, set to zero where elements are selected
+
+    Returns
+    -------
+    (indices within the tensor, values, magnitudes sign by sign (of 2), int32 `[1]`: whether one is
+    not-a-number)
     """
-    most = max(blocks(n) for n in elements)
-    each_counts = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
-    programs = [-(-blocks(n) // each_counts) for n in elements]
-    parts = parts_of(values, elements, programs, begins)
-    prefix = values.new_zeros(parts.count, dtype=torch.int32)
-    rank = there(ranks, values.device)[:, None]
-    for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
-        counts = values.new_empty((parts.firsts[-1], bins), dtype=torch.int32)
+    length, begin = (np.tile(each, sides) for each in (segments.length, segments.begin))
+    limit = np.full(len(k), RANKED) if limits is None else limits
+    side = np.repeat(np.arange(sides), len(segments.table)) + (sides > 1)
+    ranked = np.where(limit == RANKED, length, 0)
+    counts, state = count_digits(values, ranked, begin, k, side, added)
+    settled, first = torch.empty_like(state), starts(k)
+    programs = -(-length // BLOCK)
+    rows = [each.tolist() for each in (begin, side, limit)]
+    parts = parts_of(values, length.tolist(), programs.tolist(), *rows)
+    found = values.new_empty((2, parts.firsts[-1]), dtype=torch.int32)
+    strange = counts[-1:]
+    launch_parts(
+        _count, parts, values, counts, state, settled, found, parts.firsts[-1], strange, BINS=1024,
+        BLOCK=BLOCK,
+    )  # fmt: skip
+    total, many = int(k.sum()), k.reshape(sides, -1).sum(0)
+    indices = values.new_empty(total, dtype=torch.int64)
+    taken, sizes = values.new_empty(total), values.new_empty(total if sides > 1 else 0)
+    tensors = len(segments.table)
+    rows = [each.tolist() for each in (segments.begin, starts(many), many, first[:tensors])]
+    rows.append(first[-tensors:].tolist())
+    own = parts_of(values, segments.length.tolist(), programs[:tensors].tolist(), *rows)
+    upto = found.cumsum(1)
+    targets = (*cleared, values, values)[:2]
+    launch_parts(
+        _take, own, values, settled, len(k), upto, parts.firsts[-1], indices, taken, sizes,
+        *targets, SIDES=sides, CLEARS=len(cleared), BLOCK=BLOCK,
+    )  # fmt: skip
+    return indices, taken, sizes, strange
+
+
+def count_digits(
+    values: Tensor, length: Column, begin: Column, k: Column, side: Any = 0,
+    added: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(counts of the last digit `[rows, 1024]` and one number more, which is 0; (leading digits,
+    rank among those that have them) before it: int32 `[2, rows]`)."""
+    most, rows = max(1, blocks(int(length.max(initial=0)))), len(k)
+    together = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
+    programs = -(-length // (BLOCK * together))
+    side = np.broadcast_to(side, rows)
+    parts = parts_of(values, length.tolist(), programs.tolist(), begin.tolist(), side.tolist())
+    counts = values.new_zeros(4096 * rows + 1, dtype=torch.int32)
+    states = values.new_empty((2, 2, rows), dtype=torch.int32)
+    before = there(np.stack((np.zeros(rows), k)), values.device, np.int32)
+    at, earlier, bins = 0, 0, 1
+    for after, above, shift in ((before, 31, 20), (states[0], 20, 10), (states[1], 10, 0)):
+        own, bins_before = counts[at:], bins
+        bins = 2048 if shift == 20 else 1024
         launch_parts(
-            _histogram, parts, values, values if added is None else added,
-            by_program(prefix, parts), counts, ADD=added is not None,
-            ABOVE=above, SHIFT=shift, BINS=bins, BLOCKS=each_counts, BLOCK=BLOCK,
+            _histogram, parts, values, values if added is None else added, counts[earlier:], own,
+            before, after, ADD=added is not None, BEFORE=bins_before, ABOVE=above, SHIFT=shift,
+            BINS=bins, BLOCKS=together, BLOCK=BLOCK,
         )  # fmt: skip
-        each = by_part(counts.long(), parts).flip(1)  # from the highest bin down
-        at_least = each.cumsum(1)
-        place = torch.searchsorted(at_least, rank)
-        place = place.clamp(max=bins - 1)  # of an empty tensor
-        rank = rank - (at_least - each).gather(1, place)  # within the bin that holds the k-th
-        added = None
-        prefix = prefix * bins + (bins - 1 - place[:, 0]).int()
-    return prefix
+        before, added, earlier, at = after, None, at, at + bins * rows
+    return counts[earlier:], before
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _histogram(
-    values, added, prefix, counts, table, parts, ADD: tl.constexpr,
-    ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr, BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _sample(
+    memory, added, momentum, out, m, table, parts, FORM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Count the magnitudes that begin with `prefix` by their next bits."""
     column, number, n = own_part(table, parts)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    here = i < n
+    at = tl.load(column + 2 * parts) + i * tl.load(column + 3 * parts)
+    more = tl.load(added + at, mask=here, other=0.0)
+    if FORM == 1:
+        more = tl.load(momentum + at, mask=here, other=0.0) * m + more
+    elif FORM == 2:
+        more = (tl.load(momentum + at, mask=here, other=0.0) + more) * m + more
+    total = tl.load(memory + at, mask=here, other=0.0) + more
+    tl.store(out + tl.load(column + 4 * parts) + i, total, mask=here)
+
+
+@triton.jit
+def _digit(counts, state, row, rows, BINS: tl.constexpr):
+    """(leading digits of the k-th magnitude with one more, its rank among those that have them)."""
+    rank = tl.load(state + rows + row)
+    lane = tl.arange(0, BINS)
+    each = tl.load(counts + row.to(tl.int64) * BINS + lane)
+    from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # of this digit, or a higher
+    digit = tl.max(tl.where(from_here >= rank, lane, 0), axis=0)
+    higher = tl.sum(tl.where(lane > digit, each, 0), axis=0)
+    return tl.load(state + row) * BINS + digit, rank - higher
+
+
+@triton.jit
+def _of_side(v, side):
+    """Whether values are those of a row: all, the positive, the negative ones."""
+    return (side == 0) | ((side == 1) & (v > 0)) | ((side == 2) & (v < 0))
+
+
+@triton.jit
+def _histogram(
+    values, added, earlier, counts, before, after, table, parts, ADD: tl.constexpr,
+    BEFORE: tl.constexpr, ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr,
+    BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Count the magnitudes whose leading digits are the k-th's by their next digit."""
+    row = own_row(table, parts, tl.program_id(0))
+    column, number, n = own_part(table, parts)
+    begun = tl.cast(0, tl.int32)
+    if BEFORE > 1:
+        begun, rank = _digit(earlier, before, row, parts, BEFORE)
+        if number == 0:
+            tl.store(after + row, begun)
+            tl.store(after + parts + row, rank)
     begin = tl.load(column + 2 * parts)
+    side = tl.load(column + 3 * parts)
     source = values + begin
-    begun = tl.load(prefix + tl.program_id(0))
     total = tl.zeros([BINS], dtype=tl.int32)
     for block in range(BLOCKS):
         at = (number * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
@@ -144,46 +195,92 @@ def _histogram(
             v = v + tl.load(added + begin + at, mask=at < n, other=0.0)
             tl.store(source + at, v, mask=at < n)
         size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        here = (at < n) & ((size >> ABOVE) == begun)
+        here = (at < n) & ((size >> ABOVE) == begun) & _of_side(v, side)
         total += tl.histogram((size >> SHIFT) & (BINS - 1), BINS, mask=here)
-    tl.store(counts + tl.program_id(0) * BINS + tl.arange(0, BINS), total)
+    lane = tl.arange(0, BINS)
+    tl.atomic_add(counts + row.to(tl.int64) * BINS + lane, total, mask=total > 0)
 
 
 @triton.jit
-def _count_ranked(values, limit, counts, programs, table, parts, BLOCK: tl.constexpr):
-    """By block: magnitudes above the limit, equal to it, and not-a-number."""
-    program = tl.program_id(0)
-    column, number, n = own_part(table, parts)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
-    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least = tl.load(limit + program)
-    above = tl.sum(((at < n) & (size > least)).to(tl.int32), axis=0)
-    ties = tl.sum(((at < n) & (size == least)).to(tl.int32), axis=0)
-    strange = tl.sum((size > 0x7F800000).to(tl.int32), axis=0)
-    tl.store(counts + program, above.to(tl.int64))
-    tl.store(counts + programs + program, ties.to(tl.int64))
-    tl.store(counts + 2 * programs + program, strange.to(tl.int64))
+def _settle(counts, state, k, found, BINS: tl.constexpr):
+    """A row's k-th magnitude; infinity where k is 0."""
+    row = tl.program_id(0)
+    bits = tl.cast(0x7F800000, tl.int32)
+    if tl.load(k + row) > 0:
+        bits, _ = _digit(counts, state, row, tl.num_programs(0), BINS)
+    tl.store(found + row, bits.to(tl.float32, bitcast=True))
 
 
 @triton.jit
-def _take_ranked(
-    values, limit, wanted, before, offsets, indices, taken, table, parts, CLEAR: tl.constexpr,
+def _count(
+    values, counts, state, settled, found, programs, strange, table, parts, BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """By block: magnitudes above the k-th, and equal to it."""
     program = tl.program_id(0)
+    row = own_row(table, parts, program)
+    column, number, n = own_part(table, parts)
+    limit = tl.load(column + 4 * parts)
+    least = limit.to(tl.int32) - 2  # what is above is taken
+    left = tl.cast(0, tl.int32)
+    if limit == 0:
+        least, left = _digit(counts, state, row, parts, BINS)
+    if number == 0:
+        tl.store(settled + row, least)
+        tl.store(settled + parts + row, left)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    here = (at < n) & _of_side(v, tl.load(column + 3 * parts))
+    tl.store(found + program, tl.sum((here & (size > least)).to(tl.int32), axis=0))
+    tl.store(found + programs + program, tl.sum((here & (size == least)).to(tl.int32), axis=0))
+    if tl.max(size, axis=0) > 0x7F800000:
+        tl.store(strange, 1)
+
+
+@triton.jit
+def _up_to(upto, program):
+    """The sum over the programs before."""
+    return tl.load(upto + program - 1, mask=program > 0, other=0)
+
+
+@triton.jit
+def _take(
+    values, settled, rows, upto, programs, indices, taken, sizes, first, second, table, parts,
+    SIDES: tl.constexpr, CLEARS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
+    begin = tl.load(column + 2 * parts)
+    v = tl.load(values + begin + at, mask=at < n, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least = tl.load(limit + program)
-    tie = (at < n) & (size == least)
-    rank = tl.load(before + program) + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
-    chosen = ((at < n) & (size > least)) | (tie & (rank <= tl.load(wanted + program)))
-    place = tl.load(offsets + program) + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
+    chosen = at < 0
+    before = tl.cast(0, tl.int64)
+    for side in tl.static_range(SIDES):
+        program = tl.program_id(0) + side * tl.num_programs(0)
+        start = tl.load(column) + side * tl.num_programs(0)  # the row's first program
+        least = tl.load(settled + row + side * parts)
+        left = tl.load(settled + rows + row + side * parts)
+        above = _up_to(upto, program) - _up_to(upto, start)
+        ties = _up_to(upto + programs, program) - _up_to(upto + programs, start)
+        here = (at < n) & _of_side(v, side + SIDES - 1 if SIDES > 1 else 0)
+        tie = here & (size == least)
+        rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
+        own = (here & (size > least)) | (tie & (rank <= left))
+        passed = above + tl.minimum(ties, left)
+        if SIDES > 1:
+            place = tl.load(column + (5 + side) * parts) + passed
+            place += tl.cumsum(own.to(tl.int32), axis=0) - 1
+            tl.store(sizes + place, tl.abs(v), mask=own)
+        chosen = chosen | own
+        before += passed
+    place = before + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
+    chosen = chosen & (place < tl.load(column + 4 * parts))
+    place += tl.load(column + 3 * parts)
     tl.store(indices + place, at, mask=chosen)
     tl.store(taken + place, v, mask=chosen)
-    if CLEAR:
-        tl.store(source, tl.zeros([BLOCK], dtype=tl.float32), mask=chosen)
+    if CLEARS > 0:
+        tl.store(first + begin + at, tl.zeros([BLOCK], dtype=tl.float32), mask=chosen)
+    if CLEARS > 1:
+        tl.store(second + begin + at, tl.zeros([BLOCK], dtype=tl.float32), mask=chosen)

@@ -43,7 +43,12 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.levels import cell_norms
-from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift
+from gcsim.compressors.coding.selecting.sampling import (
+    Weights,
+    draw_poisson,
+    lift,
+    squared_shares,
+)
 from gcsim.compressors.coding.selecting.scales import scales_for_count
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
@@ -134,7 +139,8 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             segments = Segments.of(bucket.layout)
             shares = self._counts(segments) / np.maximum(1, segments.length)
             chances = spread(torch.from_numpy(shares.astype(np.float32)), segments.length)
-            self._begin(bucket, chances.to(bucket.gradient.device), None)
+            weights = Weights.of(chances.to(bucket.gradient.device), segments)
+            self._begin(bucket, weights, None)
         return (yield from self._sampled(bucket, step))
 
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
@@ -185,9 +191,10 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             lift(*given, scales, 1.0 / _PRIOR_LOW, 1.0 / _PRIOR_FLOOR)
         return drawn
 
-    def _begin(self, bucket: Bucket, chances: Tensor, prior: Tensor | None) -> None:
-        ever = torch.zeros_like(chances, dtype=torch.bool) if self.remembers_all else None
-        weights = Weights.of(chances, Segments.of(bucket.layout))
+    def _begin(self, bucket: Bucket, weights: Weights, prior: Tensor | None) -> None:
+        ever = None
+        if self.remembers_all:
+            ever = torch.zeros_like(weights.values, dtype=torch.bool)
         state = Distribution(weights=weights, prior=prior, ever=ever)
         self.distributions[bucket.layout.index] = state
 
@@ -265,28 +272,27 @@ class GradientSampling(RandomSamplingBayes):
     def _synchronise(self, bucket: Bucket, mean: Tensor) -> None:
         """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
         segments = Segments.of(bucket.layout)
-        largest = spread(cell_norms(mean, segments.whole, "max"), segments.length)  # [numel]
-        values = torch.where(largest == 0.0, 1.0, mean / largest).square_()
-        weights = Weights.of(values, segments)
+        largest = cell_norms(mean, segments.whole, "max")  # [tensors]
+        values, sums = squared_shares(mean, segments, largest)
+        weights = Weights(values, segments, sums)
         k = self._counts(segments).astype(np.float64)
-        scales, _ = scales_for_count(values, weights.sums, segments, k, self.parameters.rounds)
-        values.mul_(spread(scales.clamp(max=_MOST).float(), segments.length)).clamp_(max=1.0)
-
+        scales, _ = scales_for_count(values, sums, segments, k, self.parameters.rounds)
         before = self.distributions.get(bucket.layout.index)
         keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
         if before is None or not keeps:
+            lift(values, sums, segments, scales, -1.0, _MOST, top=1.0)
             prior = torch.ones_like(mean) if keeps or self.remembers_all else None
-            self._begin(bucket, values, prior)
+            self._begin(bucket, weights, prior)
             return
-        prior = before.prior
-        if prior is None:
+        if before.prior is None:
             raise InternalError("a distribution without a prior cannot be renewed")
-        highest = cell_norms(prior, segments.whole, "max").tolist()
+        highest = cell_norms(before.prior, segments.whole, "max").tolist()
         for piece, most in zip(bucket.layout.slices, highest, strict=True):
             if most < _PRIOR_LOW and piece.numel:
-                part = piece.of(prior)
+                part = piece.of(before.prior)
                 part.div_(part.mean())
-        before.weights = Weights.of(values.mul_(prior.clamp_(min=_PRIOR_FLOOR)), segments)
+        lift(values, sums, segments, scales, -1.0, _MOST, top=1.0, prior=before.prior)
+        before.weights = weights
 
 
 class GradientSamplingBayes(GradientSampling):

@@ -41,7 +41,8 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import (
@@ -63,6 +64,7 @@ from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once
 
 _BLOOM = 15
+_RAW = np.array([Coder.RAW])
 """In the frame's flags, in the place of an index coder."""
 _TOGETHER = 1 << 12
 """Positions that are asked for together."""
@@ -162,7 +164,8 @@ def _coded(
     indices: Tensor, piece: TensorSlice, parameters: DeepReduceParameters, place: tuple[int, int]
 ) -> Tensor:
     if piece.numel <= parameters.skip:
-        return encode_indices(indices, piece.numel, Coder.RAW)
+        k = np.array([len(indices)])
+        return coded_positions(indices, Segments.alone(piece.numel), k, _RAW)[0]
     key = random_key(*place, piece.index, "Bloom filter")
     return bloom_filter(indices, *parameters.size(piece.numel), key)
 
@@ -178,7 +181,8 @@ def positions(
     k, found = counts_kept(Segments.of(layout).length, parameters.ratio), []
     for own, piece, kept in zip(coded, layout.slices, k.tolist(), strict=True):
         if (n := piece.numel) <= parameters.skip:
-            found.append(decode_indices(own, n, kept, Coder.RAW))
+            size, many = np.array([[len(own)], [kept]])
+            found.append(decoded_positions(own, Segments.alone(n), size, many, _RAW))
         else:
             key = random_key(*place, piece.index, "Bloom filter")
             found.append(bloom_positives(own, n, *parameters.size(n), key))

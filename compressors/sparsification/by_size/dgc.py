@@ -33,12 +33,11 @@ with 32-bit indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import (
@@ -50,30 +49,22 @@ from gcsim.compressors.base import (
     add_all,
 )
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frames import picked, put
+from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.momentum import add_momentum
 from gcsim.compressors.coding.selecting.largest import largest
-from gcsim.compressors.coding.selecting.marks import Marks, mark_again, take
-from gcsim.compressors.coding.selecting.selection import (
-    counts_kept,
-    flat_places,
-    kth_magnitude,
-    strided,
-)
+from gcsim.compressors.coding.selecting.marks import UPPER, Limits, adjust
+from gcsim.compressors.coding.selecting.selection import counts_kept, kth_magnitude, sampled
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once
 
-UPPER, LOWER = 1.3, 0.8
-"""Counts beyond these multiples of k are corrected."""
-ROUNDS = 10
 PAPER_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 """Kept fractions of the first epochs; the ratio itself follows."""
 
@@ -183,23 +174,14 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         chosen, segments = self.parameters, Segments.of(layout)
         k = counts_kept(segments.length, self.ratio(step))  # [tensors]
         limits = self._limits(u, v, gradient, layout, step, k)
-        m, nesterov = chosen.momentum, chosen.nesterov
-        marks = add_momentum(u, v, gradient, segments, m, nesterov, limits)
-        for _ in range(ROUNDS):  # of a sample's threshold that lets too many pass, or too few
-            factors = self._factors(limits, marks.passed, k)
-            others = np.flatnonzero(factors != 1.0)
-            if not others.size:
-                break
-            limits *= factors
-            marks.up[others], marks.down[others] = limits[others], -limits[others]
-            mark_again(v, segments, marks, others)
-        many = marks.passed > UPPER * k if chosen.too_many == "resample" else np.zeros(len(k), bool)
-        indices, values, sent = _at_most(v, segments, k, marks, many | np.isinf(limits))
-        places = flat_places(indices, segments, sent)
-        if chosen.values == "fp32":
-            v.index_fill_(0, places, 0.0)
-        if chosen.factor_masking:
-            u.index_fill_(0, places, 0.0)
+        marks = add_momentum(u, v, gradient, segments, chosen.momentum, chosen.nesterov, limits)
+        adjust(v, segments, marks, k, raised=chosen.too_many == "rescale")
+        ranked = np.isinf(marks.up)  # of no sample
+        if chosen.too_many == "resample":
+            ranked |= marks.passed > UPPER * k
+        sent = np.where(ranked, k, np.minimum(marks.passed, k))
+        cleared = [v] * (chosen.values == "fp32") + [u] * chosen.factor_masking
+        indices, values = largest(v, segments, sent, marks=marks, ranked=ranked, cleared=cleared)
         return sparse_message(
             segments, sent, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=v,
@@ -207,36 +189,29 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
     def _limits(
         self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int, k: Column
-    ) -> NDArray[np.float64]:
+    ) -> Limits:
         """Thresholds of samples of the next velocity; infinite where all elements are ranked."""
         chosen, segments, ratio = self.parameters, Segments.of(layout), self.ratio(step)
         lengths = segments.length.tolist()
         strides = np.array([sample_stride(n, ratio, chosen.sample_ratio) for n in lengths])
-        limits = np.full(len(k), np.inf)
-        sampled = np.flatnonzero((strides > 1) & (k < segments.length))
-        if sampled.size:
-            rows, stride = segments.rows(sampled), strides[sampled]
-            start = np.array([self._start(layout.slices[t], strides[t], step) for t in sampled])
-            count = -(-(rows.length - start) // stride)
-            parts = strided((u, v, gradient), rows, start, stride, count)
-            sample = next_velocity(parts, chosen.momentum, chosen.nesterov)
-            top = np.minimum(count, np.ceil(count * ratio).astype(np.int64))
-            limits[sampled] = kth_magnitude(sample, Segments.behind(count), top)
-        return limits
+        sampled_rows = (strides > 1) & (k < segments.length)
+        if not sampled_rows.any():
+            return np.inf
+        start = segments.column(0).copy()
+        for t in np.flatnonzero(sampled_rows):
+            start[t] = self._start(layout.slices[t], strides[t], step)
+        count = np.where(sampled_rows, -(-(segments.length - start) // strides), 0)
+        sample = sampled(
+            v, gradient, segments, start, strides, count, momentum=u, m=chosen.momentum,
+            nesterov=chosen.nesterov,
+        )  # fmt: skip
+        top = np.minimum(count, np.ceil(count * ratio).astype(np.int64))
+        return kth_magnitude(sample, Segments.behind(count), top)
 
     def _start(self, piece: TensorSlice, stride: int, step: int) -> int:
         """First element of a tensor's sample."""
         rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
         return int(rng.integers(stride))
-
-    def _factors(
-        self, limits: NDArray[np.float64], passed: Column, k: Column
-    ) -> NDArray[np.float64]:
-        """What thresholds are multiplied by that so many pass, where k are wanted."""
-        many = (passed > UPPER * k) & np.isfinite(limits)
-        above = UPPER if self.parameters.too_many == "rescale" else 1.0
-        few = (passed < LOWER * k) & np.isfinite(limits) & (limits > 0)
-        return np.where(many & (limits > 0), above, np.where(few, LOWER, 1.0))
 
     @classmethod
     def properties(cls, parameters: DgcParameters) -> Properties:
@@ -271,30 +246,6 @@ def _by_dimensions(layout: BucketLayout) -> tuple[BucketLayout | None, BucketLay
         layout.facts[_by_dimensions] = tuple(both)
     pair: tuple[BucketLayout | None, BucketLayout | None] = layout.facts[_by_dimensions]
     return pair
-
-
-def _at_most(
-    values: Tensor, segments: Segments, k: Column, marks: Marks, ranked: NDArray[np.bool_]
-) -> tuple[Tensor, Tensor, Column]:
-    """(indices, values) of the k largest of the `ranked` tensors, and of the first k marked ones
-    of the others; how many of each."""
-    rows, others = np.flatnonzero(ranked), np.flatnonzero(~ranked)
-    pairs = [
-        largest(values, segments.rows(rows), k[rows], marks=marks.rows(rows)),
-        take(values, segments.rows(others), marks.rows(others)),
-    ]
-    order = np.argsort(np.concatenate((rows, others)))
-    sizes = np.concatenate((k[rows], marks.passed[others]))
-    begins, sent = starts(sizes)[order], np.minimum(sizes[order], k)
-    indices, taken = (picked(torch.cat(each), begins, sent) for each in zip(*pairs, strict=True))
-    return indices, taken, sent
-
-
-@kernel("gather_scatter", name="dgc._next_velocity")
-def next_velocity(parts: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
-    """What `add_momentum` will make of samples of (u, v, gradient)."""
-    u, v, gradient = parts
-    return v + ((u + gradient) * momentum + gradient if nesterov else u * momentum + gradient)
 
 
 def _copies(_: object, update: object, segments: object, values: Tensor) -> Iterator[KernelCost]:

@@ -21,8 +21,6 @@ training of deep neural networks", MLHPC 2016 (adaptive quantization).
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
@@ -30,29 +28,15 @@ from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import fold_signs
-from gcsim.compressors.coding.selecting.largest import largest
-from gcsim.compressors.coding.selecting.marks import mark, mark_again, mark_and_count, take
-from gcsim.compressors.coding.selecting.selection import (
-    SAMPLE_STRIDE,
-    WORTH_A_SAMPLE,
-    count_kept,
-    counts_kept,
-    flat_places,
-    kth_magnitude,
-    safe_rank,
-    strided,
-    sum_of,
-)
+from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
+from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Column, Segments, starts
-
-ANYTHING = float(np.nextafter(np.float32(0), np.float32(1)))
-"""The smallest threshold: what is not zero."""
 
 
 class DrydenParameters(CompressorParameters):
@@ -80,8 +64,10 @@ class Dryden(ErrorFeedback[DrydenParameters]):
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
         residual, segments = bucket_state(self.residual, bucket), Segments.of(bucket.layout)
-        given = bucket.gradient, segments, self.parameters.proportion
-        indices, values, k, levels = largest_of_each_sign(*given, memory=residual)
+        indices, values, each, sizes = largest_of_each_sign(
+            bucket.gradient, segments, self.parameters.proportion, memory=residual
+        )
+        k, levels = each.sum(axis=0), means_of(sizes, each.reshape(-1))
         words = signed_words(residual, segments, indices, values, k, levels)
         return signed_message(words, segments, k, levels)
 
@@ -97,57 +83,8 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         return Properties(error_bound=bound, conserves=True)
 
 
-def largest_of_each_sign(
-    values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
-) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """memory += values, and the largest share of each sign of each tensor's sums.
-
-    Returns (indices within the tensor, int64, ascending; values float32; how many of each tensor;
-    means of the positive and of the negative ones, float32 `[tensors, 2]`, 0 of none). Raises
-    `InputError` when a selected value is not a number.
-    """
-    marks, sides = mark_and_count(
-        values, segments, *_bounds(memory, values, segments, proportion), memory
-    )
-    wanted = np.where(sides > 0, counts_kept(sides, proportion), 0).T.reshape(-1)  # + then -
-    for _ in range(2):
-        indices, taken = take(memory, segments, marks)
-        both = _by_sign(taken)
-        rows = Segments.behind(np.tile(marks.passed, 2))
-        k = np.minimum(wanted, rows.length)
-        places, sizes = _selected(both, rows, k)
-        if (k == wanted).all() and _enough(sizes):
-            break
-        marks.up[:], marks.down[:] = ANYTHING, -ANYTHING  # the sample misled
-        mark_again(memory, segments, marks, np.arange(len(marks.up)))
-    levels = _means(sizes, k)
-    return indices[places], taken[places], k.reshape(2, -1).sum(axis=0), levels
-
-
-@unpriced  # part of the kernels that look at one sign
-def _by_sign(values: Tensor) -> Tensor:
-    """Magnitudes of the positive values, then those of the negative ones; 0 for the others."""
-    return torch.cat((values, -values)).clamp_(min=0.0)
-
-
-@kernel("selection", name="dryden._largest_of_each_sign")
-def _selected(both: Tensor, rows: Segments, k: Column) -> tuple[Tensor, Tensor]:
-    """(places of the k largest of each sign, ascending; their magnitudes, a sign a row)."""
-    chosen, sizes = largest(both, rows, k)
-    half = both.numel() // 2
-    mask = torch.zeros(half, dtype=torch.bool, device=both.device)
-    mask[flat_places(chosen, rows, k) % max(1, half)] = True
-    return mask.nonzero().view(-1), sizes
-
-
-@kernel("reduction", name="dryden._enough")
-def _enough(sizes: Tensor) -> bool:
-    """Whether there were as many of each sign as were asked for."""
-    return bool((sizes > 0).all())
-
-
 @kernel("reduction", name="dryden._means")
-def _means(sizes: Tensor, k: Column) -> Tensor:
+def means_of(sizes: Tensor, k: Column) -> Tensor:
     """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none."""
     cells = Segments.behind(k).cells(None)
     scratch = packed_bytes(k, 1)
@@ -158,39 +95,3 @@ def _means(sizes: Tensor, k: Column) -> Tensor:
     )
     positive, negative = means.view(2, -1)
     return torch.stack((positive, 0.0 - negative), dim=1)
-
-
-def _bounds(
-    memory: Tensor, values: Tensor, segments: Segments, proportion: float
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(up, down) between which, most likely, lies none of the largest share of each sign.
-
-    From samples of memory + values; float32 `[tensors]`.
-    """
-    limits = np.full((2, len(segments.table)), ANYTHING, dtype=np.float32)
-    strides = np.array([stride_of(n, proportion) for n in segments.length.tolist()])
-    long = np.flatnonzero(strides)
-    if long.size:
-        rows, stride = segments.rows(long), strides[long]
-        count = -(-rows.length // stride)
-        sample = sum_of(strided((memory, values), rows, rows.column(0), stride, count))
-        both, sides = _by_sign(sample), Segments.behind(np.tile(count, 2))
-        available = _positive(both, sides)
-        rank = np.array([safe_rank(each * proportion) for each in available])
-        some = np.flatnonzero(rank <= available)
-        found = np.full(len(rank), ANYTHING, dtype=np.float32)
-        found[some] = kth_magnitude(both, sides.rows(some), rank[some])
-        limits[:, long] = found.reshape(2, -1)
-    return limits[0], -limits[1]
-
-
-@unpriced  # part of the selection that follows
-def _positive(values: Tensor, segments: Segments) -> Column:
-    """Elements above zero of each tensor of which none is negative."""
-    return mark(values, segments, ANYTHING).passed
-
-
-def stride_of(n: int, proportion: float) -> int:
-    """Of the sample; 0 where everything is looked at."""
-    stride = min(SAMPLE_STRIDE, round(n * proportion / 32) | 1)  # 16 or more expected of each sign
-    return 0 if n < WORTH_A_SAMPLE or stride < 3 else stride

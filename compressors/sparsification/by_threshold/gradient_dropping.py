@@ -24,22 +24,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import passing
-from gcsim.compressors.coding.selecting.selection import (
-    flat_places,
-    kth_magnitude,
-    strided,
-    sum_of,
-)
+from gcsim.compressors.coding.selecting.selection import flat_places, kth_magnitude, sampled
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
@@ -82,8 +76,9 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
             velocity = self.kept("momentum", bucket).add_(bucket.gradient).mul_(chosen.momentum)
             added = bucket.gradient + velocity
         shared = Segments.alone(bucket.layout.numel) if chosen.scope == "bucket" else segments
-        limits = np.nextafter(self._quantiles(residual, added, shared), np.float32(np.inf))
-        indices, values, k = passing(added, segments, limits, memory=residual)
+        limits = self._quantiles(residual, added, shared)
+        above = limits.nextafter(torch.full_like(limits, np.inf)).expand(len(segments.table))
+        indices, values, k = passing(added, segments, above.contiguous(), memory=residual)
         if chosen.momentum and chosen.factor_masking:
             velocity.index_fill_(0, flat_places(indices, segments, k), 0.0)
         message, _ = sparse_message(
@@ -93,7 +88,7 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         payloads = yield from gather_variable(message)
         return self.mean_of(payloads, bucket, add_message)
 
-    def _quantiles(self, memory: Tensor, added: Tensor, segments: Segments) -> NDArray[np.float32]:
+    def _quantiles(self, memory: Tensor, added: Tensor, segments: Segments) -> Tensor:
         """The magnitude that s - floor(R s) of s samples of memory + added exceed (without ties).
 
         Of each row of the table: float32 `[rows]`.
@@ -101,11 +96,11 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
         n, most = segments.length, self.parameters.samples
         count = n if most is None else np.minimum(n, most)
         stride = n // np.maximum(1, count)
-        sample = sum_of(strided((memory, added), segments, segments.column(0), stride, count))
+        sample = sampled(memory, added, segments, segments.column(0), stride, count)
         sent = count - (count * self.parameters.drop_rate).astype(np.int64)
-        found = np.zeros(len(n), dtype=np.float32)
-        some = np.flatnonzero(sent < count)
-        found[some] = kth_magnitude(sample, Segments.behind(count).rows(some), sent[some] + 1)
+        found = kth_magnitude(sample, Segments.behind(count), np.where(sent < count, sent + 1, 0))
+        if (all_sent := sent == count).any():
+            found[torch.from_numpy(all_sent).to(found.device)] = 0.0
         return found
 
     @classmethod

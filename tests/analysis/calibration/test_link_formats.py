@@ -85,8 +85,6 @@ def test_bytes_count_in_1024s_and_both_directions_of_bidir_count(tmp_path: Path)
         ("Interval           Transfer     Bitrate ", "Interval           Transfer     Speed ",
          "a.txt:4: error: the table needs the headings [ ID], Interval, Transfer, Bitrate; found: "
          "[ ID], Interval, Transfer, Speed"),
-        ("Bitrate         Retr\n", "Bitrate         Jitter    Lost/Total Datagrams\n",
-         "a.txt:1: error: was measured over UDP"),
         ("receiver", "recei", "a.txt:1: error: has no result: no line ends with 'sender' or"),
         ("9.22 Gbits", "0.00 Gbits", "a.txt:1: error: nothing was received"),
     ],
@@ -132,10 +130,6 @@ def test_without_single_replies_the_summary_tells(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("PING a (10.0.0.2) 56(84) bytes of data.\n\n--- a ping statistics ---\n"
-         "5 packets transmitted, 0 received, 100% packet loss, time 4098ms\n",
-         "a.txt: error: has no round trip"),
-        ("64 Bytes von 10.0.0.2: icmp_seq=1 ttl=64 Zeit=0.145 ms\n", "LC_ALL=C ping"),
         ("64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.1.5 ms\n", "a.txt:1: error: '0.1.5' is"),
         ("64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=-1 ms\n", "is no round trip in mill"),
     ],
@@ -195,7 +189,6 @@ def test_the_json_of_nccl_tests_is_the_log() -> None:
         ('"time":10052.0', '"time":-1', "a.txt: results[1]: error: a time of -1"),
         ('"float"', '"thing"', "a.txt: results[1]: error: 'thing' is no type of nccl-tests"),
         ('"group":0,"pid":1887', '"group":1,"pid":1887', "a.txt: config: error: the ranks are"),
-        ("all_reduce_perf", "broadcast_perf", "is no collective that gcsim simulates"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_json(tmp_path: Path, before: str, after: str, message: str) -> None:
@@ -268,7 +261,6 @@ def test_verbose_lines_of_old_and_new_versions(tmp_path: Path) -> None:
          "Latency(ms), busbw_avg (Gbps); found: Comm. Op, Message Size, Count, Total Latency(ms), "
          "Avg Time(ms)"),
         ("512.0 KB ", "512.0 XB ", "a.txt:5: error: is no line under Message Size, Count"),
-        ("all_", "broad_", "has no collective that gcsim simulates; found: barrier, broad"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_deepspeed(
@@ -301,23 +293,6 @@ def test_a_timeline_of_horovod_with_fused_tensors() -> None:
     times = sorted(p.seconds for p in found.measurements if p.nbytes == sizes[1])
     assert times == pytest.approx([3.4e-3, 3.44e-3], abs=2e-6)
     assert any("GLOO_BCAST" in note for note in found.notes)
-
-
-def test_without_its_last_bracket_it_is_the_same(tmp_path: Path) -> None:
-    # so Horovod wrote before 0.21
-    whole = reading(tmp_path, data("horovod_4_ranks.json")).measurements
-    cut = reading(tmp_path, data("horovod_4_ranks.json")[:-1] + ",\n").measurements
-    assert cut == whole
-
-
-def test_a_timeline_without_sizes_is_refused_with_what_is_needed(tmp_path: Path) -> None:
-    events = json.loads(data("horovod_4_ranks.json"))
-    for event in events:
-        if event["ph"] == "E":
-            event.pop("args", None)
-    said = problem(tmp_path, json.dumps(events))
-    assert "says no sizes: no operation ends with the dtype and shape of its output" in said
-    assert "torchrun -m gcsim.calibrate_link" in said
 
 
 def test_a_timeline_that_names_no_rank_needs_them(tmp_path: Path) -> None:
@@ -428,9 +403,7 @@ def test_of_several_ranks_profiles_the_shortest_kernel_counts(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"dur": 0}, "traceEvents[2]: error: a duration of 0 us"),
         ({"dur": None}, "a duration of None us"),
-        ({"cat": "cpu_op"}, "has no kernel of NCCL"),
         ({"args": {"In msg nelems": "x"}}, "has no kernel of NCCL"),
     ],
 )

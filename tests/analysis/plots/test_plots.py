@@ -23,7 +23,7 @@ from gcsim.analysis.plots.speedup import IDEAL, speedup_figure, spread
 from gcsim.analysis.plots.style import line_styles, save
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result
-from tests.analysis.drawn import busy
+from tests.analysis.drawn import between, busy, open_result
 
 
 def sixteen(result: Result) -> Result:
@@ -98,11 +98,6 @@ def test_labels_are_sorted_by_final_value_apart_and_outside_the_data(result: Res
         assert all(below.y1 <= above.y0 for below, above in pairwise(boxes))
         assert all(box.x0 > axes.get_window_extent(renderer).x1 for box in boxes)
         assert all(box.x1 <= figure.bbox.x1 for box in boxes)
-
-
-def test_every_label_is_on_the_speedup_figure(result: Result) -> None:
-    shown = " ".join(texts(speedup_figure(result)))
-    assert all(row.label in shown for row in result.rows)
 
 
 def test_sixteen_lines_differ_in_more_than_colour_alone(result: Result) -> None:
@@ -233,7 +228,10 @@ def test_equal_bars_need_one_panel(result: Result) -> None:
 
 
 def test_nothing_written_leaves_the_breakdown_figure(result: Result) -> None:
-    for shown in (result, sixteen(result), single_size(result), busy(result)):
+    ranged = open_result(
+        result, none=between(0.4, 0.4), topk=between(0.035, 0.085), fp16=between(0.19, 0.21)
+    )
+    for shown in (result, sixteen(result), single_size(result), busy(result), ranged):
         figure = breakdown_figure(shown)
         figure.canvas.draw()
         renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
@@ -279,8 +277,3 @@ def test_drawing_leaves_no_setting_changed(result: Result) -> None:
     speedup_figure(result)
     breakdown_figure(result)
     assert dict(mpl.rcParams) == before
-
-
-def test_a_single_size_is_drawn_too(result: Result, tmp_path: Path) -> None:
-    save(speedup_figure(single_size(result)), tmp_path / "a.png")
-    assert png_size(tmp_path / "a.png")[0] > 0

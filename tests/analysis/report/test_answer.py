@@ -146,17 +146,6 @@ def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) 
     assert "Not counted: random-k 1%" in alone
 
 
-def test_a_method_that_sent_nothing_is_said_to(result: Result) -> None:
-    rows = tuple(
-        replace(row, wire_bytes_per_worker=0.0, compression_ratio=None)
-        if row.compressor == "topk" else row
-        for row in at(result, none={32: 0.4}, topk={32: 0.05}, powersgd={32: 0.1}).rows
-    )  # fmt: skip
-    text = " ".join(answer(replace(result, rows=rows)))
-    assert "Not counted: Top-k 1%, 8.00 times: it sent nothing in 4 steps." in text
-    assert "Fastest to try: PowerSGD rank 4" in text
-
-
 def test_a_scale_that_is_the_learning_rates_has_a_cosine_and_no_nmse(result: Result) -> None:
     rows = tuple(
         replace(row, nmse=None) if row.compressor == "powersgd" else row
@@ -314,14 +303,6 @@ def test_every_kind_of_answer_says_so(result: Result) -> None:
     ):
         assert "means of 50 iterations" in " ".join(answer(spread(shown)))
         assert "mean" not in " ".join(answer(shown))
-
-
-def test_numbers_of_iterations_are_not_invented(result: Result) -> None:
-    shown = at(result, none={32: 0.4}, fp16={32: 0.1})
-    assert "means of many iterations; " in " ".join(answer(spread(shown, iterations=None)))
-    rows = spread(shown).rows
-    more = (replace(rows[0], iterations=200), *rows[1:])
-    assert "means of 50 to 200 iterations; " in " ".join(answer(replace(shown, rows=more)))
 
 
 def test_a_single_random_iteration_may_be_luck(result: Result) -> None:

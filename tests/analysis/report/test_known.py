@@ -129,18 +129,6 @@ def figures(result: Result) -> list[Figure]:
     return [speedup_figure(result), breakdown_figure(result)]
 
 
-def test_nothing_of_the_figures_is_outside_of_them(result: Result) -> None:
-    shown = open_result(result, none=DENSE, topk=WIDE, fp16=SHARP)
-    for figure in figures(shown):
-        figure.canvas.draw()
-        box = figure.bbox
-        for axes in figure.axes:
-            label = axes.xaxis.get_label().get_window_extent()
-            assert label.y0 >= box.y0
-            for text in axes.texts:
-                assert text.get_window_extent().x1 <= box.x1
-
-
 def test_figures_without_ranges_have_no_bands_and_no_notes(result: Result) -> None:
     for figure in figures(result):
         assert not figure.axes[0].collections

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from gcsim.analysis.validation.coverage import broken, coverages
-from gcsim.analysis.validation.interval import DRAWS, intervals
+from gcsim.analysis.validation.interval import DRAWS, StepIntervals, intervals
 from gcsim.analysis.validation.judge import judge
 from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.statistics import errors
 from gcsim.analysis.validation.suite import Findings, Point
-from gcsim.analysis.validation.suites.other_clusters.prediction import Job, cluster_of
-from gcsim.analysis.validation.suites.other_clusters.runs import all_reduced, bucketed
-from gcsim.scenarios import catalog
+from gcsim.scenarios.stated import BARE
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import cluster_in, draw
-from gcsim.simulator.cluster import Cluster, Collectives
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
 from tests.analysis.validation.reports import point, suite
+from tests.scenarios.test_stated import run
 
 
 def cluster(latency_range: tuple[int, int] | None) -> Cluster:
@@ -33,7 +32,7 @@ def cluster(latency_range: tuple[int, int] | None) -> Cluster:
     network = Link(
         name="net", bandwidth=Fraction(10**9), latency=Fraction(1, 10**4), latency_range=bounds
     )
-    return cluster_of(2, 2, network, network, Collectives())
+    return Cluster(nodes=2, devices_per_node=1, device=BARE, network=network, intra_node=network)
 
 
 def test_each_tenth_of_a_range_is_drawn_once_and_the_interval_is_the_middle_eight() -> None:
@@ -64,10 +63,8 @@ def test_what_no_range_moves_has_no_interval() -> None:
 
 def test_a_steps_draws_are_those_of_exact_simulations() -> None:
     """The ring of a step without overlap is linear in what is drawn."""
-    network = catalog.link("10gbe")
-    on = cluster_of(4, 4, network, network, Collectives(host_staging=False))
-    traffic = all_reduced("resnet50", 32, bucketed("resnet50", 1 << 60, 1 << 60))
-    job = Job(profile=traffic, cluster=on, step=0.1)
+    job = run({"grouping": "whole"}, network="10gbe")
+    on = job.cluster
     inputs = [
         one
         for one in uncertain_inputs(on, job.training, {"stated": job.passes})
@@ -75,7 +72,9 @@ def test_a_steps_draws_are_those_of_exact_simulations() -> None:
     ]
     worlds = draw(inputs, DRAWS, 0)
     exact = [replace(job, cluster=cluster_in(world, on, inputs)).seconds for world in worlds]
-    assert job.drawing.seconds == pytest.approx(exact, rel=0.01)
+    drawn = StepIntervals(on, job.training, [job.profile])
+    drawing = drawn.draw(job.profile, {"stated": job.passes}, job.seconds)
+    assert drawing.seconds == pytest.approx(exact, rel=0.01)
 
 
 def test_coverage_counts_judged_points_that_have_an_interval() -> None:

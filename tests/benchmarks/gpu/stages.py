@@ -21,6 +21,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import Blind, lockstep
 from gcsim.compressors.meter import stopwatch
+from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import clock_of, has_streams, landed
 from gcsim.traces.buckets import bucket_layouts
@@ -38,6 +39,7 @@ COLUMNS = (
 ROUNDS = 15
 _LONGEST = 0.15
 """Seconds of the rounds of one method on one bucket; two are run in any case."""
+host_clock: Callable[[], float] = time.perf_counter
 _CALLS = 400
 """Of a yardstick: fewer than a stream's queue holds."""
 
@@ -45,8 +47,14 @@ Data = tuple[str, int | None]
 """A model and the number of its bucket; or elements of one matrix, and None."""
 
 
-def stages(name: str, data: tuple[Data, ...], device: str) -> Iterator[Row]:
-    """Both stages of each kind of step of a method, on each bucket."""
+def stages(
+    name: str, data: tuple[Data, ...], device: str, *, shrink: int = 1,
+    begin: Callable[[], object] = list,
+) -> Iterator[Row]:  # fmt: skip
+    """Both stages of each kind of step of a method, on each bucket.
+
+    Matrices have 1 / `shrink` of their rows and columns. `begin` is called before each run.
+    """
     if name == "yardstick":
         yield from yardsticks(torch.device(device))
         return
@@ -54,18 +62,23 @@ def stages(name: str, data: tuple[Data, ...], device: str) -> Iterator[Row]:
     steps = steps_of(cls, parameters)
     for title, number in data:
         layout = None if number is None else layout_of(title, number)
-        elements = int(title) if layout is None else layout.numel
+        elements = int(title) // shrink**2 if layout is None else layout.numel
+        if layout is not None and shrink > 1:
+            layout = _shrunk(layout, shrink)
+            elements = layout.numel
         values = _gradient(elements).to(device)
         bucket = matrix_bucket(values, second_moments=bool(cls.requires))
         bucket = replace(bucket, layout=layout or bucket.layout)
 
         def run(watch: _Watch, bucket: Any = bucket) -> None:
             member = cls(Worker(rank=0, count=1, seed=0), parameters)
+            begin()
             with torch.no_grad():
                 for step in steps:
                     watch.phase = cls.phase(parameters, step)
                     watch.stretches[watch.phase] = []
-                    lockstep([member.exchange(bucket, step)], watch, share=False)
+                    exchange = participate(member, bucket, step, finite=False, unmodified=False)
+                    lockstep([exchange], watch, share=False)
 
         begun = time.perf_counter()
         run(_Watch(values.device))
@@ -112,6 +125,17 @@ def layout_of(model: str, number: int) -> BucketLayout:
     return bucket_layouts([(n, tuple(p.shape)) for n, p in trainable(network)])[number]
 
 
+def _shrunk(layout: BucketLayout, by: int) -> BucketLayout:
+    pieces, offset = [], 0
+    for piece in layout.slices:
+        rows = piece.shape[0] if len(piece.shape) > 1 else 1
+        sides = rows, piece.numel // rows
+        shape = tuple(max(1, side // by) for side in sides[2 - min(2, len(piece.shape)) :])
+        pieces.append(replace(piece, shape=shape, offset=offset))
+        offset += pieces[-1].numel
+    return BucketLayout(index=layout.index, slices=tuple(pieces))
+
+
 _kept: dict[int, torch.Tensor] = {}
 
 
@@ -137,9 +161,9 @@ class _Watch(Blind):
         mark = marked(f"{self.phase} {len(found)}", self._device) if self._marks else nullcontext()
         landed(self._device)
         with mark, stopwatch(time.perf_counter) as recorder:
-            begun, started = self._now(), time.perf_counter()
+            begun, started = self._now(), host_clock()
             yield
-            ended, done = self._now(), time.perf_counter()
+            ended, done = self._now(), host_clock()
         found.append((ended - begun, done - started, recorder.left_out))
 
     def stages(self) -> Iterator[tuple[tuple[str, str], list[float]]]:

@@ -105,9 +105,9 @@ def wrap_launches(
 
 
 @contextmanager
-def host_copies() -> Iterator[list[int]]:
+def host_copies(seen: list[int] | None = None) -> Iterator[list[int]]:
     """Inside, the bytes of each tensor that Python reads are noted: on a GPU, a copy and a wait."""
-    seen: list[int] = []
+    seen = [] if seen is None else seen
     with pytest.MonkeyPatch.context() as patch:
         for name in ("numpy", "tolist", "item", "__int__", "__float__", "__bool__"):
             patch.setattr(Tensor, name, _noting(getattr(Tensor, name), seen))

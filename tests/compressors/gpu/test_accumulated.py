@@ -15,9 +15,10 @@ from gcsim.compressors.coding import momentum
 from gcsim.compressors.coding.indices import pairs, words
 from gcsim.compressors.coding.integers import two_bits
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.selecting import marks
+from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
+from gcsim.compressors.coding.selecting.selection import sampled
 from gcsim.compressors.segments import Segments, starts
-from gcsim.compressors.sparsification.by_size import dgc
 from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
@@ -30,16 +31,16 @@ def test_momentum(values: Tensor, seed: int, nesterov: bool, threshold: float) -
     """What a sample says of the next velocity is what it becomes."""
     segments = parts_of(values.numel())
     stride = segments.column(3)
-    sampled = segments, segments.column(0), stride, -(-segments.length // stride)
+    some = segments, segments.column(0), stride, -(-segments.length // stride)
 
     def run() -> list[Any]:
         u, v = vector(values.numel(), "normal", seed), vector(values.numel(), "ties", seed)
-        sample = dgc.next_velocity(selection.strided((u, v, values), *sampled), 0.9, nesterov)
+        sample = sampled(v, values, *some, momentum=u, m=0.9, nesterov=nesterov)
         found = momentum.add_momentum(u, v, values, segments, 0.9, nesterov, threshold)
         return [sample, u, v, found.passed, marks.take(v, segments, found)]
 
     expected = run()
-    assert equal(expected[0], selection.strided(expected[2:3], *sampled)[0])
+    assert equal(expected[0] + 0.0, sampled(expected[2], torch.zeros_like(values), *some))
     with kernels():
         assert equal(run(), expected)
 
@@ -116,9 +117,9 @@ def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
 @given(values=VECTORS, seed=SEEDS)
 def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
     u, sums, error = (vector(values.numel(), "normal", seed + i) for i in range(3))
-    demand_same(momentum.error_step, values, u, error, 0.9)
+    demand_same(momentum.local_step, values, u, error, 0.9, nesterov=True)
     demand_same(momentum.local_step, values, u, sums, 0.9)
-    demand_same(momentum.last_step, values, u, sums, error, 0.9)
+    demand_same(momentum.local_step, values, u, sums, 0.9, error=error)
 
 
 @few
@@ -132,8 +133,9 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
     segments = Segments.behind([n // 9, 0, n - n // 9])
 
     def chosen(kept: Tensor, more: Tensor) -> tuple[Any, ...]:
-        *found, means = dryden.largest_of_each_sign(more, segments, proportion, memory=kept)
-        return *found, means if kind == "ties" else means.shape  # whose sums are exact
+        *found, k, sizes = largest_of_each_sign(more, segments, proportion, memory=kept)
+        means = dryden.means_of(sizes, k.reshape(-1))
+        return *found, k, sizes, means if kind == "ties" else means.shape  # whose sums are exact
 
     demand_same(chosen, values, gradient)
     demand_same(chosen, values.abs(), gradient.abs())

@@ -24,20 +24,20 @@ from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
 from gcsim.compressors.coding.floats.narrow_floats import nearest_codes
 from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
-from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.indices.coded import coded_positions
+from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.one_bit import votes
-from gcsim.compressors.coding.one_bit.signs import put_sign_bits
+from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
-from gcsim.compressors.coding.selecting import marks, selection
+from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.selection import kth_magnitude
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.quantization.rounding import terngrad
-from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.segments import ZERO, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
@@ -51,21 +51,6 @@ from tests.compressors.shared import (
     fold_nesterov,
     layout_of_shapes,
 )
-
-
-def test_every_twin_has_the_name_and_the_parameters_of_its_loop() -> None:
-    for name in REGISTRY:  # imports them all
-        compressor_class(name)
-    assert on_device.twins
-    for name, place in on_device.twins.items():
-        module, _, function = name.rpartition(".")
-        loop = getattr(importlib.import_module(module), function)
-        twin = on_device.twin(*place)
-        own, named = (
-            [key for key, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
-            for parameters in (inspect.signature(each).parameters for each in (twin, loop))
-        )
-        assert own == named, name
 
 
 def test_every_primitive_has_a_kernel_with_its_parameters() -> None:
@@ -102,8 +87,8 @@ def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
 @few
 @given(values=VECTORS)
 def test_packed_signs(values: Tensor) -> None:
-    packed = demand_same(packing.pack_signs, values)
-    demand_same(packing.unpack_signs, packed, values.numel())
+    packed = demand_same(pack_signs, values)
+    demand_same(unpack_signs, packed, values.numel())
 
 
 # --- rounding to levels ---------------------------------------------------------------------------
@@ -212,28 +197,23 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 
     def count() -> list[Tensor]:
         rng = np.random.default_rng(seed)
-        counts = votes.no_votes(segments, voters, torch.zeros(0))
-        for _ in range(voters):
+        counts = votes.votes_of(segments, voters, torch.zeros(0))
+        for voter in range(voters):
             message = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
             drawn = torch.from_numpy(rng.standard_normal(n + n // 2).astype(np.float32))
             put_sign_bits(drawn, segments, message, starts(sizes))
-            votes.add_votes(counts, message, starts(sizes), segments)
-        return [votes.more_than(counts, threshold) for threshold in (0, voters // 2, 2 * voters)]
+            votes.add_votes(counts, message, starts(sizes), segments, first=voter == 0)
+        found = torch.zeros((3, int(sizes.sum())), dtype=torch.uint8)
+        for bits, threshold in zip(found, (0, voters // 2, 2 * voters), strict=True):
+            votes.put_more_than(counts, threshold, segments, bits, starts(sizes))
+        return [found]
 
     expected = count()
     with kernels():
         assert equal(count(), expected)
-    counters = torch.from_numpy(np.random.default_rng(seed).integers(0, voters + 1, n))
-    for ties in (True, False):
-        demand_same(votes.from_counters, counters.to(torch.uint8), voters, ties)
 
 
 # --- selection ------------------------------------------------------------------------------------
-
-
-def kth_magnitudes(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """`kth_magnitude` as a tensor."""
-    return torch.from_numpy(selection.kth_magnitude(values, segments, k))
 
 
 def parts_of(n: int) -> Segments:
@@ -248,32 +228,31 @@ def test_the_largest(values: Tensor, share: float, added: bool) -> None:
     k = np.rint(share * segments.length).astype(np.int64)
     memory = values.flip(0) / 2 if added else None
     demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
-    some = np.flatnonzero(k)
-    demand_same(kth_magnitudes, values, segments.rows(some), k[some])
+    demand_same(kth_magnitude, values, segments, k)
 
 
 @few
 @given(
-    values=VECTORS, up=st.sampled_from((0.0, 0.5, 1.0, 3.0)), down=st.sampled_from((None, -2.0)),
-    clear=st.booleans(), added=st.booleans(),
+    values=VECTORS, limit=st.sampled_from((0.0, 0.5, 1.0, 3.0)), clear=st.booleans(),
+    added=st.booleans(), raised=st.booleans(), share=st.sampled_from((0.01, 0.3, 1.0)),
 )  # fmt: skip
 def test_what_passes_a_threshold(
-    values: Tensor, up: float, down: float | None, clear: bool, added: bool
+    values: Tensor, limit: float, clear: bool, added: bool, raised: bool, share: float
 ) -> None:
-    """Also where limits change of some tensors, and where some are taken."""
+    """And the first k of those that pass limits that were adjusted to k, or the k largest."""
     segments = parts_of(values.numel())
 
     def run() -> list[object]:
-        own, more = values.clone(), values.flip(0) / 2
-        if added:
-            found = marks.mark(more, segments, up, down, memory=own)
-        else:
-            found = marks.mark(own, segments, up, down)
-        first = found.passed.copy()
-        last = marks.take(own, segments.rows([2]), found.rows([2]))
-        found.up[2] = up + 0.25
-        marks.mark_again(own, segments, found, np.array([2]))
-        return [first, last, found.passed, marks.take(own, segments, found, clear=clear), own]
+        own, more, other = values.clone(), values.flip(0) / 2, values.clone()
+        found = marks.mark(more, segments, limit, memory=own if added else None)
+        own = own if added else more
+        passed, taken = found.passed, marks.take(own.clone(), segments, found, clear=clear)
+        k = np.ceil(share * segments.length).astype(np.int64)
+        marks.adjust(own, segments, found, k, raised=raised)
+        ranked = np.array([True, False, False])
+        sent = np.where(ranked, k, np.minimum(found.passed, k))
+        chosen = largest(own, segments, sent, marks=found, ranked=ranked, cleared=[own, other])
+        return [passed, taken, found.passed, found.up[segments.length > 0], chosen, own, other]
 
     expected = run()
     with kernels():
@@ -284,7 +263,7 @@ def test_not_a_number_is_selected_by_nobody() -> None:
     values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
     alone = Segments.alone(100)
     assert demand_same(largest, values, alone, 3 * one)[0] is InputError
-    assert demand_same(kth_magnitudes, values, alone, one).isnan().all()
+    assert demand_same(kth_magnitude, values, alone, one).isnan().all()
     with kernels(), pytest.raises(InputError, match="not a number"):
         marks.passing(values, alone, 1.0)
 
@@ -294,47 +273,18 @@ def test_not_a_number_is_selected_by_nobody() -> None:
 
 @few
 @given(
-    n=st.sampled_from(LENGTHS), share=st.sampled_from((0.0, 0.002, 0.1, 1.0)),
-    coder=st.sampled_from(list(index_coding.Coder)), seed=SEEDS,
-)  # fmt: skip
-def test_indices(n: int, share: float, coder: index_coding.Coder, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    places = torch.from_numpy(np.flatnonzero(rng.random(n) < share))
-    expected = index_coding.encode_indices(places, n, coder)
-    with kernels():
-        assert equal(index_coding.encode_indices(places, n, coder), expected)
-        k = places.numel()
-        assert equal(index_coding.decode_indices(expected, n, k, int(coder)), places)
-
-
-@few
-@given(
-    body=st.binary(max_size=12), n=st.integers(1, 90), k=st.integers(0, 8), coder=st.integers(0, 3)
-)
-def test_damaged_indices_are_refused_alike(body: bytes, n: int, k: int, coder: int) -> None:
-    bytes_ = torch.tensor(list(body), dtype=torch.uint8)
-    expected = outcome(index_coding.decode_indices, bytes_, n, k, coder)
-    with kernels():
-        found = outcome(index_coding.decode_indices, bytes_, n, k, coder)
-    refused = isinstance(expected[0], tuple)
-    assert refused == isinstance(found[0], tuple)
-    assert refused or equal(found, expected)
-
-
-@few
-@given(
     vectors=st.lists(VECTORS, min_size=1, max_size=3), half=st.booleans(), seed=SEEDS,
-    coders=st.lists(st.sampled_from(index_coding.Coder), min_size=3, max_size=3),
+    coders=st.lists(st.sampled_from(Coder), min_size=3, max_size=3),
 )  # fmt: skip
 def test_values_are_added_at_their_coded_places(
-    vectors: list[Tensor], half: bool, seed: int, coders: list[index_coding.Coder]
+    vectors: list[Tensor], half: bool, seed: int, coders: list[Coder]
 ) -> None:
     """In the order of tensors, whatever codes their places; and damage is refused."""
     rng = np.random.default_rng(seed)
     each = [torch.from_numpy(np.flatnonzero(rng.random(len(v)) < 0.3)) for v in vectors]
     segments = Segments.behind([len(v) for v in vectors])
     k, columns = segments.column([len(one) for one in each]), segments.column(coders[: len(each)])
-    coded, sizes = demand_same_columns(coded_positions, torch.cat(each), segments, k, columns)
+    coded, sizes = coded_positions(torch.cat(each), segments, k, columns)
     values = torch.cat([v[one] for v, one in zip(vectors, each, strict=True)])
     values = values.half() if half else values
     out = torch.linspace(-1, 1, int(segments.length.sum()))
@@ -347,10 +297,6 @@ def test_values_are_added_at_their_coded_places(
     (_, (added, *_)), (_, (also, *_)) = both_outcomes(scatter_add, out, *given_)
     assert equal(added, expected)
     assert equal(also, expected)
-    if start:
-        wrong = segments, coded.flip(0).roll(1)[:-1], sizes - (sizes == sizes.max()), columns
-        (refused, _), (alike, _) = both_outcomes(scatter_add, out, *wrong, values, k, 1 / 3)
-        assert isinstance(refused, tuple) == isinstance(alike, tuple)
 
 
 def both_outcomes(call: Callable[..., Any], *given_: Any) -> tuple[Any, Any]:
@@ -358,14 +304,6 @@ def both_outcomes(call: Callable[..., Any], *given_: Any) -> tuple[Any, Any]:
     first = outcome(call, *given_)
     with kernels():
         return first, outcome(call, *given_)
-
-
-def demand_same_columns(call: Callable[..., Any], *given_: Any) -> Any:
-    """The tensor and the column that both give."""
-    ((tensor, column), _), ((also, other), _) = both_outcomes(call, *given_)
-    assert equal(tensor, also)
-    assert column.tolist() == other.tolist()
-    return tensor, column
 
 
 # --- shorter numbers ------------------------------------------------------------------------------
@@ -473,7 +411,7 @@ def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
             largest(values, Segments.alone(3000), np.array([30]))
             marks.passing(values, Segments.alone(3000), 1.0, memory=values.clone())
             signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))
-            packing.pack_signs(values)
+            pack_signs(values)
         return list(recorder.costs())
 
     expected = run()

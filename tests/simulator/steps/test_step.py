@@ -89,60 +89,6 @@ def test_one_bucket_is_a_chain() -> None:
     assert (times.iteration, times.communication) == (142, 100)
 
 
-def test_a_collective_hides_behind_the_rest_of_the_backward_pass() -> None:
-    # ready at 10 + 20 + 1 = 31 and 31 + 30 + 1 = 62; bucket 0 returns at 56 while the stream is
-    # busy until 62 and is decoded until 64; bucket 1 runs from 62 to 72 and is decoded until 74
-    work = [bucket(1, 25, 2), bucket(1, 10, 2)]
-    times = once(compute(10, 20, 30), work, ranks=2, execute=fixed)
-    assert parts(times) == (10, 50, 2, 8, 4)
-    assert (times.iteration, times.communication) == (74, 35)
-
-
-def test_encoding_delays_every_later_bucket() -> None:
-    # ready_k = t_k + sum over j <= k of encode_j, as long as nothing returns before
-    work = [bucket(5, 1000, 0) for _ in range(3)]
-    entries: list[int] = []
-
-    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        entries.append(int(starts.max()))
-        return fixed(wanted, starts, server_time, key)
-
-    once(compute(100, 10, 20, 30), work, ranks=1, execute=watch)
-    ready = [100 + 10 + 5, 100 + 30 + 10, 100 + 60 + 15]
-    assert entries == [ready[0], ready[0] + 1000, ready[0] + 2000]
-    alone = once(compute(100, 10, 20, 30), [bucket(5), bucket(5), work[2]], ranks=1, execute=watch)
-    assert entries[-1] == ready[2]
-    assert alone.iteration == ready[2] + 1000
-
-
-def test_a_bucket_is_exchanged_before_the_next_one() -> None:
-    # Bucket 0 asks at 10, returns at 20; bucket 1 asks at 20, while the middle computation of
-    # bucket 0 takes until 25: bucket 1 waits for bucket 0's second collective to return at 55.
-    order: list[int] = []
-
-    def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        order.append(wanted.sent[0])
-        return fixed(wanted, starts, server_time, key)
-
-    work = [bucket(0, 10, 5, 30, 1), bucket(0, 100, 1)]
-    times = once(compute(0, 10, 10), work, ranks=3, execute=watch)
-    assert order == [10, 30, 100]
-    assert times.iteration == 25 + 30 + 100 + 1
-    assert (times.encode, times.decode) == (5, 2)
-
-
-def test_a_decode_queues_behind_the_piece_under_way_and_before_the_next() -> None:
-    # bucket 0 returns at 15, in the middle of the backward pass to bucket 1 (10 to 30), and is
-    # decoded from 30 to 37, before the backward pass to bucket 2
-    work = [bucket(0, 5, 7), bucket(0), bucket(0)]
-    times = once(compute(0, 10, 20, 40), work, ranks=1, execute=fixed, spans=True)
-    spans = [(span.name, span.start, span.end) for span in times.spans]
-    # bucket 1's piece ends at 30 at the same instant as the thread issues bucket 2's; the decode
-    # arrived at 15 and goes first
-    assert ("after", 30, 37) in spans
-    assert ("backward, bucket 2", 37, 77) in spans
-
-
 def test_local_steps_neither_communicate_nor_wait() -> None:
     def never(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
         raise AssertionError("a local step has no collectives")
@@ -150,12 +96,6 @@ def test_local_steps_neither_communicate_nor_wait() -> None:
     times = once(compute(10, 20, 30), [bucket(3), bucket(4)], ranks=8, execute=never)
     assert parts(times) == (10, 50, 7, 0, 0)
     assert times.communication == 0
-
-
-def test_work_after_the_last_bucket_counts_as_backward() -> None:
-    times = once(compute(10, 20, tail=40), [bucket(0, 15, 5)], ranks=2, execute=fixed)
-    # bucket 0 returns at 45, the rest of the pass ends at 70, decode at 75: nothing exposed
-    assert parts(times) == (10, 60, 0, 0, 5)
 
 
 @given(
@@ -216,14 +156,6 @@ def test_spans_never_overlap_on_a_resource_and_add_up(
         assert max((span.end for span in own), default=begin) == int(run.finish[-1, rank])
 
 
-def test_what_arrives_at_one_instant_is_served_by_bucket() -> None:
-    # At 22 bucket 0 returns, and bucket 1's collective, which waited for that, at once.
-    work = [bucket(0, 12, 3), bucket(0, 0, 4)]
-    times = once(compute(0, 10, 5), work, ranks=2, execute=fixed, spans=True)
-    spans = [(span.start, span.end) for span in times.spans if span.kind == "decode"]
-    assert spans[: len(spans) // 2] == [(22, 25), (25, 29)]
-
-
 @given(
     asks=st.lists(st.integers(0, 40), max_size=8).map(sorted),
     batch=st.integers(1, 12),
@@ -247,17 +179,6 @@ def test_a_loader_knows_when_its_next_batches_will_be_made(
     for ask in asks:
         now = loader.take(now + ask)
         assert other.take(max(now - batch, now)) == now
-
-
-def test_skew_carries_over_to_the_next_iteration() -> None:
-    # Rank 1 leaves 50 later, decodes 5 and begins again at 75; rank 0 has waited since 25.
-    def uneven(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        return np.array([starts.max() + 10, starts.max() + 60], dtype=np.int64)
-
-    plan = StepPlan(compute=compute(0, 10), buckets=(bucket(0, 1, 5),))
-    run = simulate(plan, ranks=2, execute=uneven, iterations=3)
-    assert run.finish.tolist() == [[25, 75], [100, 150], [175, 225]]
-    assert run.parts["communication"].tolist() == [[10, 60], [60, 60], [60, 60]]
 
 
 def test_a_side_stream_leaves_the_backward_pass_alone_and_is_slower() -> None:
@@ -312,26 +233,6 @@ def test_micro_batches_exchange_once_and_the_optimiser_runs_last() -> None:
         "backward, micro-batch 1",
         "forward, micro-batch 2",
     ]
-
-
-def test_a_slow_rank_holds_up_all_that_wait_for_it() -> None:
-    plan = StepPlan(compute=compute(10, 30), buckets=(bucket(0, 5, 0),))
-    slowdowns = [np.array([1.0, 1.0, 2.5, 1.0]), None]
-    run = simulate(plan, ranks=4, execute=fixed, iterations=2, slowdown=slowdowns.__getitem__)
-    assert run.finish.tolist() == [[105] * 4, [150] * 4]
-    assert run.parts["communication"][0].tolist() == [65, 65, 5, 65]
-    assert run.parts["backward"][0].tolist() == [30, 30, 75, 30]
-
-
-def test_a_rank_that_is_late_holds_up_the_others_but_not_their_backward_pass() -> None:
-    # The first collective lets rank 1 leave 50 later. Its decode (5) is the only work left.
-    def uneven(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        return np.array([starts.max() + 10, starts.max() + 60], dtype=np.int64)
-
-    work = [bucket(0, 1, 5), bucket(0)]
-    times = once(compute(0, 10, 20), work, ranks=2, execute=uneven, lengths=uneven)
-    assert (times.rank, times.iteration, times.exposed) == (1, 75, 40)
-    assert times.communication == 60
 
 
 def test_a_collective_that_ends_before_its_last_entry_is_our_bug() -> None:

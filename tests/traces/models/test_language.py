@@ -163,18 +163,6 @@ def test_a_language_model_costs_its_closed_form(name: str, expected: int) -> Non
     assert facts(name).forward_flops == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "flops"), [("bert_base", 22_348_431_360), ("bert_large", 78_922_121_216)]
-)
-def test_bert_without_the_comparison_with_words_costs_what_its_body_does(
-    name: str, flops: int
-) -> None:
-    *body, decoder = facts(name).layers  # flops: counted in a BertModel with pooler, length 128
-    assert sum(layer.forward_flops for layer in body) == flops
-    assert decoder.name == "decoder"
-    assert decoder.parameters == ()
-
-
 def test_an_output_tied_to_its_embedding_is_a_layer_without_parameters() -> None:
     head = facts("gpt2").layers[-1]
     assert (head.name, head.parameters) == ("lm_head", ())

@@ -24,14 +24,16 @@ from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.facts import model_facts
 from gcsim.traces.models.losses import heads, sample_losses
 from gcsim.traces.models.registry import MODELS
-from gcsim.traces.moments import second_moments
-from gcsim.traces.networks.densenet import DenseLayer
-from gcsim.traces.networks.mobilenet import InvertedResidual
-from gcsim.traces.networks.wide_resnet import WideBlock
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.tasks.registry import make_task
 
 SIZES = {  # parameters, tensors, multiply-adds of a forward pass in 10^9
+    "alexnet": (61_100_840, 16, 0.714),
+    "resnet18": (11_689_512, 62, 1.814),
+    "resnet50": (25_557_032, 161, 4.089),
+    "resnet152": (60_192_808, 467, 11.514),
+    "resnet20_cifar10": (269_722, 59, 0.041),  # arXiv:1512.03385, table 6: 0.27 M and 1.7 M
+    "resnet110_cifar10": (1_727_962, 329, 0.253),
     "vgg11": (132_863_336, 22, 7.609),
     "vgg16": (138_357_544, 32, 15.47),
     "vgg19": (143_667_240, 38, 19.632),
@@ -50,6 +52,7 @@ SIZES = {  # parameters, tensors, multiply-adds of a forward pass in 10^9
     "vgg_like_cifar10": (14_987_200, 43, 0.313),
 }
 LISTS = {
+    "alexnet": "8119ea5294a9c8c7",
     "vgg11": "1373d2f6ee3af54d",
     "vgg16": "e0f24b3678fcfb4f",
     "vgg19": "ba440b05e9aebbcc",
@@ -60,19 +63,6 @@ LISTS = {
     "densenet121": "21acd7911351681c",
     "densenet161": "95442ec433cba3b7",
     "mobilenet_v2": "646a51a00fa44584",
-}
-TOTAL_FLOPS = {  # exact: 2 x outputs x fan-in of every layer, in training
-    "vgg11": 15_218_180_096,
-    "vgg16": 30_940_528_640,
-    "vgg19": 39_264_124_928,
-    "googlenet": 2_996_752_384,
-    "googlenet_aux": 3_013_496_832,
-    "inception_v3": 11_426_432_192,
-    "inception_v3_aux": 11_437_798_592,
-    "densenet121": 5_668_323_328,
-    "densenet161": 15_455_814_144,
-    "mobilenet_v2": 601_548_544,
-    "vgg16_bn_cifar10": 626_403_328,
 }
 HEADS = {"googlenet_aux": 3, "inception_v3_aux": 2}
 
@@ -133,35 +123,6 @@ def by_hand(module: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, int]]:
 def test_flops_are_twice_outputs_times_fan_in_layer_by_layer(name: str) -> None:
     found = [(layer.name, layer.forward_flops) for layer in facts(name).layers]
     assert found == by_hand(bare(name), MODELS[name].input_shape)
-    assert facts(name).forward_flops == TOTAL_FLOPS.get(name, facts(name).forward_flops)
-
-
-def shapes(name: str) -> dict[str, list[int]]:
-    return {n: list(p.shape) for n, p in bare(name).named_parameters()}
-
-
-def test_some_layers_are_those_of_the_papers_tables() -> None:
-    assert [
-        layer.forward_flops for layer in facts("vgg16").layers[:3]
-    ] == [  # 224 x 224 x 64 x 27, then x 64 x 576, then 112 x 112 x 128 x 576; twice each
-        173_408_256,
-        3_699_376_128,
-        1_849_688_064,
-    ]
-    inception = shapes("inception_v3_aux")
-    assert inception["Mixed_6b.branch7x7_2.conv.weight"] == [128, 128, 1, 7]
-    assert inception["Mixed_6b.branch7x7dbl_2.conv.weight"] == [128, 128, 7, 1]
-    assert inception["Mixed_7c.branch3x3dbl_1.conv.weight"] == [448, 2048, 1, 1]
-    assert inception["AuxLogits.conv1.conv.weight"] == [768, 128, 5, 5]
-    # arXiv:1409.4842, table 1, row 4e: 256, 160, 320, 32, 128, 128 of 528 channels
-    google = shapes("googlenet_aux")
-    assert google["inception4e.branch2.0.conv.weight"] == [160, 528, 1, 1]
-    assert google["aux2.fc1.weight"] == [1024, 2048]
-    mobile = shapes("mobilenet_v2")
-    assert mobile["features.17.conv.1.0.weight"] == [960, 1, 3, 3]
-    assert mobile["features.18.0.weight"] == [1280, 320, 1, 1]
-    # growth 48: the last block ends with 2208 channels
-    assert shapes("densenet161")["classifier.weight"] == [1000, 2208]
 
 
 @pytest.mark.parametrize(
@@ -178,26 +139,6 @@ def test_inner_classifiers_stand_behind_their_block(name: str, block: str, inner
     assert called[called.index(inner) - 2] == block
 
 
-def test_wrn_28_10_by_hand() -> None:
-    # 28 = 6 * 4 + 4 layers: a first one, 3 x 4 blocks of two, 3 shortcuts of 1 x 1
-    parameters = flops = 0
-    inputs, side = 16, 32
-    parameters += 3 * 9 * 16
-    flops += 2 * side**2 * 3 * 9 * 16
-    for width, shrinks in ((160, False), (320, True), (640, True)):
-        for block in range(4):
-            side //= 2 if shrinks and block == 0 else 1
-            weights = 9 * inputs * width + 9 * width * width
-            weights += inputs * width if inputs != width else 0
-            parameters += weights + 2 * inputs + 2 * width
-            flops += 2 * side**2 * weights
-            inputs = width
-    parameters += 2 * 640 + 640 * 10 + 10
-    flops += 2 * 640 * 10
-    assert facts("wrn28_10_cifar10").parameters == parameters == 36_479_194
-    assert facts("wrn28_10_cifar10").forward_flops == flops
-
-
 def test_the_vggs_for_cifar_by_hand() -> None:
     widths = [3, 64, 64, 128, 128, *[256] * 3, *[512] * 6]
     weights = sum(9 * a * b for a, b in pairwise(widths))
@@ -209,9 +150,8 @@ def test_the_vggs_for_cifar_by_hand() -> None:
         facts("vgg_like_cifar10").parameters
         == weights + 2 * channels + 512 * 512 + 2 * 512 + 512 * 10
     )
-    assert (
-        facts("vgg_like_cifar10").forward_flops == TOTAL_FLOPS["vgg16_bn_cifar10"] + 2 * 512 * 512
-    )
+    more = facts("vgg_like_cifar10").forward_flops - facts("vgg16_bn_cifar10").forward_flops
+    assert more == 2 * 512 * 512
 
 
 TABLE_3 = """
@@ -319,55 +259,3 @@ def test_inner_classifiers_count_by_their_weight_and_only_in_training() -> None:
     model.eval()
     with torch.no_grad():
         assert len(heads(model(images))) == 1
-
-
-BLOCKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "inverted residual, halving": (lambda: InvertedResidual(6, 8, 2, 6), 6),
-    "inverted residual, added": (lambda: InvertedResidual(6, 6, 1, 6), 6),
-    "dense layer": (lambda: DenseLayer(6, 4), 6),
-    "wide block": (lambda: WideBlock(6, 8, 2), 6),
-    "depthwise, with holes": (
-        lambda: nn.Conv2d(6, 12, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2), groups=6),
-        6,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_second_moments_of_the_blocks_are_those_of_a_loop_over_samples(kind: str) -> None:
-    """Batch norm from statistics that stand still: then samples do not meet, and the definition
-    sum_z (g_z / B)^2 is a loop of one backward pass a sample."""
-    build, channels = BLOCKS[kind]
-    torch.manual_seed(0)
-    model = nn.Sequential(build(), nn.Flatten(), nn.LazyLinear(5))
-    images, labels = torch.randn(6, channels, 8, 8), torch.arange(6) % 5
-    model(images)
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.eval()
-    expected = [torch.zeros_like(p) for p in model.parameters()]
-    for image, label in zip(images, labels, strict=True):
-        loss = cross_entropy(model(image[None]), label[None]) / 6
-        found = torch.autograd.grad(loss, list(model.parameters()))
-        expected = [total + gradient**2 for total, gradient in zip(expected, found, strict=True)]
-    with second_moments(model) as watched:
-        watched.backward(cross_entropy(model(images), labels, reduction="none") / 6)
-        moments = watched.accumulate().values
-    for (name, _), one, other in zip(trainable(model), moments, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-9, msg=name)
-
-
-@pytest.mark.parametrize("name", ["mobilenet_v2", "googlenet_aux", "vgg_like_cifar10"])
-def test_a_whole_models_second_moments_bound_its_squared_gradient(name: str) -> None:
-    # Cauchy-Schwarz: (sum_z g_z / B)^2 <= B sum_z (g_z / B)^2
-    entry = MODELS[name]
-    model = build_model(entry, seed=0)
-    images, labels = make_task(entry, 0).batch(2, worker=0, step=0)
-    with second_moments(model) as watched:
-        watched.backward(sample_losses(entry, model(images), labels) / 2)
-        values = watched.accumulate().values
-    for value, (parameter, weight) in zip(values, trainable(model), strict=True):
-        assert weight.grad is not None
-        squared = weight.grad.square()
-        slack = 1e-5 * squared.max()
-        assert bool((squared <= 2 * value * 1.001 + slack).all()), parameter

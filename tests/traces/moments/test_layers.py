@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gcsim.compressors import meter
 from gcsim.traces.models.building import trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
-from gcsim.traces.moments import Moments, second_moments
 from gcsim.traces.networks.bert import Bert
 from gcsim.traces.networks.gpt2 import Gpt2
 from gcsim.traces.networks.lstm import LstmLanguageModel
 from gcsim.traces.networks.transformer import transformer_small
+from tests.traces.moments.by_sample import loop_over_samples, watched_moments
 
 BATCH, LENGTH, CLASSES = 5, 7, 11
 ENTRY = replace(MODELS["transformer_small"], input_shape=(LENGTH,), classes=CLASSES)
+losses = partial(sample_losses, ENTRY)
 
 
 class Norms(nn.Module):
@@ -91,30 +92,11 @@ def batch() -> tuple[Tensor, Tensor]:
         return torch.randint(CLASSES, (2, BATCH, LENGTH)).unbind(0)  # type: ignore[return-value]
 
 
-def loop_over_samples(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[Tensor]:
-    """The definition: sum over z of (g_z / B)^2, one forward and backward pass a sample."""
-    parameters = [p for _, p in trainable(model)]
-    sums = [torch.zeros_like(p) for p in parameters]
-    for token, label in zip(tokens, labels, strict=True):
-        loss = sample_losses(ENTRY, model(token[None]), label[None]).sum() / len(tokens)
-        found = torch.autograd.grad(loss, parameters)
-        sums = [total + gradient**2 for total, gradient in zip(sums, found, strict=True)]
-    return sums
-
-
-def watched_moments(
-    model: nn.Module, tokens: Tensor, labels: Tensor, segment: bool = False
-) -> tuple[Moments, list[int]]:
-    with second_moments(model) as watched:
-        watched.backward(sample_losses(ENTRY, model(tokens), labels) / len(tokens))
-        return watched.accumulate(meter.segment if segment else None), watched._slow
-
-
 @pytest.mark.parametrize("kind", MODELS_BY_KIND)
 def test_second_moments_are_those_of_a_loop_over_samples(kind: str) -> None:
     model = made(MODELS_BY_KIND[kind])
-    expected = loop_over_samples(model, *batch())
-    found, _ = watched_moments(model, *batch())
+    expected = loop_over_samples(model, *batch(), losses)
+    found = watched_moments(model, *batch(), losses)
     for (name, _), one, other in zip(trainable(model), found.values, expected, strict=True):
         scale = float(other.max())
         assert torch.allclose(one, other, rtol=1e-3, atol=1e-6 * scale + 1e-12), name
@@ -138,7 +120,8 @@ def test_only_shared_and_recurrent_weights_take_a_backward_pass_a_sample(
     kind: str, slow: set[str]
 ) -> None:
     model = made(MODELS_BY_KIND[kind])
-    _, numbers = watched_moments(model, *batch())
+    numbers: list[int] = []
+    watched_moments(model, *batch(), losses, slow=numbers)
     assert {trainable(model)[number][0] for number in numbers} == slow
 
 
@@ -155,40 +138,17 @@ def test_a_normalisation_in_which_samples_meet_is_not_taken_apart() -> None:
             return logits
 
     model = made(Meeting)
-    _, numbers = watched_moments(model, *batch())
+    numbers: list[int] = []
+    watched_moments(model, *batch(), losses, slow=numbers)
     assert {trainable(model)[n][0] for n in numbers} == {"norm.weight", "norm.bias"}
-
-
-def test_an_embedding_used_behind_its_layers_back_is_found_out() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Embedding(CLASSES, 4)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return torch.tanh(self.embed(tokens)) @ self.embed.weight.t()
-
-    from gcsim.errors import InputError
-
-    with pytest.raises(InputError, match=r"embed\.weight.*do not add up"):
-        watched_moments(made(Tied), *batch())
 
 
 def test_every_parameter_of_the_small_transformer_is_metered_by_itself() -> None:
     with keyed_generator(0, "test tokens"):
         tokens = torch.randint(97, (3, 64))
     model = transformer_small()
-    with second_moments(model) as watched:
-        watched.backward(sample_losses(MODELS["transformer_small"], model(tokens), tokens) / 3)
-        moments = watched.accumulate(meter.segment)
-    assert watched._slow == []
+    slow: list[int] = []
+    entry = partial(sample_losses, MODELS["transformer_small"])
+    moments = watched_moments(model, tokens, tokens, entry, segment=True, slow=slow)
+    assert slow == []
     assert sorted(moments.costs) == list(range(29))
-
-
-def test_the_second_moments_bound_the_squared_gradient() -> None:
-    # Cauchy-Schwarz: (sum_z g_z / B)^2 <= B sum_z (g_z / B)^2
-    model = made(MODELS_BY_KIND["gpt2"])
-    found, _ = watched_moments(model, *batch())
-    for value, (name, parameter) in zip(found.values, trainable(model), strict=True):
-        assert parameter.grad is not None
-        assert bool((parameter.grad**2 <= BATCH * value * 1.001 + 1e-9).all()), name

@@ -165,18 +165,6 @@ def test_recording_begins_after_the_steps_that_are_to_pass(tmp_path: Path) -> No
         assert all_equal(gradients(trace, iteration, 0), expected[3 + iteration])
 
 
-def test_second_moments_of_a_later_start(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(128, 5))
-    with gcsim.record(
-        model, tmp_path / "t", start=1, iterations=1, timed=0, second_moments=True
-    ) as recording:
-        train(model, 9, lambda _n, loss: recording.step(loss))
-    assert not [*hooks(model)]
-    found = gradients(Trace.open(tmp_path / "t"), 0, 0, moments=True)
-    assert [tuple(one.shape) for one in found] == [(5, 128), (5,)]
-    assert all(bool((one > 0).any()) for one in found)
-
-
 def test_a_loop_that_ends_before_the_start_says_so(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="ended after 4 steps, and recording begins after 9"),

@@ -112,12 +112,6 @@ def test_a_diverging_training_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_recording_leaves_the_global_generator_alone(tmp_path: Path) -> None:
-    before = torch.get_rng_state()
-    record_live(**LENET, second_moments=True, folder=tmp_path / "trace")
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_the_threads_and_device_are_told(tmp_path: Path) -> None:
     source = Trace.open(record_live(**LENET, folder=tmp_path / "trace")).source
     assert str(source["device"]).startswith("CPU")

@@ -8,12 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.integers.packing import (
-    pack_bits,
-    pack_signs,
-    unpack_bits,
-    unpack_signs,
-)
+from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits
+from gcsim.compressors.coding.one_bit.signs import pack_signs, unpack_signs
 from gcsim.compressors.meter import segment
 from gcsim.errors import InputError
 

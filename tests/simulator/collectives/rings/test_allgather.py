@@ -150,16 +150,6 @@ def test_pipelined_ring_is_the_simulation(p: int, shape: str) -> None:
             assert finishes.tolist() == on_arrival(starts, sizes, links, 32_768)
 
 
-@pytest.mark.parametrize("shape", ["equal", "unequal", "two sizes"])
-@pytest.mark.parametrize("skew", ["none", "ties", "ascending"])
-def test_64_ranks_are_the_simulation(shape: str, skew: str) -> None:
-    starts, sizes, links = skews(64)[skew], shapes(64)[shape], hops(64)["node by node"]
-    whole = ring_allgather(sizes, links)(times(starts))
-    assert whole.tolist() == step_by_step(starts, sizes, links)
-    pieces = PreparedPipeline(sizes, links, 32_768)(times(starts))
-    assert pieces.tolist() == on_arrival(starts, sizes, links, 32_768)
-
-
 @st.composite
 def any_gather(draw: st.DrawFn) -> tuple[list[int], list[int], list[Link], int]:
     p = draw(st.sampled_from([2, 3, 4, 5, 6, 9]))

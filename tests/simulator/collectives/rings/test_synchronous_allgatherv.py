@@ -131,23 +131,6 @@ def test_waiting_for_arrivals_gives_the_worked_example() -> None:
     assert seconds(on_arrival.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
 
 
-@pytest.mark.parametrize(
-    ("p", "milliseconds"), [(8, 3.073), (16, 3.726), (32, 5.006), (64, 7.827), (128, 8.668)]
-)
-def test_the_golden_values_of_the_irregular_gather_are_not_those_of_rounds(
-    p: int, milliseconds: float
-) -> None:
-    # SimGrid's 2.314 / 2.900 / 3.796 / 5.444 ms for p = 8 ... 64 are the ring of whole blocks
-    # (test_allgather.py). Rounds of min n_i or 32 KiB take one more round for nearly every block,
-    # until blocks are no larger than that: then the two are the same.
-    sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    start, links = times([0] * p), [NETWORK] * p
-    rounds = PreparedRounds(sizes, links, block_size(sizes))(start)
-    assert seconds(rounds.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
-    whole = ring_allgather(sizes, links)(start)
-    assert (rounds == whole).all() == (p == 128)
-
-
 def test_blocks_are_as_large_as_the_smallest_contribution_or_32_kib() -> None:
     assert block_size([100_000, 50_000]) == 50_000
     assert block_size([100_000, 5_000]) == 32_768

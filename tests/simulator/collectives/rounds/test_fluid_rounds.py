@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
-from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.network.links import Link, SizeFactor
 from gcsim.simulator.network.paths import inward, outward, path, through
 from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
@@ -32,11 +31,12 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     Wait,
     World,
     around,
+    every,
     gather,
 )
 from tests.simulator.links import CONSTANT, SIZED
 from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins, connection
-from tests.simulator.world import BUS, NETWORK, link, times
+from tests.simulator.world import BUS, NETWORK, link
 
 
 class FluidWorld(World):
@@ -94,31 +94,6 @@ class FluidRank(Rank):
         world.env.process(self.deliver(to, label, content, link.latency_for(nbytes)))
 
 
-def part(nbytes: int, ranks: int, number: int) -> int:
-    """Sizes differ by at most one byte, the longer first."""
-    return nbytes // ranks + (number < nbytes % ranks)
-
-
-def all_to_all(me: Rank) -> Wait:
-    """To rank + 1, rank + 2, ..., and from rank - 1, rank - 2, ..."""
-    for step in range(1, me.p):
-        to, back = (me.rank + step) % me.p, (me.rank - step) % me.p
-        yield from me.swap(to, back, ("parts", step), [me.rank * me.p + to], add=False)
-
-
-FLUID = {
-    **ALGORITHMS,
-    "all-to-all": Algorithm(
-        kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.starts), c.key),
-        program=all_to_all,
-        split=lambda c: [part(size, c.p, number) for size in c.sizes for number in range(c.p)],
-        start=lambda me: dict.fromkeys(range(me.p * me.p), frozenset({me.rank})),
-        goal=lambda r, p: set(),
-    ),
-}
-every = pytest.mark.parametrize("name", FLUID)
-
-
 clock = st.integers(0, 40) | st.integers(0, 400)
 
 
@@ -163,14 +138,14 @@ def test_whatever_shares_nothing_at_any_time_takes_what_it_takes_when_counted(
         racks=None,
         shared_bus=False,
     )
-    world = FluidWorld(case, FLUID[name])
-    counted = World(case, FLUID[name])
+    world = FluidWorld(case, ALGORITHMS[name])
+    counted = World(case, ALGORITHMS[name])
     alone = max(world.medium.most.values(), default=0) <= 1
     by_round = {place for place, number in counted.crowd.items() if number > 1}
     alone = alone and not {place for place in by_round if place[1] != "air"}
     event(f"nobody meets anybody: {alone}")
     if alone and not case.nics[0].shared:
-        assert world.finishes == FLUID[name].kernel(case).tolist()
+        assert world.finishes == ALGORITHMS[name].kernel(case).tolist()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +165,7 @@ def test_equal_ranks_in_step_share_by_number(name: str, devices: int) -> None:
         elements=8 * 1500,
         element=4,
     )
-    assert FluidWorld(case, FLUID[name]).finishes == FLUID[name].kernel(case).tolist()
+    assert FluidWorld(case, ALGORITHMS[name]).finishes == ALGORITHMS[name].kernel(case).tolist()
 
 
 @pytest.mark.parametrize("part", [Fraction(1, 2), Fraction(1, 3), Fraction(1)])
@@ -206,8 +181,8 @@ def test_a_factor_is_a_limit_of_the_connection(part: Fraction) -> None:
         elements=12000,
         element=4,
     )
-    kernel = FLUID["recursive doubling"].kernel
-    assert FluidWorld(case, FLUID["recursive doubling"]).finishes == kernel(case).tolist()
+    kernel = ALGORITHMS["recursive doubling"].kernel
+    assert FluidWorld(case, ALGORITHMS["recursive doubling"]).finishes == kernel(case).tolist()
     plain = kernel(replace(case, nics=[NETWORK] * 4)).tolist()
     assert (kernel(case).tolist() == plain) == (part >= Fraction(1, 2))
 
@@ -223,10 +198,10 @@ def test_messages_of_two_rounds_meet_at_a_card() -> None:
     case = Case(starts=[500_000, 0, 0], nics=[link(10**9)] * 3, buses=[BUS] * 3, sizes=[1000] * 3)
     # Rank 0 had 1 -> 0 at 1000, its own is through at 2000, and its second goes to 1, 2000-3000;
     # rank 2 sends its second to 0 from 2000 on, when 0 -> 2 has arrived.
-    assert FluidWorld(case, FLUID["Bruck"]).finishes == [3_000_000] * 3
+    assert FluidWorld(case, ALGORITHMS["Bruck"]).finishes == [3_000_000] * 3
     # By number, 1 -> 2 has rank 2's NIC to itself: no other message of its round goes there. All
     # second messages take 1000 from when their senders are ready, the last at 1500.
-    assert FLUID["Bruck"].kernel(case).tolist() == [2_500_000] * 3
+    assert ALGORITHMS["Bruck"].kernel(case).tolist() == [2_500_000] * 3
 
 
 @given(

@@ -1,0 +1,381 @@
+"""A suite in a folder (`rows.py` says what stands in it): every row is a scenario and a number."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcsim.analysis.validation.data_files import citation, layer_table
+from gcsim.analysis.validation.interval import (
+    Drawing,
+    Interval,
+    StepIntervals,
+    ends,
+    intervals,
+    passes_of,
+)
+from gcsim.analysis.validation.rows import Changes, Row, SuiteFile, read_page, read_rows, read_suite
+from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.reading.overrides import apply
+from gcsim.scenarios.stated import BARE, Stated, stated
+
+_OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
+_CELL = re.compile(r"\$([\w.]+)")
+_CLOSE = 1e-3
+
+
+def suite_of(path: Path, name: str) -> Suite:
+    """The suite in a folder, under this name. Raises `InputError` where its files are no suite."""
+    document, file = read_suite(path)
+    page = read_page(path)
+    return Suite(
+        name=name,
+        title=file.title,
+        about=page.get("Measured", ""),
+        fitted_on=page.get("Fitted", ""),
+        missing=page.get("Missing", ""),
+        bounds=tuple(
+            Bound(
+                one.name, tuple(one.series), statistic=one.statistic, limit=one.limit,
+                target=one.target,
+            )
+            for one in file.bounds
+        ),
+        find=Folder(path, document, file).findings,
+        figure_x=file.figure_x,
+    )  # fmt: skip
+
+
+@dataclass(eq=False)
+class Folder:
+    """A suite's files, and what was predicted of them."""
+
+    path: Path
+    document: Document
+    file: SuiteFile
+    values: dict[str, float] = field(default_factory=dict)
+    """Fitted so far."""
+    _runs: dict[str, Stated] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All that the CSV has."""
+        return read_rows(self.path / "rows.csv")
+
+    # --- a row's runs ---------------------------------------------------------------------------
+
+    def runs(self, row: Row, *, catalogue: bool = False) -> list[Stated]:
+        """What a row waits for: the longest decides. Empty where the catalogue alone does not know
+        it."""
+        variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
+        found = [self._run(row, variant, catalogue) for variant in variants]
+        unknown = any(group.get("unknown") for group in self._groups(row))
+        return [] if catalogue and (unknown or not all(map(_known, found))) else found
+
+    def _groups(self, row: Row) -> list[Changes]:
+        """In the order in which they change the defaults."""
+        names = (row["group"] or row["series"]).split(" + ")
+        return [self.file.groups.get(name) or {} for name in names]
+
+    def _changes(self, row: Row, catalogue: bool) -> Iterator[tuple[str, Any]]:
+        """Keys and values in the place of the defaults; of a key the last one counts."""
+        kind = "catalogue" if catalogue else "fitted"
+        yield from _flat(self.file.catalogue if catalogue else self.file.fitted)
+        for group in self._groups(row):
+            own = {key: value for key, value in group.items() if key not in _OF_GROUPS}
+            yield from _flat(own)
+            yield from _flat(group.get(kind) or {})
+        yield from row.changes.items()
+
+    def _run(self, row: Row, variant: Changes, catalogue: bool) -> Stated:
+        changes: dict[str, str] = {}
+        for key, value in (*self._changes(row, catalogue), *_flat(variant)):
+            text = value if isinstance(value, str) else json.dumps(value)
+            text = _CELL.sub(lambda found: row[found[1]], text)
+            if text[:1] == "?":
+                text = "" if catalogue else self._fitted(row, key, text)
+            elif text[:1] == "@":
+                text = "" if catalogue else f"{self.given(row, text)!r} s"
+            if isinstance(value, Mapping):
+                changes = {k: old for k, old in changes.items() if not k.startswith(f"{key}.")}
+            if text:
+                changes[key] = text
+        name = json.dumps(changes, sort_keys=True)
+        if name not in self._runs:
+            document = self._defaults()
+            try:
+                if problems := apply(document, changes):
+                    raise InputError(problems)
+                self._runs[name] = stated(document, self._facts)
+            except InputError as error:
+                raise InputError([_placed(row, one) for one in error.problems]) from error
+        return self._runs[name]
+
+    def _defaults(self) -> Document:
+        """The scenario of a row that changes nothing."""
+        values, keys = self._places
+        return Document(
+            name=self.document.name,
+            data=deepcopy(self.file.scenario),
+            values=dict(values),
+            keys=dict(keys),
+            order=self.document.order,
+        )
+
+    @cached_property
+    def _places(self) -> list[dict[Keys, str]]:
+        """Of the scenario's values, and of its keys."""
+        return [
+            {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
+            for places in (self.document.values, self.document.keys)
+        ]
+
+    def _facts(self, model: str, batch: int, tokens: int) -> Any:
+        files = tuple(self.path / name for name in self.file.layers)
+        return layer_table(files, model, batch, tokens)
+
+    def _fitted(self, row: Row, key: str, text: str) -> str:
+        """What stands for `?NAME`; empty before it is fitted."""
+        names = text[1:].split("*")
+        for name in names:
+            if name not in self.file.fit:
+                hint = did_you_mean(name, self.file.fit)
+                raise InputError(f"nothing is fitted as {name!r}", place=row.place(key), hint=hint)
+        if not all(name in self.values for name in names):
+            return ""
+        value = math.prod(self.values[name] for name in names)
+        return f"{value:.9g} {self.file.fit[names[0]].unit}".strip()
+
+    def given(self, row: Row, text: str) -> float:
+        """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
+        return statistics.median(self.measured(other) for other in self._referred(row, text))
+
+    def _referred(self, row: Row, text: str) -> list[Row]:
+        names = [name.strip() for name in text.split("@")[1:]]
+        for name in names:
+            if name not in self._named:
+                hint = did_you_mean(name, self._named)
+                raise InputError(f"no row is called {name!r}", place=row.place(), hint=hint)
+        return [self._named[name] for name in names]
+
+    @cached_property
+    def _named(self) -> dict[str, Row]:
+        return {key: row for row in self.rows for key in (row["id"], row["name"]) if key}
+
+    # --- seconds and published values -----------------------------------------------------------
+
+    def measured(self, row: Row) -> float:
+        """Seconds of an iteration."""
+        value = row.number("measured")
+        if row.unit == "s":
+            return value / row.number("iterations", 1)
+        return self._samples(row) / value
+
+    def published(self, row: Row, seconds: float) -> float:
+        """Seconds of an iteration in the row's unit."""
+        if row.unit == "s":
+            return seconds * row.number("iterations", 1)
+        return self._samples(row) / seconds
+
+    def _samples(self, row: Row) -> float:
+        batch = self._run(row, {}, catalogue=True).batch
+        return row.number("samples", batch * self._workers(row))
+
+    def _workers(self, row: Row) -> int:
+        simulated = self._run(row, {}, catalogue=True).cluster.workers
+        return int(row.number("workers", simulated))
+
+    # --- fits -------------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Find the fitted values in turn; together those of the same rows."""
+        for served, names in groupby(self.file.fit, key=self._served):
+            self._together(served, list(names))
+
+    def _together(self, served: list[Row], names: list[str]) -> None:
+        measured = [self.measured(row) for row in served]
+
+        def predicted(values: Sequence[float]) -> list[float]:
+            self.values |= dict(zip(names, values, strict=True))
+            return [_longest(self.runs(row)) for row in served]
+
+        within = [(self.file.fit[name].low, self.file.fit[name].high) for name in names]
+        predicted(nearest(predicted, measured, within))
+
+    def _served(self, name: str) -> list[Row]:
+        return [row for row in self.rows if name in row.fits]
+
+    # --- findings ---------------------------------------------------------------------------------
+
+    def findings(self) -> Findings:
+        """All points of the rows that are not left out."""
+        self.fit()
+        compared = [row for row in self.rows if not row["left_out"]]
+        given = {
+            text: self._referred(row, text)
+            for row in compared
+            for _, text in self._changes(row, catalogue=False)
+            if isinstance(text, str) and text[:1] == "@"
+        }
+        served = {id(row) for rows in given.values() for row in rows}
+        return Findings(
+            points=tuple(
+                self._point(row, served=bool(row.fits) or id(row) in served) for row in compared
+            ),
+            factors=(*self._steps(given), *self._factors()),
+            excluded=tuple(self._excluded()),
+        )
+
+    def _steps(self, given: Mapping[str, Sequence[Row]]) -> Iterator[Factor]:
+        for text, rows in given.items():
+            first, known = rows[0], self.runs(rows[0], catalogue=True)
+            yield Factor(
+                first["series"] or "all", f"step of {first['name']}", self.given(first, text), "s",
+                len(rows), catalogue=known[0].step if known else None, given=True,
+            )  # fmt: skip
+
+    def _factors(self) -> Iterator[Factor]:
+        for name, one in self.file.fit.items():
+            rows = self._served(name)
+            known = one.catalogue
+            if known is None:
+                known = self._in_catalogue(f"?{name}", rows[0])
+            yield Factor(
+                one.series, one.title, self.values[name], one.unit, len(rows), catalogue=known,
+                given=one.given,
+            )  # fmt: skip
+
+    def _in_catalogue(self, text: str, row: Row) -> float | None:
+        """What the catalogue has at the key where a fitted value stands."""
+        stands = (key for key, own in self._changes(row, catalogue=False) if own == text)
+        value: Any = self._run(row, {}, catalogue=True)
+        for word in next(stands, "").replace(".bandwidth", ".rate").split("."):
+            value = getattr(value, word, None)
+        return None if value is None else float(value)
+
+    def _excluded(self) -> Iterator[Excluded]:
+        for key, one in self.file.left_out.items():
+            here = sum(row["left_out"] == key for row in self.rows)
+            yield Excluded(one.what, here + one.count, one.rule)
+
+    def _point(self, row: Row, *, served: bool) -> Point:
+        runs, known = self.runs(row), self.runs(row, catalogue=True)
+        return Point(
+            name=row["name"],
+            series=row["series"],
+            unit=row.unit,
+            measured=row.number("measured"),
+            predicted=self.published(row, _longest(runs)),
+            unfitted=self.published(row, _longest(known)) if known else None,
+            fitted=served,
+            source=self._source(row),
+            workers=self._workers(row),
+            nbytes=runs[0].message_bytes,
+            setting=row["setting"],
+            method=row["method"],
+            panel=row["panel"],
+            curve=row["curve"],
+            x=row.number("x") if row["x"] else None,
+            **ends(self._interval(row, known) if known else None),
+        )
+
+    def _source(self, row: Row) -> str:
+        return (
+            citation(self.path, row["source"], row["where"]) if row["source"] else self.file.source
+        )
+
+    def _interval(self, row: Row, known: Sequence[Stated]) -> Interval | None:
+        run = known[0]
+        if run.model is None:
+            # the device's kernels have no part in it
+            return intervals(replace(run.cluster, device=BARE), lambda on: [run.alone(on)])[0]
+        if run.traffic.grouping == "none":
+            return None
+        drawn = [_drawing(one) for one in known]
+        longest = max(drawn, key=lambda one: float(one.seconds.mean()))
+        seconds = np.max([one.seconds for one in drawn], axis=0)
+        return replace(longest, seconds=seconds).interval(lambda time: self.published(row, time))
+
+
+def _longest(runs: Sequence[Stated]) -> float:
+    return max(run.seconds for run in runs)
+
+
+def _drawing(run: Stated) -> Drawing:
+    drawn = StepIntervals(run.cluster, run.training, [run.profile])
+    compute = {"stated": run.passes}
+    if run.stated_step is None:
+        compute = passes_of(run.passes, run.profile.model, run.cluster.device)
+    return drawn.draw(run.profile, compute, run.seconds)
+
+
+def _known(run: Stated) -> bool:
+    """Whether the catalogue knows the step."""
+    try:
+        return run.step >= 0
+    except InputError:
+        return False
+
+
+def _placed(row: Row, problem: Problem) -> Problem:
+    """With the place of the cell where the problem is one of a row."""
+    if not problem.place.startswith("--set "):
+        return problem
+    return replace(problem, place=row.place(problem.place.removeprefix("--set ")))
+
+
+def _flat(changes: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; what is like another begins anew."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            if "like" in value:
+                yield f"{above}{key}", {"like": value["like"]}
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def nearest(
+    predicted: Callable[[Sequence[float]], Sequence[float]],
+    measured: Sequence[float],
+    within: Sequence[tuple[float, float]],
+) -> list[float]:
+    """The values at which the predictions of all measurements are nearest to them.
+
+    To 0.1 % of the values, least squares of the logarithms of predicted over measured, over their
+    logarithms: one by Brent's method; several by Gauss and Newton's, for which errors beyond 10 %
+    count less than their squares.
+    """
+    from scipy.optimize import least_squares, minimize_scalar
+
+    def misses(logarithms: Sequence[float]) -> list[float]:
+        both = zip(predicted([math.exp(one) for one in logarithms]), measured, strict=True)
+        return [math.log(one / other) for one, other in both]
+
+    low, high = ([math.log(end) for end in side] for side in zip(*within, strict=True))
+    if len(within) == 1:
+        found = minimize_scalar(
+            lambda one: sum(miss**2 for miss in misses([one])),
+            bounds=(low[0], high[0]),
+            method="bounded",
+            options={"xatol": _CLOSE},
+        )
+        return [math.exp(float(found.x))]
+    start = [(one + other) / 2 for one, other in zip(low, high, strict=True)]
+    several = least_squares(
+        misses, start, bounds=(low, high), loss="soft_l1", f_scale=0.1, diff_step=_CLOSE
+    )
+    return [math.exp(one) for one in several.x.tolist()]

@@ -1,0 +1,175 @@
+"""The files of a suite in a folder: defaults in YAML, a measured row each in CSV, a page.
+
+`suite.yaml`:
+
+    title: ...
+    scenario: {...}          # defaults of every row, as `gcsim.scenarios.stated` reads them
+    layers: [FILE]           # tables of layers, in which models are looked for in turn
+    groups: {NAME: {...}}    # changes for the rows of a group (column `group`, else the series;
+                             # several as "one + other"); `longest: [{}, {...}]` changes them for
+                             # several predictions of which the longest counts; `unknown: true`
+                             # of what the catalogue alone knows nothing of
+    fitted: {...}            # changes for the prediction with fitted values; also in a group
+    catalogue: {...}         # changes for the prediction by the catalogue alone; also in a group
+    fit: {NAME: {title: ..., low: 0.1, high: 1, unit: GB/s}}    # in turn; of the same rows together
+    left_out: {KEY: {what: ..., rule: ..., count: 3}}    # rows with this in column `left_out`, and
+                                                         # so many that are not in the file
+    bounds: [{name: ..., series: [...], limit: 0.1}]
+
+In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does. In the
+place of a value may stand `@ROW` (the seconds that the row of this name or id measured; the median
+of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER`) and, in the YAML,
+`$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
+
+`page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
+explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gcsim.analysis.validation.suite import Unit
+from gcsim.errors import InputError
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import Document, read_file, read_text
+
+COLUMNS = frozenset({
+    "id", "name", "group", "series", "measured", "unit", "samples", "iterations", "workers",
+    "source", "where", "setting", "method", "panel", "curve", "x", "fits", "left_out",
+})  # fmt: skip
+"""samples: of an iteration, else of all workers; iterations: that the seconds are of, else one;
+workers: where others are simulated; fits: names of `fit` that the row serves."""
+_NEEDED = ("name", "measured")
+_HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+Changes = dict[str, Any]
+"""Of a scenario: keys, which may be dotted, and values."""
+
+
+class FitSection(Section):
+    """A value to fit."""
+
+    title: str
+    low: float
+    high: float
+    unit: str = ""
+    series: str = "all"
+    given: bool = False
+    """What a user states of the own machine: its rows are shown, and count as no fit."""
+    catalogue: float | None = None
+    """In its place without a fit, where it stands for no figure of the cluster or the training."""
+
+
+class LeftOutSection(Section):
+    """Rows that are not compared."""
+
+    what: str
+    rule: str
+    count: int = 0
+
+
+class BoundSection(Section):
+    """As `Bound`."""
+
+    name: str
+    series: list[str] = []  # noqa: RUF012
+    statistic: Literal["median", "decisions", "coverage"] = "median"
+    limit: float
+    target: float | None = None
+
+
+class SuiteFile(Section):
+    """The whole of `suite.yaml`."""
+
+    title: str
+    figure_x: str = ""
+    source: str = ""
+    layers: list[str] = []  # noqa: RUF012
+    scenario: Changes
+    fitted: Changes = {}  # noqa: RUF012
+    catalogue: Changes = {}  # noqa: RUF012
+    groups: dict[str, Changes] = {}  # noqa: RUF012
+    fit: dict[str, FitSection] = {}  # noqa: RUF012
+    left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
+    bounds: Annotated[list[BoundSection], Field(min_length=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A measurement."""
+
+    cells: Mapping[str, str]
+    file: Path
+    line: int
+
+    def __getitem__(self, column: str) -> str:
+        return self.cells.get(column) or ""
+
+    def place(self, column: str = "") -> str:
+        """`file:line`, and the number of a column where the row has it."""
+        own = f":{list(self.cells).index(column) + 1}" if column in self.cells else ""
+        return f"{self.file}:{self.line}{own}"
+
+    def number(self, column: str, default: float | None = None) -> float:
+        """A cell as a number. Raises `InputError` where it is none."""
+        text = self[column]
+        if not text and default is not None:
+            return default
+        try:
+            return float(text)
+        except ValueError as error:
+            message = f"{column}: {text!r} is no number"
+            raise InputError(message, place=self.place(column)) from error
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """Keys of the scenario and what stands there."""
+        return {key: text for key, text in self.cells.items() if key not in COLUMNS and text}
+
+    @property
+    def fits(self) -> list[str]:
+        """Values that it serves the fit of."""
+        return self["fits"].split()
+
+    @property
+    def unit(self) -> Unit:
+        """Of the measurement."""
+        return "samples/s" if self["unit"] == "samples/s" else "s"
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a CSV, without comments. Raises `InputError` where a needed column is absent."""
+    lines = [
+        (number, line)
+        for number, line in enumerate(read_text(file, str(file)).splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    read = csv.DictReader(line for _, line in lines)
+    for column in _NEEDED:
+        if column not in (read.fieldnames or ()):
+            raise InputError(f"there is no column {column!r}", place=f"{file}:{lines[0][0]}")
+    return [Row(cells, file, number) for cells, (number, _) in zip(read, lines[1:], strict=True)]
+
+
+def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
+    """What stands in a folder's YAML. Raises `InputError` with every mistake and its place."""
+    document = read_file(folder / "suite.yaml")
+    file, problems = check(SuiteFile, document)
+    if file is None:
+        raise InputError(document.sorted(problems))
+    return document, file
+
+
+def read_page(folder: Path) -> dict[str, str]:
+    """The paragraphs under the headings of a folder's page."""
+    path = folder / "page.md"
+    found = dict(_HEADING.findall(read_text(path, str(path)) if path.exists() else ""))
+    return {heading: " ".join(text.split()) for heading, text in found.items()}

@@ -1,1 +1,0 @@
-"""Suites of `cluster_runs.csv`: Bagua, Global-QSGD, NCCL, RaySGD, a cluster shaped by tc."""

@@ -1,0 +1,162 @@
+"""The largest share of the positive and of the negative elements of each tensor, exactly.
+
+A sample bounds both signs' thresholds from below, one pass adds up and marks a little more than is
+wanted, and a selection among those follows. Where the sample misled it runs on all elements, and so
+it does in short tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
+from gcsim.compressors.coding.selecting.selection import (
+    SAMPLE_STRIDE,
+    WORTH_A_SAMPLE,
+    counts_kept,
+    kth_of_few,
+    safe_rank,
+    take_few,
+)
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments, starts
+
+
+def _launches(
+    found: tuple[Tensor, Tensor, Column, Tensor], _: object, segments: Segments, *__: object,
+    **___: object,
+) -> Iterator[KernelCost]:  # fmt: skip
+    n = segments.length
+    yield launch("streaming", "dryden._add_and_count", n, 12 * n)
+    name = "dryden._largest_of_each_sign"
+    yield launch("selection", name, n, 4 * n, 16 * found[0].numel())
+
+
+@counted_as(_launches)
+@primitive
+def largest_of_each_sign(
+    values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
+) -> tuple[Tensor, Tensor, Column, Tensor]:
+    """memory += values, and the largest max(1, round(proportion n)) of a sign's n elements.
+
+    Parameters
+    ----------
+    values, memory : flat float32 of the table
+
+    Returns
+    -------
+    (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`; k of
+    each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, first those of all
+    tensors' positive values, then those of the negative ones). Among equals the lowest index wins.
+
+    Raises
+    ------
+    InputError
+        When not-a-number is among the values.
+    """
+    added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
+    limits = np.zeros((2, len(segments.table)), dtype=np.float32)
+    with written_back(memory) as source:
+        in_tiles(_bound, tensors, source, added, segments.table, proportion, limits)
+        up, down = np.nextafter(limits, np.float32(np.inf), where=limits == 0, out=limits)
+        marks = Marks.room(torch.from_numpy(source[:0]), segments, up, -down)
+        mark_arrays(source, added, segments, marks, segments.tiles, sides=True)
+        k, strange = kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
+        total, many = int(k.sum()), k.sum(axis=0)
+        indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
+        sizes = np.empty(total, dtype=np.float32)
+        in_tiles(
+            _choose, tensors, source, segments.table, k, starts(many), starts(k.reshape(-1)),
+            marks.up, marks.lower, marks.first, array(marks.counts), marks.places, marks.passed,
+            indices, taken, sizes, strange,
+        )  # fmt: skip
+    demand_numbers(strange[0])
+    return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
+
+
+def kept(sides: NDArray[Any], proportion: float) -> Column:
+    """How many elements of each side travel; none of none."""
+    return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _sizes(values: Any, sign: Any, sizes: Any) -> int:
+    """Magnitudes of a sign's elements, 0 for others; how many there are."""
+    count = 0
+    for i in range(values.size):
+        size = values[i] * sign
+        positive = size > np.float32(0)
+        sizes[i] = size if positive else np.float32(0)
+        count += np.int64(positive)
+    return count
+
+
+@loop
+def _bound(
+    start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
+    limits: Any,
+) -> None:  # fmt: skip
+    """Of a sample: the magnitudes that most likely more pass than are wanted of each sign."""
+    for tile in range(start, stop):
+        t = tiles[tile, 0]
+        begin, n = table[t]
+        # 16 or more of the sample are expected of each sign
+        stride = min(SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
+        if n < WORTH_A_SAMPLE or stride < 3:
+            continue
+        sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
+        sizes = np.empty(sample.size, dtype=np.float32)
+        for side in range(2):
+            available = _sizes(sample, np.float32(1 - 2 * side), sizes)
+            rank = safe_rank(available * proportion)
+            if rank <= available:
+                found = limits[side, t : t + 1].view(np.uint32)
+                found[0] = kth_of_few(sizes.view(np.uint32), rank)[0]
+
+
+@loop
+def _choose(
+    start: int, stop: int, tiles: Any, source: Any, table: Any, k: Any, firsts: Any, begins: Any,
+    up: Any, down: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
+    taken: Any, magnitudes: Any, strange: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):  # which is a tensor
+        t, _, n = tiles[tile]
+        part = source[table[t, 0] : table[t, 0] + n]
+        own, found = np.empty(passed[t], dtype=np.int64), np.empty(passed[t], dtype=np.float32)
+        first = blocks[t]
+        if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
+            strange[0] = 1
+        sizes = np.empty(found.size, dtype=np.float32)
+        among = True
+        for side in range(2):
+            among &= _sizes(found, np.float32(1 - 2 * side), sizes) >= k[side, t]
+        if not among:
+            found, sizes = part, np.empty(n, dtype=np.float32)
+        chosen = np.zeros(found.size, dtype=np.uint8)
+        for side in range(2):
+            most = np.empty(k[side, t], dtype=np.int64)
+            out = magnitudes[begins[side * k.shape[1] + t] :]
+            _sizes(found, np.float32(1 - 2 * side), sizes)
+            if most.size:
+                take_few(sizes.view(np.uint32), most.size, most)
+            for j in range(most.size):
+                out[j] = sizes[most[j]]
+                chosen[most[j]] = 1
+        at = firsts[t]
+        for i in range(found.size):
+            if chosen[i]:
+                indices[at] = own[i] if among else i
+                taken[at] = found[i]
+                at += 1

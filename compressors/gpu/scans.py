@@ -1,0 +1,137 @@
+"""Sums and extrema on a GPU: the kernels of `coding/scans.py`.
+
+Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
+float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
+then over blocks. The loops' own order depends on the processor. Two orders of n terms of one sign
+differ by at most n 2^-52 of the sum, so that the float32 that is made of it is the same, or its
+neighbour in a share of n 2^-28 of all cases at worst. A sum of n magnitudes between m and
+m 2^28 / n is exact in any order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from gcsim.compressors.coding import scans as loops
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Cells, Segments
+
+MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
+_INFINITE = 0x7F800000
+
+
+def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
+    """A number of each cell of a flat float32: `[cells]`, 0 for a cell without elements.
+
+    `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
+    `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64.
+    """
+    rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
+    elements, begins, sizes, counts = (row.tolist() for row in rows)
+    width = min(BLOCK, 1 << max(0, max(sizes, default=1) - 1).bit_length())
+    pieces = [-(-size // width) for size in sizes]  # programs of a cell
+    several = max(pieces, default=1) > 1
+    together = 1 if several else BLOCK // width  # cells of a program
+    slots = [count * each for count, each in zip(counts, pieces, strict=True)]
+    dtype = torch.int32 if what == MAGNITUDE else torch.float64
+    found = values.new_empty(sum(slots), dtype=dtype)
+    programs = [-(-count // together) * each for count, each in zip(counts, pieces, strict=True)]
+    parts = parts_of(values, elements, programs, begins, sizes, pieces, starts(slots))
+    launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=together, WIDTH=width)
+    if not several:
+        return found
+    if len(counts) == 1:
+        alone = found.view(counts[0], pieces[0])
+        return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
+    ends = np.repeat(pieces, counts).cumsum()
+    cuts = there([0, *ends], values.device)
+    return joined(found, cuts, what)
+
+
+def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
+    """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
+    out = found.new_empty(len(cuts) - 1)
+    launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
+    return out
+
+
+@kernel_of(loops.finite)
+def finite(values: Tensor) -> Tensor:
+    """Nobody has waited for it."""
+    return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
+
+
+@kernel_of(loops.squared_length)
+def squared_length(values: Tensor) -> float:
+    """In another order than the loop's."""
+    return float(bucket_totals(values, _blocks(values), SQUARES).sum())
+
+
+def _blocks(values: Tensor) -> Cells:
+    return Segments.alone(values.numel()).cells(BLOCK)
+
+
+@kernel_of(loops.fingerprint)
+def fingerprint(values: Tensor) -> int:
+    """Equal to the loop's."""
+    n = values.numel()
+    sums = values.new_empty(blocks(n), dtype=torch.int64)
+    data = values.contiguous().view(torch.int32)
+    launch(_weigh, blocks(n), data, sums, n, BLOCK=BLOCK)
+    return int(sums.sum()) % (1 << 64)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _reduce(
+    values, found, table, parts, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    part, number, n = own_part(table, parts)
+    size = tl.load(part + 3 * parts)
+    pieces = tl.load(part + 4 * parts)
+    row = number // pieces * ROWS + tl.arange(0, ROWS)
+    column = number % pieces * WIDTH + tl.arange(0, WIDTH)
+    at = row[:, None] * size + column[None, :]
+    here = (column[None, :] < size) & (at < n)
+    v = tl.load(values + tl.load(part + 2 * parts) + at, mask=here, other=0.0)
+    if WHAT == 0:
+        # as integers, magnitudes keep their order, and NaN is above all
+        total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
+    elif WHAT == 1:
+        wide = v.to(tl.float64)
+        total = tl.sum(wide * wide, axis=1)
+    elif WHAT == 2:
+        total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
+    else:
+        total = tl.sum(v.to(tl.float64), axis=1)
+    slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
+    tl.store(slot, total, mask=(row == 0) | (row * size < n))
+
+
+@triton.jit
+def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest (or the sum) of what stands between two cuts."""
+    bucket = tl.program_id(0)
+    first = tl.load(cuts + bucket)
+    last = tl.load(cuts + bucket + 1)
+    total = tl.zeros([BLOCK], dtype=out.dtype.element_ty)
+    for start in range(first, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        each = tl.load(found + at, mask=at < last, other=0)
+        total = tl.maximum(total, each) if WHAT == 0 else total + each
+    tl.store(out + bucket, tl.max(total, axis=0) if WHAT == 0 else tl.sum(total, axis=0))
+
+
+@triton.jit
+def _weigh(bits, sums, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    word = tl.load(bits + at, mask=at < n, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
+    total = tl.sum(word * (at.to(tl.uint64) * 2 + 1), axis=0)
+    tl.store(sums + tl.program_id(0), total.to(tl.int64, bitcast=True))

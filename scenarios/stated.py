@@ -1,0 +1,496 @@
+"""Runs whose traffic is stated: what a code of others sends of each bucket, as formulas.
+
+The sections `cluster`, `training`, `ddp` and `batch_size` are those of a scenario. In the place of
+compressors and gradients stand a table of layers and `traffic`:
+
+    model: resnet50                        # of the tables of layers
+    compute: {step: 0.3 s}                 # forward and backward; default: the catalogue's
+    traffic:
+      grouping: ddp                        # or whole, tensors, horovod, none (nothing is exchanged)
+      let: {bits: 8}
+      exchange:                            # of a bucket: stages and collectives, in turn
+        - encode: [[reduction, 1, 4*n], [streaming, 1, 5*n]]    # class, launches, bytes
+        - all_reduce: ceil(n*bits/8)
+          element: 1
+        - decode: [[streaming, 1, 5*n]]
+
+A formula knows the bucket's elements n, the cluster's nodes p and workers w, and the values of
+`let`. Without a model the exchange is carried out alone, by ranks that enter together.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
+from gcsim.scenarios.reading.checking import Section, check, invalid
+from gcsim.scenarios.reading.document import Document
+from gcsim.scenarios.reading.types import Count, PositiveDuration
+from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.scenario import DdpBuckets
+from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
+from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.collectives.servers.gloo_rooted import broadcast_messages, carry_messages
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Training
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.profile import (
+    Compute,
+    Exchange,
+    ModelFacts,
+    PassTimes,
+    Phase,
+    Quality,
+    Step,
+    TrafficProfile,
+)
+
+_CYCLE, _FUSION = 5e-3, 64 * 2**20
+"""Seconds between Horovod's looks at what is ready, and bytes that it reduces together at most:
+its defaults until version 0.19."""
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "ceil": math.ceil, "floor": math.floor, "max": max, "min": min,
+}  # fmt: skip
+
+
+def _value(node: ast.expr, names: Mapping[str, Fraction]) -> Fraction:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return Fraction(str(number))
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return Fraction(_OPERATORS[type(op)](_value(left, names), _value(right, names)))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
+            return Fraction(_FUNCTIONS[name](*(_value(arg, names) for arg in args)))
+    known = ", ".join((*names, *_FUNCTIONS))
+    raise InputError(f"{ast.unparse(node)!r} means nothing in a formula", hint=f"known: {known}")
+
+
+@cache
+def _parsed(text: str | int) -> ast.expr:
+    return ast.parse(str(text), mode="eval").body
+
+
+def _evaluated(formula: str | int, names: Mapping[str, Fraction]) -> int:
+    """Rounded up."""
+    return math.ceil(_value(_parsed(formula), names))
+
+
+def _formula(text: str | int) -> str | int:
+    """The text itself; raises pydantic's error where it is no formula."""
+    try:
+        _parsed(text)
+    except SyntaxError as error:
+        raise invalid(f"{text!r} is no formula", "such as ceil(n*bits/8)") from error
+    return text
+
+
+Formula = Annotated[str | int, AfterValidator(_formula)]
+_Kernel = Annotated[tuple[KernelClass, Formula, Formula], BeforeValidator(tuple)]
+"""Class, launches, bytes."""
+_COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", "broadcast",
+                "send")  # fmt: skip
+
+
+class EntrySection(Section):
+    """A stage of a bucket's exchange, or a collective."""
+
+    encode: list[_Kernel] | None = None
+    decode: list[_Kernel] | None = None
+    per_payload: list[_Kernel] | None = None
+    """As decode, once for each payload."""
+    busy: Formula | None = None
+    """Seconds that a device computes, as measured."""
+    all_reduce: Formula | None = None
+    all_gather: Formula | None = None
+    all_to_all: Formula | None = None
+    push_pull: Formula | None = None
+    tree_merge: Formula | None = None
+    broadcast: Formula | None = None
+    send: Formula | None = None
+    element: Count = 4
+    """Bytes, of an all-reduce."""
+    dtype: str = "float32"
+    times: Formula = 1
+    inside: Count | None = None
+    """Devices of a node that carry this out among themselves, over `cluster.intra_node`, before one
+    of them goes on: it takes as long as a copy by that one."""
+    whole_variables: bool = False
+    """Of a push-pull: servers hold whole tensors, each in forward order with the one that holds
+    the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
+
+    @model_validator(mode="after")
+    def _one(self) -> EntrySection:
+        stages = [self.encode, self.decode, self.per_payload, self.busy]
+        if sum(one is not None for one in (*stages, *self.sent)) != 1:
+            raise invalid(
+                "an entry is one stage or one collective", f"of {', '.join(_COLLECTIVES)}"
+            )
+        return self
+
+    @property
+    def sent(self) -> list[Any]:
+        """By collective, its bytes."""
+        return [getattr(self, name) for name in _COLLECTIVES]
+
+    @property
+    def kind(self) -> str:
+        """The collective; "" of a stage."""
+        return next((name for name in _COLLECTIVES if getattr(self, name) is not None), "")
+
+    @property
+    def outside(self) -> bool:
+        """Whether it is a collective of the cluster."""
+        return bool(self.kind) and self.inside is None
+
+
+class TrafficSection(Section):
+    """What is exchanged of each bucket."""
+
+    grouping: Literal["ddp", "whole", "tensors", "horovod", "none"] = "ddp"
+    let: dict[str, float] = {}  # noqa: RUF012
+    exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
+        EntrySection(all_reduce="4*n")
+    ]
+
+
+class StepSection(Section):
+    """The user's own measurement."""
+
+    step: PositiveDuration
+    """Forward and backward of one device."""
+
+
+class StatedFile(Section):
+    """The whole of it."""
+
+    model: str = ""
+    tokens: Annotated[int, Field(ge=0)] = 0
+    batch_size: Count = 1
+    cluster: ClusterSection
+    training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
+    ddp: Annotated[Spelled, DDP] = Field(default_factory=DDP.section)
+    compute: StepSection | None = None
+    traffic: TrafficSection = TrafficSection()
+
+
+def stated(
+    document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[int]]]
+) -> Stated:
+    """The run that a document describes; `facts` finds a model's table by name, batch and tokens.
+
+    Raises `InputError` with every problem and its place.
+    """
+    file, problems = check(StatedFile, document)
+    if file is None or problems:
+        raise InputError(document.sorted(problems))
+    cluster = build_cluster(file.cluster)
+    model, sizes = (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
+    return Stated(
+        cluster=cluster,
+        training=build_training(file.training, cluster.collectives.transport),
+        buckets=buckets_of(file.ddp),
+        traffic=file.traffic,
+        model=model,
+        sizes=tuple(sizes),
+        stated_step=None if file.compute is None else float(file.compute.step),
+        batch=file.batch_size,
+    )
+
+
+BARE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
+"""Of clusters on which nothing is computed."""
+BACKWARD = BARE.backward_over_forward
+"""Backward over forward, of every device that nothing else is known of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """A run whose traffic is stated."""
+
+    cluster: Cluster
+    training: Training
+    buckets: DdpBuckets
+    traffic: TrafficSection
+    model: ModelFacts | None
+    """None: the exchange alone."""
+    sizes: tuple[int, ...]
+    """Elements of the model's tensors, in forward order."""
+    stated_step: float | None
+    batch: int
+
+    @cached_property
+    def step(self) -> float:
+        """Seconds of forward and backward of one device. Raises `InputError` where the catalogue
+        does not know them."""
+        if self.stated_step is not None or self.model is None:
+            return self.stated_step or 0.0
+        return float(step_time(self.model, self.cluster.device).seconds)
+
+    @cached_property
+    def passes(self) -> ComputeTimes:
+        """Forward and backward."""
+        backward = self.step * BACKWARD / (1 + BACKWARD)
+        measured = PassTimes(forward=self.step - backward, backward=backward, source="measured")
+        assert self.model is not None  # noqa: S101 (of a step)
+        return training_times(self.model, self.profile.buckets, self.cluster.device, measured)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of the iteration, or of the exchange alone until the last rank is done."""
+        if self.model is None:
+            return self.alone(self.cluster)
+        if self.traffic.grouping == "none":
+            return self.step
+        return predict(
+            self.profile, self.cluster, self.passes, training=self.training, spans=False
+        ).iteration
+
+    def alone(self, cluster: Cluster) -> float:
+        """Seconds of the exchange alone on a cluster."""
+        finishes: Times = np.zeros(cluster.workers, dtype=np.int64)
+        memo, more = CollectiveMemo(cluster), 0
+        for entry, record in self._all(self._names(0)):
+            if entry.kind == "broadcast":
+                messages = broadcast_messages(record.sent[0], cluster.workers)
+                finishes = carry_messages(finishes, messages, cluster)
+            elif entry.kind == "send":
+                link, nbytes = cluster.network, record.sent[0]
+                more += link.serialization(nbytes) + link.latency_for(nbytes)
+            else:
+                finishes = memo(record, finishes)
+        return (int(finishes.max()) + more) / PS_PER_SECOND
+
+    @cached_property
+    def message_bytes(self) -> float:
+        """Of what is exchanged at once, the mean; 0 where nothing is."""
+        if self.model is None:
+            return self.traffic.let.get("b", 0.0)
+        if self.traffic.grouping == "none":
+            return 0.0
+        sent = [
+            record.sent[0]
+            for exchange in self.profile.phases[0].steps[0].exchanges
+            for record in exchange.collectives
+        ]
+        return sum(sent) / len(sent)
+
+    @cached_property
+    def profile(self) -> TrafficProfile:
+        """Every step is the same; each worker sends what one exchange says."""
+        assert self.model is not None  # noqa: S101 (of a step)
+        layouts = self._layouts()
+        exchanges = [self._exchange(layout.numel) for layout in layouts]
+        if any(entry.whole_variables for entry in self.traffic.exchange):
+            exchanges = self._by_variables(layouts)
+        step = Step(number=0, exchanges=tuple(exchanges))
+        return TrafficProfile(
+            compressor="none", parameters={}, model=self.model, buckets=layouts, workers=1,
+            period=1, phases=(Phase(name="every step", count=1, steps=(step,)),),
+            quality=Quality(nmse=0.0, cosine_similarity=1.0),
+        )  # fmt: skip
+
+    def _layouts(self) -> tuple[BucketLayout, ...]:
+        parameters = [(str(n), (size,)) for n, size in enumerate(self.sizes)]
+        match self.traffic.grouping:
+            case "whole":
+                return bucket_layouts(parameters, first=1 << 60, cap=1 << 60)
+            case "tensors":
+                return bucket_layouts(parameters, first=1, cap=1)
+            case "horovod":
+                return grouped(self.sizes, self._fused())
+            case _:
+                pass
+        return bucket_layouts(parameters, first=self.buckets.first, cap=self.buckets.cap)
+
+    def _names(self, elements: int) -> dict[str, Fraction]:
+        let = {name: Fraction(str(value)) for name, value in self.traffic.let.items()}
+        own = {"n": elements, "p": self.cluster.nodes, "w": self.cluster.workers}
+        return let | {name: Fraction(value) for name, value in own.items()}
+
+    def _all(
+        self, names: Mapping[str, Fraction]
+    ) -> Iterator[tuple[EntrySection, CollectiveRecord]]:
+        for entry in self.traffic.exchange:
+            if entry.outside:
+                for _ in range(_evaluated(entry.times, names)):
+                    yield entry, _record(entry, names)
+
+    def _exchange(self, elements: int) -> Exchange:
+        names = self._names(elements)
+        records: list[CollectiveRecord] = []
+        stages: list[list[KernelCost]] = [[]]
+        per_payload: list[KernelCost] = []
+        for entry in self.traffic.exchange:
+            if entry.inside is not None:
+                stages[-1].append(self._inside(_record(entry, names), entry.inside))
+            elif entry.kind:
+                own = [_record(entry, names)] * _evaluated(entry.times, names)
+                records += own
+                stages += [[] for _ in own]
+            elif entry.busy is not None:
+                stages[-1].append(self._copy(float(_value(_parsed(entry.busy), names))))
+            elif entry.per_payload is not None:
+                per_payload += _costs(entry.per_payload, names, elements)
+            else:
+                stages[-1] += _costs(entry.encode or entry.decode or [], names, elements)
+        last = len(stages) - 1
+        return Exchange(
+            computes=tuple(
+                Compute(
+                    stage="decode" if place == last else "encode",
+                    fixed=tuple(stage),
+                    per_payload=tuple(per_payload) if place == last else (),
+                )
+                for place, stage in enumerate(stages)
+            ),
+            collectives=tuple(records),
+            servers=(None,) * last if any(r.kind == "tree_merge" for r in records) else (),
+        )
+
+    def _inside(self, record: CollectiveRecord, devices: int) -> KernelCost:
+        """A collective among the devices of a node, as a copy that takes as long."""
+        on = replace(
+            self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
+        )
+        taken = int(CollectiveMemo(on)(record, np.zeros(devices, dtype=np.int64)).max())
+        return self._copy(taken / PS_PER_SECOND)
+
+    def _copy(self, seconds: float) -> KernelCost:
+        """Kernels that take so long."""
+        nbytes = round(seconds * (self.cluster.device.kernels["streaming"].bandwidth or 0.0))
+        return KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
+
+    def _by_variables(self, layouts: Sequence[BucketLayout]) -> list[Exchange]:
+        held = [0] * self.cluster.servers
+        for size in self.sizes:
+            held[held.index(min(held))] += size
+        unevenness = Fraction(max(held) * len(held), sum(held))
+        pushed = [math.ceil(4 * layout.numel * unevenness) for layout in layouts]
+        pulled = [0] * (len(layouts) - 1) + [sum(pushed)]
+        nothing = (Compute(stage="encode", fixed=()), Compute(stage="decode", fixed=()))
+        return [
+            Exchange(
+                computes=nothing,
+                collectives=(CollectiveRecord(kind="push_pull", sent=(push,), pulled=pull),),
+            )
+            for push, pull in zip(pushed, pulled, strict=True)
+        ]
+
+    def _fused(self) -> list[list[int]]:
+        """What Horovod sends together on this cluster, which goes by how long transfers take."""
+        memo, (entry, _) = CollectiveMemo(self.cluster), next(self._all(self._names(1)))
+        together = np.zeros(self.cluster.workers, dtype=np.int64)
+
+        def transfer(nbytes: int) -> float:
+            record = CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=entry.element)
+            return int(memo(record, together).max()) / PS_PER_SECOND
+
+        sizes = [entry.element * size for size in self.sizes]
+        return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
+
+    def _ready(self) -> list[float]:
+        """By tensor: seconds from the start of the backward pass until its gradient is there, by
+        the layers' FLOPs."""
+        assert self.model is not None  # noqa: S101 (of a step)
+        total, spent = self.model.forward_flops, 0
+        found: dict[int, float] = {}
+        for layer in reversed(self.model.layers):
+            spent += layer.forward_flops
+            backward = self.step * BACKWARD / (1 + BACKWARD)
+            found.update(dict.fromkeys(layer.parameters, backward * spent / total))
+        return [found[n] for n in range(len(found))]
+
+
+def _record(entry: EntrySection, names: Mapping[str, Fraction]) -> CollectiveRecord:
+    kind: Any = entry.kind
+    nbytes = _evaluated(getattr(entry, kind), names)
+    pulled = nbytes if kind in {"push_pull", "tree_merge"} else 0
+    if kind in {"broadcast", "send"}:  # carried out message by message
+        kind = "all_gather"
+    return CollectiveRecord(
+        kind=kind, sent=(nbytes,), pulled=pulled, element=entry.element, dtype=entry.dtype
+    )
+
+
+def _costs(rows: Sequence[Any], names: Mapping[str, Fraction], elements: int) -> list[KernelCost]:
+    return [
+        KernelCost(
+            kind=kind,
+            launches=_evaluated(launches, names),
+            elements=elements,
+            nbytes=_evaluated(nbytes, names),
+        )
+        for kind, launches, nbytes in rows
+    ]
+
+
+def grouped(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, ...]:
+    """Buckets of stated tensors, which have these elements."""
+    layouts = []
+    for index, group in enumerate(groups):
+        offset, slices = 0, []
+        for n in group:
+            slices.append(TensorSlice(name=str(n), shape=(sizes[n],), offset=offset, index=n))
+            offset += sizes[n]
+        layouts.append(BucketLayout(index=index, slices=tuple(slices)))
+    return tuple(layouts)
+
+
+def fused(
+    sizes: Sequence[int],
+    ready: Sequence[float],
+    transfer: Callable[[int], float],
+    *,
+    cycle: float,
+    threshold: int,
+) -> list[list[int]]:
+    """Which tensors Horovod sends together.
+
+    Every `cycle` seconds, or when the communication before has ended, if that is later, it takes
+    what has become ready, in order, up to `threshold` bytes (a larger tensor alone), and reduces
+    it. `sizes` are bytes in forward order, `ready` seconds from the start of the backward pass,
+    `transfer` the seconds of an all-reduce of so many bytes. Indices in the order of sending.
+
+    Source: Horovod, docs/tensor-fusion.md and operations.cc (`RunLoopOnce`, FUSION_THRESHOLD).
+    """
+    order = sorted(range(len(sizes)), key=lambda n: (ready[n], -n))
+    groups: list[list[int]] = []
+    now = cycle
+    place = 0
+    while place < len(order):
+        if ready[order[place]] > now:
+            now += cycle * math.ceil((ready[order[place]] - now) / cycle)
+        start, held = place, 0
+        while place < len(order) and ready[order[place]] <= now:
+            if place > start and held + sizes[order[place]] > threshold:
+                break
+            held += sizes[order[place]]
+            place += 1
+        groups.append(order[start:place])
+        now += max(cycle, transfer(held))
+    return groups

@@ -1,0 +1,173 @@
+"""Stated traffic: is a bucket exchanged as its formulas say, and fused as Horovod does?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.scenarios.reading.document import Document
+from gcsim.scenarios.stated import Stated, fused, stated
+from gcsim.traces.profile import Layer, ModelFacts
+
+SIZES = [1000, 64, 4000, 16]
+
+
+def facts(name: str, batch: int, tokens: int) -> tuple[ModelFacts, list[int]]:
+    layers = tuple(
+        Layer(name=str(n), parameters=(n,), forward_flops=size) for n, size in enumerate(SIZES)
+    )
+    model = ModelFacts(
+        name=name, parameters=sum(SIZES), layers=layers, samples_per_worker=batch, tokens=tokens
+    )
+    return model, SIZES
+
+
+def run(traffic: Mapping[str, Any], *, model: str = "small", **cluster: Any) -> Stated:
+    """On 4 machines of 1 GB/s, without latency, where forward and backward take 10 ms."""
+    collectives = {"transport": "custom", "all_reduce": "ring", "all_gather": "ring"}
+    data = {
+        "model": model,
+        "batch_size": 8,
+        "compute": {"step": "10 ms"},
+        "cluster": {
+            "nodes": 4,
+            "device": "v100",
+            "network": {"bandwidth": "1 GB/s", "latency": "0 s"},
+            "collectives": collectives | cluster.pop("collectives", {}),
+            **cluster,
+        },
+        "training": {
+            "overlap": "none", "framework": "none", "shared_node": {"slowdown": 0},
+            "interference": {"computation": 0, "bus": 0}, "noise": {"skew": 0},
+        },
+        "traffic": dict(traffic),
+    }  # fmt: skip
+    return stated(Document("here", data), facts)
+
+
+def records(one: Stated) -> list[tuple[str, int, int]]:
+    return [
+        (record.kind, record.sent[0], record.pulled)
+        for exchange in one.profile.phases[0].steps[0].exchanges
+        for record in exchange.collectives
+    ]
+
+
+def test_a_formula_knows_the_bucket_the_cluster_and_what_is_let() -> None:
+    found = run(
+        {
+            "grouping": "whole",
+            "let": {"bits": 3},
+            "exchange": [
+                {"encode": [["reduction", "2*p", "8*n"]]},
+                {"all_to_all": "ceil(n*bits/8)"},
+                {"encode": [["streaming", 1, "4*max(n // w, 7)"]]},
+                {"all_gather": "ceil(ceil(n*bits/8)/p)", "times": "2"},
+                {"decode": [["streaming", 1, "5*n"]]},
+            ],
+        }
+    )
+    n = sum(SIZES)
+    assert records(found) == [("all_to_all", 1905, 0), *[("all_gather", 477, 0)] * 2]
+    (exchange,) = found.profile.phases[0].steps[0].exchanges
+    costs = [[(c.kind, c.launches, c.nbytes) for c in one.fixed] for one in exchange.computes]
+    assert costs == [
+        [("reduction", 8, 8 * n)], [("streaming", 1, 4 * (n // 4))], [], [("streaming", 1, 5 * n)],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("exchange", "said"),
+    [
+        ([{"all_reduce": "4*m"}], "'m' means nothing in a formula"),
+        ([{"all_reduce": "__import__('os')"}], "means nothing"),
+        ([{"all_reduce": "4*n", "send": "n"}], "one stage or one collective"),
+        ([{"element": 4}], "one stage or one collective"),
+        ([{"encode": [["streamin", 1, "n"]]}], "streamin"),
+    ],
+)
+def test_what_is_no_exchange_is_refused(exchange: list[Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        _ = run({"grouping": "whole", "exchange": exchange}).seconds
+
+
+def test_a_dense_step_is_the_passes_and_the_ring() -> None:
+    """By hand: 3/4 of the bytes twice through a NIC of 1 GB/s, 1270 elements a chunk."""
+    assert run({"grouping": "whole"}).seconds == pytest.approx(0.01 + 6 * 4 * 1270 / 1e9)
+    assert run({"grouping": "none"}).seconds == 0.01
+    busy = run({"grouping": "whole", "exchange": [{"busy": "n*1e-6"}, {"all_reduce": "4*n"}]})
+    assert busy.seconds == pytest.approx(0.01 + 0.00508 + 6 * 4 * 1270 / 1e9)
+
+
+def test_exchanges_alone_follow_each_other() -> None:
+    alone = {"let": {"b": 4000}, "exchange": [{"all_reduce": "b", "times": "p"}, {"send": "b"}]}
+    assert run(alone, model="").seconds == pytest.approx(4 * 6 * 1000 / 1e9 + 4000 / 1e9)
+    spread = {"let": {"b": 4000}, "exchange": [{"broadcast": "b"}]}
+    assert run(spread, model="").seconds == pytest.approx(3 * 4000 / 1e9)  # k (k + 1) / 2, k = 2
+
+
+def test_a_collective_inside_a_node_takes_as_long_as_a_copy() -> None:
+    """A ring of two over 2 GB/s: the vector once."""
+    node = {"bandwidth": "2 GB/s", "latency": "0 s"}
+    inside = [{"all_reduce": "4*n", "inside": 2}, {"all_reduce": "4*n"}]
+    with_it = run({"grouping": "whole", "exchange": inside}, intra_node=node).seconds
+    without = run({"grouping": "whole"}, intra_node=node).seconds
+    assert with_it - without == pytest.approx(4 * sum(SIZES) / 2e9, rel=1e-3)
+
+
+def test_the_busiest_server_decides_where_a_variable_is_not_cut() -> None:
+    """Of 1000, 64, 4000 and 16 elements on two servers one holds 1000, the other the rest."""
+    traffic = {"grouping": "tensors", "exchange": [{"push_pull": "4*n", "whole_variables": True}]}
+    found = records(run(traffic, collectives={"transport": "textbook", "servers": 2}))
+    unevenness = 2 * (64 + 4000) / sum(SIZES)
+    assert [sent for _, sent, _ in found] == pytest.approx(
+        [4 * size * unevenness for size in reversed(SIZES)], abs=1
+    )
+    assert [pulled for *_, pulled in found] == [0, 0, 0, sum(sent for _, sent, _ in found)]
+
+
+def test_horovods_groups_hold_each_tensor_once_and_follow_its_transfers() -> None:
+    found = run({"grouping": "horovod"})
+    pieces = [[piece.index for piece in one.slices] for one in found.profile.buckets]
+    # ready 0.02, 5.3, 5.4 and 6.7 ms after the start of the backward pass; it looks every 5 ms
+    assert pieces == [[3], [2, 1, 0]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1)), min_size=1, max_size=12),
+    st.floats(0.01, 0.3),
+    st.floats(0, 0.02),
+    st.integers(20, 150),
+)
+def test_fusion_takes_what_is_ready_in_order_up_to_the_threshold(
+    tensors: list[tuple[int, float]], cycle: float, a_byte: float, threshold: int
+) -> None:
+    sizes = [size for size, _ in tensors]
+    ready = [time for _, time in tensors]
+    groups = fused(sizes, ready, lambda n: a_byte * n, cycle=cycle, threshold=threshold)
+    flat = [n for group in groups for n in group]
+    assert sorted(flat) == list(range(len(sizes)))
+    assert [ready[n] for n in flat] == sorted(ready)
+    free = 0.0
+    for place, group in enumerate(groups):
+        total = sum(sizes[n] for n in group)
+        assert total <= threshold or len(group) == 1
+        begun = max(free, *(ready[n] for n in group))
+        # what follows was not ready a cycle later, or did not fit
+        for after in groups[place + 1 : place + 2]:
+            late = ready[after[0]] > begun - 1e-9
+            assert late or total + sizes[after[0]] > threshold
+        free = begun + max(cycle, a_byte * total) - cycle
+
+
+def test_fusion_sends_everything_at_once_where_the_network_is_slow() -> None:
+    sizes, ready = [4] * 6, [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    slow = fused(sizes, ready, lambda n: 1.0, cycle=0.05, threshold=1000)
+    fast = fused(sizes, ready, lambda n: 0.0, cycle=0.05, threshold=1000)
+    assert slow == [[5], [4, 3, 2, 1, 0]]
+    assert fast == [[5], [4], [3], [2], [1], [0]]
