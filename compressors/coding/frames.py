@@ -123,7 +123,7 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in tuple(Codec):
+            elif row["codec"] not in (*Codec, *allowed):
                 fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
