@@ -62,7 +62,7 @@ def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
 
 def sparse_message(
     segments: Segments, k: Column, indices: Tensor, values: Tensor, *, values_as: ValueFormat,
-    coding: IndexCoding, memory: Tensor | None = None,
+    coding: IndexCoding, memory: Tensor | None = None, alike: bool = False,
 ) -> tuple[Tensor, bool]:  # fmt: skip
     """(the message of selected elements; whether its length is the same on all workers).
 
@@ -71,16 +71,21 @@ def sparse_message(
     k : how many of each tensor travel
     indices, values : within the tensor, int64, and float32 `[sum of k]`
     memory : flat float32 to which goes back what the format of the values rounds off
+    alike : whether k is the same on all workers
     """
     coders = chosen_coders(coding, segments, k)
     sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
     coded, tail = coded_positions(indices, segments, k, coders)
     head = sent.element_size() * k
     flags = coders | HALF if values_as == "fp16" else coders
-    message, at = frames(sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags)
+    same_length = fixed_length(coders)
+    message, at = frames(
+        sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags,
+        fixed=alike and same_length,
+    )  # fmt: skip
     put(message, at, sent, head)
     put(message, at + head, coded, tail)
-    return seal(message, at, head + tail), fixed_length(coders)
+    return seal(message, at, head + tail), same_length
 
 
 def _half_launches(
@@ -195,7 +200,12 @@ def scatter_add(
             _scatter, segments.tiles_of(k), places, array(values.float()), starts(k),
             segments.table, np.float32(weight), target, bad,
         )  # fmt: skip
-    if bad[0]:
+    demand_ascending(bad[0])
+
+
+def demand_ascending(wrong: int) -> None:
+    """`InputError` for positions that do not ascend, or cannot be read."""
+    if wrong:
         raise damaged("positions do not ascend below the tensor's length")
 
 

@@ -10,7 +10,6 @@ from gcsim.compressors.coding import sparse as loops
 from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.indices.coded import decoded_positions
 from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.indices.coded import read_positions
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
@@ -25,7 +24,7 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """One launch for raw positions."""
+    """One launch for raw positions; their order is checked `when_known`."""
     given, wrong = (coded, segments, sizes, k, coders), coded.new_zeros((), dtype=torch.int32)
     if (coders == Coder.RAW).all() and (sizes == 4 * k).all():
         positions = from_bytes(coded, torch.int32, int(k.sum()))
@@ -39,12 +38,7 @@ def scatter_add(
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
-    when_known(wrong, _demand_ascending)
-
-
-def _demand_ascending(wrong: int) -> None:
-    if wrong:
-        raise damaged("positions do not ascend below the tensor's length")
+    when_known(wrong, loops.demand_ascending)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ from gcsim.traces.timing.kernels import gradient, matrix_bucket, steps_of
 
 METHODS = (
     "fp16", "topk", "qsgd", "ef_signsgd", "onebit_adam", "powersgd", "dgc", "terngrad", "natural",
-    "gradient_sampling_bayes", "signsgd", "sidco", "cser",
+    "gradient_sampling_bayes", "signsgd", "threshold", "cser",
 )  # fmt: skip
 ELEMENTS = 1_000_000
 _ROUNDS = 7

@@ -26,8 +26,8 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
-_LONGEST = {Coder.OMEGA: 6, Coder.GAMMA: 8, Coder.VARINT: 5}
-"""Bytes of the longest code of a gap below 2^32."""
+_LONGEST_WORD = 6
+"""Bytes of the omega word of a gap below 2^32, at most."""
 
 
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
@@ -54,7 +54,7 @@ def most_bytes(segments: Segments, k: Column, coders: Column, widths: Column) ->
         if coder in (Coder.RICE, Coder.BITMAP):
             more = packed_bytes(n if coder == Coder.BITMAP else k + (n >> widths), 1)
         else:
-            more = _LONGEST.get(coder, 0) * k
+            more = _LONGEST_WORD * k if coder == Coder.OMEGA else 0 * k
         most = np.where(coders == coder, most + more, most)
     return most
 
@@ -128,8 +128,9 @@ def positions_in(
     in_tiles(_get, _whole(k), rows, np.ascontiguousarray(coded), positions, faults)
     if (wrong := np.flatnonzero(faults)).size:
         n, coder, _, _, many, _, size = rows[wrong[0]].tolist()
+        name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
         what = FAULTS[faults[wrong[0]]]
-        raise damaged(f"{size} bytes are not {many} positions below {n} by coder {coder}: {what}")
+        raise damaged(f"{size} bytes are not {many} positions below {n} by {name}: {what}")
     return positions
 
 

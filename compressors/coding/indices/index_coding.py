@@ -7,15 +7,12 @@
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
 | omega   | Elias omega word of each gap                       | 16.42  11.93 6.95                 |
-| gamma   | Elias gamma word of each gap                       | 18.34  11.72 6.24                 |
-| varint  | each gap in bytes of 7 bits (LEB128)               | 15.1   10.2  8.0                  |
 
 A gap is the distance to the position before, the first one's to -1; it is at least 1. Rice codes
 the gap - 1; its parameter is b = max(0, round(log2(ln 2 * n / k))) and follows from n and k, which
 the frame carries; so the body is nothing but code. The two parts of the Rice code lie one after
 the other instead of interleaved: the same number of bits. Bits fill each byte from the lowest; the
-last byte is padded with zeros. Varint: 7 bits a byte from the lowest on, bit 7 says that more
-follow.
+last byte is padded with zeros.
 
 Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits an index: rice is
 then the shortest of the coders of gaps. Bitmap beats raw above k/n = 1/32 and packed above
@@ -37,17 +34,14 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors.coding.integers.elias import (
-    gamma_word,
-    get_gamma,
     get_omega,
     omega_word,
-    put_gamma,
     put_omega,
 )
 from gcsim.compressors.coding.integers.packing import get_fields, put_fields
 from gcsim.compressors.loops import loop
 
-IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "gamma", "varint", "auto"]
+IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
 
 
@@ -59,8 +53,6 @@ class Coder(IntEnum):
     RICE = 2
     BITMAP = 3
     OMEGA = 4
-    GAMMA = 5
-    VARINT = 6
 
     @property
     def fixed_length(self) -> bool:
@@ -68,9 +60,9 @@ class Coder(IntEnum):
         return self in (Coder.RAW, Coder.PACKED, Coder.BITMAP)
 
 
-_, _PACKED, _RICE, _BITMAP, _OMEGA, _GAMMA, _VARINT = (int(coder) for coder in Coder)
+_, _PACKED, _RICE, _BITMAP, _OMEGA = (int(coder) for coder in Coder)
 _AUTO = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
-"""Omega, gamma and varint are never expected to be shorter than the best of these."""
+"""Omega is never expected to be shorter than the best of these."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -99,11 +91,10 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
     stay = 1.0 - k / n  # P(a gap is larger than g) = stay^g
     if coder is Coder.RICE:
         return k * _mean_rice(n, k, stay)
-    if coder is Coder.VARINT:
-        return k * 8.0 * sum(stay ** ((1 << at) - 1) for at in range(0, n.bit_length(), 7))
-    word = omega_word if coder is Coder.OMEGA else gamma_word
     shares = [*(stay ** ((1 << size) - 1) for size in range(n.bit_length())), 0.0]
-    words = [len(word(1 << size)) for size in range(n.bit_length())]  # alike up to the next power
+    words = [
+        len(omega_word(1 << size)) for size in range(n.bit_length())
+    ]  # alike up to the next power
     return k * sum(b * (p - q) for b, (p, q) in zip(words, pairwise(shares), strict=True))
 
 
@@ -183,10 +174,8 @@ def put_positions(positions: Any, n: int, coder: int, width: int, body: Any) -> 
         set_bits(positions, body)
     elif coder == _RICE:
         used = _put_rice(positions, width, body)
-    elif coder == _VARINT:
-        used = _put_varint(positions, body)
     else:
-        used = _put_elias(positions, coder == _GAMMA, body)
+        used = _put_omega(positions, body)
     return used
 
 
@@ -204,10 +193,8 @@ def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> 
             fault = LENGTH
     elif coder == _RICE:
         fault = _get_rice(body, width, positions)
-    elif coder == _VARINT:
-        fault = _get_varint(body, n, positions)
-    elif coder in (_OMEGA, _GAMMA):
-        fault = _get_elias(body, coder == _GAMMA, positions)
+    elif coder == _OMEGA:
+        fault = _get_omega(body, positions)
     else:
         fault = WORD
     if fault == 0 and not ascends_below(positions, n):
@@ -282,66 +269,21 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
 
 
 @loop
-def _put_varint(positions: Any, body: Any) -> int:
-    before = np.int64(-1)
-    at = 0
-    for position in positions:
-        rest = position - before
-        before = position
-        while rest > 127:
-            body[at] = np.uint8(rest & 127 | 128)
-            rest >>= 7
-            at += 1
-        body[at] = np.uint8(rest)
-        at += 1
-    return at
-
-
-@loop
-def _get_varint(body: Any, n: int, positions: Any) -> int:
-    at = 0
-    before = np.int64(-1)
-    for i in range(positions.size):
-        gap = np.int64(0)
-        shift = 0
-        byte = np.int64(128)
-        while byte > 127:
-            if at >= body.size or shift > 35:
-                return WORD
-            byte = np.int64(body[at])  # 7 bits of the gap, lowest first; bit 7: more follow
-            at += 1
-            gap |= (byte & 127) << shift
-            shift += 7
-        before += gap
-        if byte == 0 or before >= n:  # a gap of 0, or longer than need be
-            return WORD
-        positions[i] = before
-    return 0 if at == body.size else LENGTH
-
-
-@loop
-def _put_elias(positions: Any, gamma: bool, body: Any) -> int:
+def _put_omega(positions: Any, body: Any) -> int:
     before = np.int64(-1)
     end = 0
     for position in positions:
-        if gamma:
-            end = put_gamma(body, end, position - before)
-        else:
-            end = put_omega(body, end, position - before)
+        end = put_omega(body, end, position - before)
         before = position
     return (end + 7) // 8
 
 
 @loop
-def _get_elias(body: Any, gamma: bool, positions: Any) -> int:
-    limit = 8 * body.size
+def _get_omega(body: Any, positions: Any) -> int:
     before = np.int64(-1)
     end = 0
     for i in range(positions.size):
-        if gamma:
-            gap, end = get_gamma(body, end, limit)
-        else:
-            gap, end = get_omega(body, end, limit)
+        gap, end = get_omega(body, end, 8 * body.size)
         if end < 0:
             return WORD
         before += gap

@@ -231,11 +231,11 @@ def _joined(
     words: NDArray[np.int32], segments: Segments, counts: Column, like: Tensor
 ) -> tuple[Tensor, Column]:
     """(each tile's first `counts[tile]` words, without the gaps; words of each tensor)."""
-    out = np.empty(counts.sum(), dtype=np.int32)
-    in_tiles(_join, segments.tiles, segments.table, words, counts, starts(counts), out)
-    k = np.zeros(len(segments.table), dtype=np.int64)
-    np.add.at(k, segments.tiles[:, 0], counts)
-    return tensor(out, like), k
+    owners, k = segments.tiles[:, 0], np.zeros_like(segments.length)
+    begins = (segments.begin[owners] + segments.tiles[:, 1]).tolist()
+    pairs = zip(begins, counts.tolist(), strict=True)
+    np.add.at(k, owners, counts)
+    return tensor(np.concatenate([words[:0], *(words[b : b + n] for b, n in pairs)]), like), k
 
 
 # --- receivers ------------------------------------------------------------------------------------
@@ -444,18 +444,6 @@ def _take_words(
             r[index] &= stays
             v[index] &= stays
         counts[tile] = at - begin
-
-
-@loop
-def _join(
-    start: int, stop: int, tiles: Any, table: Any, words: Any, counts: Any, firsts: Any, out: Any
-) -> None:
-    for tile in range(start, stop):
-        t, begin, _ = tiles[tile]
-        source = words[table[t, 0] + begin : table[t, 0] + begin + counts[tile]]
-        target = out[firsts[tile] : firsts[tile] + counts[tile]]
-        for i in range(source.size):
-            target[i] = source[i]
 
 
 @loop

@@ -1,12 +1,9 @@
-"""Elias codes of positive integers, inside loops: few bits for small ones.
+"""Elias' omega code of positive integers, inside loops: few bits for small ones.
 
-| code  | word of v                                          | bits of 1, 2, 4, 16, 100 |
-|-------|----------------------------------------------------|--------------------------|
-| gamma | floor(log2 v) zeros, then v in binary              | 1  3  5   9  13          |
-| omega | v in binary; before it, its length - 1 coded in    | 1  3  6  11  13          |
-|       | the same way until that is 1; at the end a zero    |                          |
+The word of v is v in binary; before it, its length - 1 coded in the same way until that is 1; at
+the end a zero. Words of 1, 2, 4, 16 and 100 take 1, 3, 6, 11 and 13 bits.
 
-The bits of a word travel in the order in which it is written (4 = 101000 in omega), the first in
+The bits of a word travel in the order in which it is written (4 = 101000), the first in
 the lowest free bit of a byte: bits fill each byte from the lowest.
 
 `put_...` and `get_...` are for loops; they neither check values nor the room in the buffer for
@@ -44,16 +41,12 @@ def omega_word(value: int) -> str:
     return word
 
 
-def gamma_word(value: int) -> str:
-    """The gamma code word of `value` >= 1 as it is written, e.g. 4 = "00100"."""
-    return "0" * (value.bit_length() - 1) + f"{value:b}"
-
-
-def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """By value: word | length << 32. By the next `PEEK` bits: length | value << 8, or 0."""
     writing = np.zeros(_SHORT, dtype=np.int64)
     reading = np.zeros(1 << PEEK, dtype=np.int64)
-    for value, word in enumerate(words, start=1):
+    for value in range(1, _SHORT):
+        word = omega_word(value)
         bits, length = int(word[::-1], 2), len(word)
         writing[value] = bits | length << 32
         if length <= PEEK:
@@ -61,8 +54,7 @@ def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return writing, reading
 
 
-_OMEGA, _OMEGA_READ = _tables([omega_word(value) for value in range(1, _SHORT)])
-_GAMMA, _GAMMA_READ = _tables([gamma_word(value) for value in range(1, _SHORT)])
+_OMEGA, _OMEGA_READ = _tables()
 _WORD = np.int64((1 << 32) - 1)
 
 
@@ -134,27 +126,17 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
 
 
 @inlined
-def _looked_up(table: Any, buffer: Any, position: Any, limit: Any) -> Any:
-    """(value, position behind it) of a short word before bit `limit`; value 0: there is none."""
-    entry = np.int64(0)
-    if (position >> 3) + 2 < buffer.size:
-        entry = table[next_bits(buffer, position)]
-    after = position + (entry & 255)
-    value = entry >> 8
-    if after > limit:
-        value = np.int64(0)
-    return value, after
-
-
-@inlined
 def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
     """(value, position behind it) of the omega word at `position`.
 
     (0, -1) when the word does not end before bit `limit`, the end of the buffer at most, or its
     value is above 2^32 - 1.
     """
-    value, after = _looked_up(_OMEGA_READ, buffer, position, limit)
-    if value == 0:
+    entry = np.int64(0)
+    if (position >> 3) + 2 < buffer.size:
+        entry = _OMEGA_READ[next_bits(buffer, position)]
+    value, after = entry >> 8, position + (entry & 255)
+    if value == 0 or after > limit:
         # Bit by bit: a group begins with a 1 and is as many bits longer than one as the value
         # so far says, and is the value then; a 0 ends the word.
         value = np.int64(1)
@@ -195,37 +177,6 @@ def omega_bits(value: Any) -> Any:
             bits += size
             group = np.int64(size - 1)
     return bits
-
-
-@inlined
-def put_gamma(buffer: Any, position: Any, value: Any) -> Any:
-    """Write the gamma word of `value`, 1 … 2^32 - 1; returns the position behind it."""
-    if value < _SHORT:
-        entry = _GAMMA[value]
-        after = put_bits(buffer, position, entry & _WORD, entry >> 32)
-    else:
-        size = bit_length(value)
-        # The zeros in front are there already.
-        after = put_bits(buffer, position + size - 1, _reversed_bits(value, size), size)
-    return after
-
-
-@inlined
-def get_gamma(buffer: Any, position: Any, limit: Any) -> Any:
-    """`get_omega` for a gamma word."""
-    value, after = _looked_up(_GAMMA_READ, buffer, position, limit)
-    if value == 0:
-        after = np.int64(position)
-        while after < limit and (buffer[after >> 3] >> (after & 7)) & 1 == 0:
-            after += 1
-        size = after - position + 1
-        if size > 32 or after + size > limit:
-            after = np.int64(-1)
-        else:
-            for _ in range(size):
-                value = value << 1 | ((buffer[after >> 3] >> (after & 7)) & 1)
-                after += 1
-    return value, after
 
 
 def check_end(packed: NDArray[np.uint8], after: int) -> None:

@@ -152,10 +152,19 @@ def put_signs(values: Any, words: Any, out: Any) -> None:
 def put_fields(codes: Any, bits: int, out: Any) -> Any:
     """Pack codes of 0 to 32 bits each; the bits that are set in any of them (-1: negative)."""
     every = np.int64(0)
-    at = 0
+    groups = codes.size // 8 if bits <= 8 else 0  # of eight codes, which fill `bits` bytes
+    for group in range(groups):
+        word = np.uint64(0)
+        for j in range(8):
+            code = np.int64(codes[8 * group + j])
+            every |= code
+            word |= np.uint64(code) << np.uint64(j * bits)
+        for j in range(bits):
+            out[group * bits + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
+    at = groups * bits
     filled = 0
     word = np.uint64(0)
-    for i in range(codes.size):
+    for i in range(8 * groups, codes.size):
         code = np.int64(codes[i])
         every |= code
         word |= np.uint64(code) << np.uint64(filled)
@@ -178,10 +187,17 @@ def put_fields(codes: Any, bits: int, out: Any) -> Any:
 def get_fields(packed: Any, bits: int, out: Any) -> None:
     """Undo `put_fields`: fills `out`."""
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    at = 0
+    groups = out.size // 8 if bits <= 8 else 0
+    for group in range(groups):
+        word = np.uint64(0)
+        for j in range(bits):
+            word |= np.uint64(packed[group * bits + j]) << np.uint64(8 * j)
+        for j in range(8):
+            out[8 * group + j] = np.int64((word >> np.uint64(j * bits)) & mask)
+    at = groups * bits
     filled = 0
     word = np.uint64(0)
-    for i in range(out.size):
+    for i in range(8 * groups, out.size):
         if filled < bits:
             if at + 4 <= packed.size:
                 for j in range(4):

@@ -18,7 +18,6 @@ from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
     ended,
     followed,
-    gamma_word,
     omega_word,
     read_words,
 )
@@ -30,7 +29,7 @@ from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
 PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE, Coder.BITMAP))
-OMEGA, GAMMA, VARINT = (tl.constexpr(int(c)) for c in (Coder.OMEGA, Coder.GAMMA, Coder.VARINT))
+OMEGA = tl.constexpr(int(Coder.OMEGA))
 
 
 @kernel_of(loops.coded_positions)
@@ -78,7 +77,7 @@ def read_positions(
     most, cuts = loops.most_bytes(segments, k, coders, widths), packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
     fit = (sizes >= least) & (sizes <= most) & ((k > 0) | (sizes == least))
-    elias = not kinds.isdisjoint((Coder.OMEGA, Coder.GAMMA))
+    elias = Coder.OMEGA in kinds
     if not readable(8 * coded.numel(), elias=elias) or not fit.all() or not kinds <= set(Coder):
         return None
     wrong, gaps = (
@@ -90,7 +89,7 @@ def read_positions(
     if elias:
         if len(kinds) > 1:
             return None  # no sender mixes them
-        each, ends = read_words(coded, gamma=Coder.GAMMA in kinds)
+        each, ends = read_words(coded)
         begins, after = followed(ends, sizes.tolist(), k.tolist())
         gaps = each[begins]
         wrong |= ~ended(coded, after, sizes.tolist()).all()
@@ -140,15 +139,6 @@ def _code(gap, coder, width):
         length = zeros + 1
     elif coder == OMEGA:
         word, length = omega_word(gap)
-    elif coder == GAMMA:
-        word, length = gamma_word(gap)
-    elif coder == VARINT:
-        word = (gap * 0).to(tl.uint64)
-        for j in tl.static_range(5):
-            rest = gap >> (7 * j)
-            byte = (rest & 127) | tl.where(rest > 127, 128, 0)
-            word |= byte.to(tl.uint64) << (8 * j)
-            length += tl.where(rest > 0, 8, 0)
     return word, length, zeros
 
 
@@ -191,15 +181,13 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mark(coded, marks, table, parts, BLOCK: tl.constexpr):
-    """Where codes end: at set bits (behind the low parts), or at bytes below 128."""
+    """Where codes end: at set bits, behind the low parts."""
     column, number, n = own_part(table, parts)
     bit = number * BLOCK + tl.arange(0, BLOCK)
     coder, cut = tl.load(column + 2 * parts), tl.load(column + 3 * parts) * 8
     at = tl.load(column + 4 * parts)
     byte = tl.load(coded + at + (bit >> 3), mask=bit < n, other=0).to(tl.int64)
     ends = ((byte >> (bit & 7)) & 1 != 0) & (bit >= cut)
-    if coder == VARINT:
-        ends = (byte < 128) & (bit & 7 == 0)
     tl.store(marks + 8 * at + bit, ends.to(tl.uint8), mask=(bit < n) & (coder > PACKED))
 
 
@@ -239,16 +227,6 @@ def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
         gap = ((end - before - 1) << width) + low + 1
         if coder != BITMAP:
             bad = bad | (last & ((end >> 3) != size - 1))
-        if coder == VARINT:
-            begin = tl.where(i > 0, (before >> 3) + 1, 0)
-            length = (end >> 3) - begin
-            gap = end * 0
-            for j in tl.static_range(6):
-                inside = here & (j <= length)
-                byte = tl.load(coded + at + begin + j, mask=inside, other=0).to(tl.int64)
-                gap |= (byte & 127) << (7 * j)
-            final = tl.load(coded + at + (end >> 3), mask=here, other=1)
-            bad = bad | (here & ((length > 5) | (final == 0)))
     tl.store(gaps + tl.load(column + 2 * parts) + i, gap, mask=here)
     tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")
 

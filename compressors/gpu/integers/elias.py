@@ -41,7 +41,7 @@ def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tenso
 
 def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Of each bit: the code of a dense word that begins there, uint8, and the bit behind it."""
-    values, ends = read_words(body, gamma=False)
+    values, ends = read_words(body)
     signed = values > 1
     negative = signed & _bits_at(body, ends)
     ends = torch.where(values > steps + 1, 8 * body.numel() + 1, ends + signed)
@@ -52,7 +52,7 @@ def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each bit: gap and code of a sparse word that begins there, and the bit behind it."""
     limit = 8 * body.numel()
-    gaps, signs = read_words(body, gamma=False)  # the sign is behind the gap, the level behind both
+    gaps, signs = read_words(body)  # the sign is behind the gap, the level behind both
     second = (signs + 1).clamp(max=max(0, limit - 1))
     levels, ends = gaps[second], signs[second]
     ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
@@ -92,7 +92,7 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_words(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
     """Of each bit: the value of a word that begins there, and the bit behind it, int64 `[bits]`.
 
     That is one more than there are bits where no word begins.
@@ -101,7 +101,7 @@ def read_words(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(
         _get, blocks(limit), body.contiguous(), values, ends, limit, body.numel(),
-        GAMMA=gamma, BLOCK=BLOCK,
+        BLOCK=BLOCK,
     )  # fmt: skip
     return values, ends
 
@@ -174,13 +174,6 @@ def _reversed(values, length):
 
 
 @triton.jit
-def gamma_word(value):
-    """(word, uint64; its bits) of positive numbers: as many zeros as bits follow the first."""
-    size = _bit_length(value)
-    return _reversed(value, size) << (size - 1).to(tl.uint64), 2 * size - 1
-
-
-@triton.jit
 def omega_word(group):
     """(word, bits): groups from the last to the first, each coded by the one before it."""
     length = group * 0 + 1
@@ -211,7 +204,7 @@ def _put_all(words, begins, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _get(packed, values, ends, limit, nbytes, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
+def _get(packed, values, ends, limit, nbytes, BLOCK: tl.constexpr):
     bit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     byte = bit >> 3
     window = tl.zeros([BLOCK], dtype=tl.uint64)
@@ -221,30 +214,20 @@ def _get(packed, values, ends, limit, nbytes, GAMMA: tl.constexpr, BLOCK: tl.con
     ninth = tl.load(packed + byte + 8, mask=byte + 8 < nbytes, other=0).to(tl.uint64)
     within = (bit & 7).to(tl.uint64)
     window = (window >> within) | ((ninth << 1) << (63 - within))
-    if GAMMA:
-        lowest = window & (0 - window)
-        zeros = tl.where(window != 0, _bit_length(lowest), 33) - 1
-        good = zeros < 32
-        zeros = tl.minimum(zeros, 31)
-        size = zeros + 1
-        field = (window >> zeros.to(tl.uint64)) & ((1 << size) - 1).to(tl.uint64)
-        value = _reversed(field, size).to(tl.int64)
-        length = zeros + size
-    else:
-        value = tl.full([BLOCK], 1, dtype=tl.int64)
-        length = tl.zeros([BLOCK], dtype=tl.int64)
-        going = bit < limit
-        good = going
-        for _ in tl.static_range(5):  # four groups at most, then the zero at the end
-            rest = window >> length.to(tl.uint64)
-            one = going & ((rest & 1) != 0)
-            good = good & ((one & (value > 31)) == 0)
-            size = tl.minimum(value, 31) + 1
-            group = _reversed(rest & ((1 << size) - 1).to(tl.uint64), size).to(tl.int64)
-            length += tl.where(going, tl.where(one, size, 1), 0)
-            value = tl.where(one, group, value)
-            going = one & good
-        good = good & (going == 0)
+    value = tl.full([BLOCK], 1, dtype=tl.int64)
+    length = tl.zeros([BLOCK], dtype=tl.int64)
+    going = bit < limit
+    good = going
+    for _ in tl.static_range(5):  # four groups at most, then the zero at the end
+        rest = window >> length.to(tl.uint64)
+        one = going & ((rest & 1) != 0)
+        good = good & ((one & (value > 31)) == 0)
+        size = tl.minimum(value, 31) + 1
+        group = _reversed(rest & ((1 << size) - 1).to(tl.uint64), size).to(tl.int64)
+        length += tl.where(going, tl.where(one, size, 1), 0)
+        value = tl.where(one, group, value)
+        going = one & good
+    good = good & (going == 0)
     end = bit + length
     good = good & (end <= limit)
     tl.store(values + bit, tl.where(good, value, 0), mask=bit < limit)

@@ -63,7 +63,7 @@ class TopK(ErrorFeedback[TopKParameters]):
         indices, values = largest(bucket.gradient, segments, k, memory=memory)  # [sum of k]
         message, fixed_length = sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
-            memory=memory,
+            memory=memory, alike=True,
         )  # fmt: skip
         if fixed_length:
             payloads = yield AllGather(payload=message)

@@ -41,8 +41,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"indices": "bitmap", "values": "fp16"}),
     ("topk", {"indices": "packed", "error_feedback": False}),
     ("topk", {"indices": "omega"}),
-    ("topk", {"indices": "gamma"}),
-    ("topk", {"indices": "varint"}),
     ("randomk", {"ratio": 0.6, "scaled": True}),
     ("gradient_sampling_bayes", {"tau": 2, "unbiased": True, "values": "fp32"}),
     ("random_sampling_bayes", {"prior_scope": "ever", "residual": True}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.elias import (
-    gamma_word,
     omega_bits,
     omega_word,
     put_bits,
@@ -22,23 +19,17 @@ from gcsim.errors import InputError
 from tests.compressors.shared import decode_indices, encode_indices
 
 LARGEST = (1 << 32) - 1
-Word = Callable[[int], str]
-BOTH = pytest.mark.parametrize(
-    ("coder", "word"),
-    [(Coder.OMEGA, omega_word), (Coder.GAMMA, gamma_word)],
-    ids=["omega", "gamma"],
-)
 ANYWHERE = 1 << 48
 """Elements of a tensor whose positions have any gaps."""
 
 
-def encode(values: Tensor, coder: Coder) -> Tensor:
+def encode(values: Tensor) -> Tensor:
     """The words of gaps."""
-    return encode_indices(values.cumsum(0) - 1, ANYWHERE, coder)
+    return encode_indices(values.cumsum(0) - 1, ANYWHERE, Coder.OMEGA)
 
 
-def decode(body: Tensor, count: int, coder: Coder) -> Tensor:
-    positions = decode_indices(body, ANYWHERE, count, coder)
+def decode(body: Tensor, count: int) -> Tensor:
+    positions = decode_indices(body, ANYWHERE, count, Coder.OMEGA)
     return positions.diff(prepend=torch.tensor([-1]))
 
 
@@ -53,7 +44,6 @@ OMEGA = {
     16: "10100100000",
     100: "1011011001000",
 }
-GAMMA = {1: "1", 2: "010", 3: "011", 4: "00100", 8: "0001000", 17: "000010001"}
 
 
 def written(bits: str) -> list[int]:
@@ -65,78 +55,62 @@ def written(bits: str) -> list[int]:
 @pytest.mark.parametrize(("value", "word"), OMEGA.items())
 def test_omega_words_are_the_published_ones(value: int, word: str) -> None:
     assert omega_word(value) == word
-    assert encode(torch.tensor([value]), Coder.OMEGA).tolist() == written(word)
+    assert encode(torch.tensor([value])).tolist() == written(word)
     assert omega_bits(value) == len(word)
 
 
-@pytest.mark.parametrize(("value", "word"), GAMMA.items())
-def test_gamma_words_are_the_published_ones(value: int, word: str) -> None:
-    assert gamma_word(value) == word
-    assert encode(torch.tensor([value]), Coder.GAMMA).tolist() == written(word)
-
-
-@BOTH
 @given(values=st.lists(st.integers(1, LARGEST) | st.integers(1, 3000), max_size=60))
-def test_words_lie_one_after_the_other_and_decode(
-    coder: Coder, word: Word, values: list[int]
-) -> None:
-    body = encode(torch.tensor(values, dtype=torch.int64), coder)
-    assert body.tolist() == written("".join(word(value) for value in values))
-    assert decode(body, len(values), coder).tolist() == values
+def test_words_lie_one_after_the_other_and_decode(values: list[int]) -> None:
+    body = encode(torch.tensor(values, dtype=torch.int64))
+    assert body.tolist() == written("".join(omega_word(value) for value in values))
+    assert decode(body, len(values)).tolist() == values
 
 
-@BOTH
-def test_values_on_both_sides_of_every_power_of_two_survive(coder: Coder, word: Word) -> None:
+def test_values_on_both_sides_of_every_power_of_two_survive() -> None:
     values = [max(1, (1 << e) + d) for e in range(32) for d in (-1, 0, 1)] + [LARGEST]
-    assert decode(encode(torch.tensor(values), coder), len(values), coder).tolist() == values
+    assert decode(encode(torch.tensor(values)), len(values)).tolist() == values
 
 
-@BOTH
-def test_many_values_of_two_threads_survive(coder: Coder, word: Word) -> None:
+def test_many_values_of_two_threads_survive() -> None:
     values = torch.from_numpy(np.random.default_rng(0).geometric(0.01, 300_000))
-    body = encode(values, coder)
-    assert body.numel() == -(-sum(len(word(v)) for v in values.tolist()) // 8)
-    assert torch.equal(decode(body, values.numel(), coder), values)
+    body = encode(values)
+    assert body.numel() == -(-sum(len(omega_word(v)) for v in values.tolist()) // 8)
+    assert torch.equal(decode(body, values.numel()), values)
 
 
-@BOTH
-def test_a_body_of_another_length_is_refused(coder: Coder, word: Word) -> None:
-    body = encode(torch.arange(1, 50), coder)
+def test_a_body_of_another_length_is_refused() -> None:
+    body = encode(torch.arange(1, 50))
     for wrong in (body[:-1], torch.cat((body, body[:1] * 0)), body[:0]):
         with pytest.raises(InputError, match="damaged payload"):
-            decode(wrong, 49, coder)
+            decode(wrong, 49)
 
 
-@BOTH
-def test_every_byte_string_is_decoded_or_refused_and_never_more_than_it_holds(
-    coder: Coder, word: Word
-) -> None:
+def test_every_byte_string_is_decoded_or_refused_and_never_more_than_it_holds() -> None:
     draw = np.random.default_rng(1)
     decoded = 0
     for length in [1, 2, 3, 4, 6, 20] * 60:
         noise = torch.from_numpy(draw.integers(0, 256, length).astype(np.uint8))
         for count in range(8):
             try:
-                values = decode(noise, count, coder)
+                values = decode(noise, count)
             except InputError:
                 continue
             decoded += 1
-            assert torch.equal(encode(values, coder), noise)  # one body for each list of values
+            assert torch.equal(encode(values), noise)  # one body for each list of values
     assert decoded > 5
 
 
-@BOTH
 @pytest.mark.parametrize("byte", [0, 255])
-def test_a_word_that_never_ends_is_refused(coder: Coder, word: Word, byte: int) -> None:
+def test_a_word_that_never_ends_is_refused(byte: int) -> None:
     with pytest.raises(InputError, match="damaged payload"):
-        decode(torch.full((100,), byte, dtype=torch.uint8), 1, coder)
+        decode(torch.full((100,), byte, dtype=torch.uint8), 1)
 
 
 def test_bits_behind_the_last_word_are_refused() -> None:
-    body = encode(torch.tensor([1]), Coder.OMEGA)  # "0" and seven zeros of padding
+    body = encode(torch.tensor([1]))  # "0" and seven zeros of padding
     body[0] = 0x80
     with pytest.raises(InputError, match="bits are set behind"):
-        decode(body, 1, Coder.OMEGA)
+        decode(body, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, (1 << 56) - 1)), max_size=20))
