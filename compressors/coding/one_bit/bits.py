@@ -224,12 +224,14 @@ def _repeated(lines: Any, times: int) -> Any:
 
 @loop
 def _run(here: int, end: int, width: int, present: int, size: int) -> Any:
-    """(row, column, elements up to the end of the row, of those that share a line, or `end`)."""
-    row, column = here // width, here % width
+    """(row, column, cell, elements up to the end of row or cell, or `end`)."""
+    row, cell = here // width, 0
+    column = here - row * width
     length = min(end - here, present - column)
     if size:
-        length = min(length, size - column % size)
-    return row, column, length
+        cell = column // size
+        length = min(length, (cell + 1) * size - column)
+    return row, column, cell, length
 
 
 @loop
@@ -259,16 +261,16 @@ def _put_tiles(
                     drawn[k] = bits64(keys[e], chunk // 4 + k)
             here = chunk if present > 0 else end
             while here < end:
-                row, column, length = _run(here, end, width, present, size)
+                row, column, cell, length = _run(here, end, width, present, size)
                 if length <= 0:
                     here += width - column
                     continue
                 source = row * columns + first + column
                 part, marks = own[source : source + length], flags[here - chunk :]
                 if random:
-                    _draw(part, marks, random16[here - chunk :], lines[0, line + column // size])
+                    _draw(part, marks, random16[here - chunk :], lines[0, line + cell])
                 elif size:
-                    limit = lines[0, line + column // size]
+                    limit = lines[0, line + cell]
                     for i in range(part.size):
                         marks[i] = np.uint8(part[i] >= limit)
                 else:
@@ -327,7 +329,7 @@ def _add_tiles(
             unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
             here = chunk
             while here < end:
-                row, column, length = _run(here, end, width, present, size)
+                row, column, cell, length = _run(here, end, width, present, size)
                 if length <= 0:
                     here += width - column
                     continue
@@ -339,7 +341,7 @@ def _add_tiles(
                         upper, lower = ones[i], zeros[i]
                         part[i] += upper if marks[i] else lower
                 else:
-                    zero, one = lines[0, line + column // size], lines[1, line + column // size]
+                    zero, one = lines[0, line + cell], lines[1, line + cell]
                     if add:
                         for i in range(part.size):
                             part[i] += one if marks[i] else zero
