@@ -153,11 +153,9 @@ class Frames:
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
-        for found, asked in zip(self.size, sizes, strict=True):
-            if found != asked:
-                raise InputError(
-                    f"damaged payload: body of {found} bytes, its header asks for {asked}"
-                )
+        for wrong in np.flatnonzero(self.size != sizes):
+            found, asked = self.size[wrong], sizes[wrong]
+            raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
 
 # --- a bucket's message -----------------------------------------------------------------------
@@ -265,7 +263,7 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
     found = _headers(message, len(length))
     whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not whole.all() or not np.isin(found.codec, allowed).all():
+    if ends != total or not whole.all() or not set(found.codec.tolist()).issubset(allowed):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
