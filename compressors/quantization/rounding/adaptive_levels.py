@@ -1,4 +1,4 @@
-"""ALQ and AMQ's common part: random rounding to a table that is fitted to the gradient at times.
+"""Common part of ALQ and AMQ: random rounding to a table that is fitted to the gradient at times.
 
 Elements travel as in NUQSGD: the norm of each bucket and a code of `bits` bits for one of the
 levels of a table. Every `update_every` steps, from step 0 on, the table is fitted to the

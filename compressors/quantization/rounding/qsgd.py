@@ -1,4 +1,4 @@
-"""QSGD: what if every element travels as one of a few levels, rounded so that the mean is right?
+"""QSGD: every element travels as one of a few levels, rounded so that the mean is right.
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
 q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average what they

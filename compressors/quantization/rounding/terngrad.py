@@ -1,4 +1,4 @@
-"""TernGrad: what if a gradient's element is only -1, 0 or +1 times one scalar a tensor?
+"""TernGrad: every element of a gradient is -1, 0 or +1 times one scalar a tensor.
 
 Each worker clips a tensor to c sigma, c standard deviations (population, about the mean); its
 scalar s is the largest magnitude that is left. An element v becomes sign(v) with probability
