@@ -28,13 +28,8 @@ if TYPE_CHECKING:
         pack_frame,
         split_body,
     )
-    from gcsim.compressors.coding.integers.packing import (
-        pack_bits,
-        pack_signs,
-        packed_bytes,
-        unpack_bits,
-        unpack_signs,
-    )
+    from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
+    from gcsim.compressors.coding.one_bit.signs import pack_signs, unpack_signs
     from gcsim.compressors.conformance import check
     from gcsim.compressors.error_feedback import ErrorFeedback
     from gcsim.compressors.lazy_torch import Tensor, torch
@@ -62,6 +57,7 @@ if TYPE_CHECKING:
         gather_variable,
     )
     from gcsim.compressors.sharing import fill_once, once
+    from gcsim.errors import InputError
 
 _MODULES = {
     "pydantic": "Field",
@@ -69,8 +65,8 @@ _MODULES = {
     "gcsim.compressors.bucket": "Bucket BucketLayout TensorSlice bucket_state",
     "gcsim.compressors.coding.frames": "Frame as_bytes decoder frames_of from_bytes pack_frame "
     "split_body",
-    "gcsim.compressors.coding.integers.packing": "pack_bits pack_signs packed_bytes unpack_bits "
-    "unpack_signs",
+    "gcsim.compressors.coding.integers.packing": "pack_bits packed_bytes unpack_bits",
+    "gcsim.compressors.coding.one_bit.signs": "pack_signs unpack_signs",
     "gcsim.compressors.conformance": "check",
     "gcsim.compressors.error_feedback": "ErrorFeedback",
     "gcsim.compressors.properties": "Properties",
@@ -82,6 +78,7 @@ _MODULES = {
     "gcsim.compressors.requests": "AllGather AllReduce AllToAll Exchange PushPull Request "
     "TreeMerge gather_variable",
     "gcsim.compressors.sharing": "fill_once once",
+    "gcsim.errors": "InputError",
 }
 
 __getattr__, __dir__, __all__ = offered(__name__, _MODULES)

@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.demands import Demands
-from gcsim.compressors.requests import Exchange, Request
+from gcsim.compressors.requests import Exchange, PushPull, Request
 from gcsim.errors import InputError, InternalError, Problem
 
 
@@ -46,6 +46,8 @@ def passed_on(
         except StopIteration as stop:
             demands.require()
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+        if isinstance(request, PushPull):
+            request = replace(request, server=demands.around(request.server))
         try:
             reply = yield from ask(request)
         except RefusedRequestError as error:
@@ -102,10 +104,8 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
             raise _located(error, place, location_of_class(cls, method)) from error
         said = f": {error}" if str(error) else ""
         raise InputError(
-            Problem(
-                message=f"{cls.__name__} raised {type(error).__name__}{said}",
-                place=place or location_of_class(cls, method),
-            )
+            f"{cls.__name__} raised {type(error).__name__}{said}",
+            place=place or location_of_class(cls, method),
         ) from error
 
 

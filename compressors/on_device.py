@@ -1,15 +1,14 @@
-"""Which tensors are worked on where they lie? Those on a GPU, by kernels instead of loops.
+"""Primitives: the choice between a compiled loop and a kernel on a GPU.
 
-    @kernel("reduction")
-    @on_device("rounding.levels")
-    def bucket_norms(values, size, norm): ...      # a compiled loop, in host memory
+    @primitive
+    def cell_norms(values, cells, norm): ...     # coding/rounding/levels.py: a loop in host memory
 
-A call whose first argument is a tensor on a GPU, or a list of such, is handed over to the function
-of the same name and signature in `gpu/rounding/levels.py`: its twin, which has the same contract
-and gives the same bytes. The meter stands outside and counts both alike. A twin that has no kernel
-for its arguments returns `NotImplemented`; the call is then the loop's, by way of host memory, and
-so it is where Triton is not installed, or the GPU is too old for it. Triton is imported at the
-first tensor on a GPU.
+    @kernel_of(loops.cell_norms)
+    def cell_norms(values, cells, norm): ...     # gpu/rounding/levels.py: the same bytes
+
+A call whose first argument is a tensor on a GPU goes to the kernel; Triton is imported at the
+first such call. Where Triton is not installed, or the GPU is too old for it, the call goes to the
+loop, by way of host memory. A kernel that cannot take its arguments calls the loop (`by_loop`).
 """
 
 from __future__ import annotations
@@ -27,46 +26,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 interpreted = False
-"""Set by tests: tensors in host memory are handed over too, to Triton's interpreter."""
+"""Set by tests: tensors in host memory go to kernels too, run by Triton's interpreter."""
 
 host_visits = 0
-"""So far: tensors of a device that loops have worked on in host memory, since they have no kernel.
-What takes time there says nothing about the device."""
-
+"""Tensors of a device that loops have worked on in host memory so far. Their time there says
+nothing about the device."""
 
 _OLDEST = 7, 0
 """Compute capability that Triton compiles for."""
+
+primitives: dict[Any, Any] = {}
+"""Kernel by primitive's loop; None before the first tensor on a GPU."""
 
 
 def handled(values: Tensor) -> bool:
     """Whether kernels work on this tensor."""
     return (interpreted or (values.is_cuda and _new_enough(values.device))) and _has_triton()
-
-
-def on_device(file: str, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hand calls with tensors on a GPU over to the function's twin: `a.b` is `gpu/a/b.py`.
-
-    It has the function's name, or that one.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
-            first: Any = args[0] if args else next(iter(kwargs.values()))
-            if isinstance(first, (list, tuple)):
-                first = first[0]
-            if isinstance(first, torch.Tensor) and handled(first):
-                # kernels are launched on the current device
-                with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-                    result = twin(file, name or function.__name__)(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result  # type: ignore[no-any-return]  # as the contract of twins says
-            return function(*args, **kwargs)
-
-        twins[f"{function.__module__}.{function.__name__}"] = file, name or function.__name__
-        return chosen
-
-    return decorate
 
 
 def primitive(loop: Callable[P, R]) -> Callable[P, R]:
@@ -100,19 +75,9 @@ def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
     return pair
 
 
-primitives: dict[Any, Any] = {}
-"""Kernel by primitive's loop; None before the first tensor on a GPU."""
-
-twins: dict[str, tuple[str, str]] = {}
-"""By function, with its module: the file and the name of its twin."""
-
-
-@functools.cache
-def twin(file: str, name: str) -> Callable[..., Any]:
-    """The function of that name in a file of `gpu/`."""
-    found: Callable[..., Any] = getattr(
-        importlib.import_module(f"gcsim.compressors.gpu.{file}"), name
-    )
+def by_loop(primitive: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a primitive's loop from its kernel: for what is too long, or to say what is damaged."""
+    found: R = inspect.unwrap(primitive)(*args, **kwargs)
     return found
 
 

@@ -32,13 +32,13 @@ from gcsim.compressors.mistakes import (
 from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
     AllReduce,
-    AllToAll,
     Exchange,
     PushPull,
     Request,
     TreeMerge,
+    tensors_sent,
 )
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 
 def participate(
@@ -71,24 +71,20 @@ def participate(
         exchange = member.exchange(bucket, step)
         if not isinstance(exchange, Generator):
             raise InputError(
-                Problem(
-                    place=location_of_class(cls),
-                    message=f"exchange() returned {type(exchange).__name__}, not a generator",
-                    hint="yield the collectives that it needs, at least behind an `if False:`",
-                )
+                f"exchange() returned {type(exchange).__name__}, not a generator",
+                place=location_of_class(cls),
+                hint="yield the collectives that it needs, at least behind an `if False:`",
             )
         update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
-                Problem(
-                    place=_if_users(cls, location_of_class(cls)),
-                    message="exchange() modified bucket.gradient",
-                    hint="clone what is to be changed: all compressors see the same gradients",
-                )
+                "exchange() modified bucket.gradient",
+                place=_if_users(cls, location_of_class(cls)),
+                hint="clone what is to be changed: all compressors see the same gradients",
             )
         if fault := _fault_of(update, bucket, finite):
             place = _if_users(cls, location_of_return(exchange, cls))
-            raise InputError(Problem(place=place, message=fault[0], hint=fault[1]))
+            raise InputError(fault[0], place=place, hint=fault[1])
         return update
 
 
@@ -107,10 +103,8 @@ def _in_one_piece(bucket: Bucket) -> Bucket:
             given = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
             wanted = f"float32 [{bucket.layout.numel}]"
             raise InputError(
-                Problem(
-                    message=f"the bucket's {what} is {given}, its layout says {wanted}",
-                    hint="flatten the bucket's gradients, one behind the other, in float32",
-                )
+                f"the bucket's {what} is {given}, its layout says {wanted}",
+                hint="flatten the bucket's gradients, one behind the other, in float32",
             )
     if gradient.is_contiguous() and (moment is None or moment.is_contiguous()):
         return bucket
@@ -154,11 +148,9 @@ def check_finite(bucket: Bucket) -> None:
         wrong = int((~part.isfinite()).sum())
         if wrong:
             raise InputError(
-                Problem(
-                    message=f"{wrong} of {piece.numel} elements of the gradient are not finite",
-                    place=piece.name,
-                    hint="NaN or infinity: lower the learning rate or the loss scale",
-                )
+                f"{wrong} of {piece.numel} elements of the gradient are not finite",
+                place=piece.name,
+                hint="NaN or infinity: lower the learning rate or the loss scale",
             )
 
 
@@ -203,7 +195,7 @@ def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool
 def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
     """Of the request at which a worker waits."""
     place = _if_users(cls, location_of_request(exchange, cls))
-    return InputError(Problem(place=place, message=fault[0], hint=fault[1]))
+    return InputError(fault[0], place=place, hint=fault[1])
 
 
 @unpriced
@@ -242,7 +234,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    for tensor in _tensors_of(request):
+    for tensor in tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
@@ -253,12 +245,6 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     if finite and isinstance(request, AllReduce):
         return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None
-
-
-def _tensors_of(request: Request) -> Sequence[Any]:
-    if isinstance(request, AllReduce):
-        return [request.tensor]
-    return request.payloads if isinstance(request, AllToAll) else [request.payload]
 
 
 def _naming(

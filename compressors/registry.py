@@ -102,9 +102,7 @@ def compressor_class(name: str) -> type[Compressor]:
     elif ":" in name:
         target = name
     else:
-        raise InputError(
-            Problem(message=f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY))
-        )
+        raise InputError(f"unknown compressor {name!r}", hint=did_you_mean(name, REGISTRY))
     module, _, attribute = target.partition(":")
     try:
         with noting(module) if name not in REGISTRY else nullcontext():
@@ -120,11 +118,9 @@ def compressor_class(name: str) -> type[Compressor]:
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
-            Problem(
-                message=f"{name!r} does not say what it is",
-                place=location_of_class(found),
-                hint="give it `about = About(...)`",
-            )
+            f"{name!r} does not say what it is",
+            place=location_of_class(found),
+            hint="give it `about = About(...)`",
         )
     return found
 

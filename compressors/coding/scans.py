@@ -1,4 +1,4 @@
-"""Is everything finite, is it still the same, how long is it? One pass over a vector each."""
+"""Scans of a whole vector: whether it is finite, its length, its fingerprint; and their loops."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
-from gcsim.compressors.on_device import on_device
+from gcsim.compressors.on_device import primitive
 
 
-@on_device("reductions")
 def all_finite(values: Tensor) -> bool:
     """Whether a float32 `[n]` holds neither NaN nor infinity."""
+    return bool(finite(values))
+
+
+@primitive
+def finite(values: Tensor) -> Found:
+    """`all_finite`, for which nobody has waited."""
     found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
     in_parallel(
         block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
@@ -21,7 +27,7 @@ def all_finite(values: Tensor) -> bool:
     return not bool((found >= 0x7F800000).any())
 
 
-@on_device("reductions")
+@primitive
 def squared_length(values: Tensor) -> float:
     """Sum of squares of a float32 `[n]`, added up in float64."""
     sums = partial_sums(values.numel())
@@ -29,7 +35,7 @@ def squared_length(values: Tensor) -> float:
     return float(sums.sum())
 
 
-@on_device("reductions")
+@primitive
 def fingerprint(values: Tensor) -> int:
     """64 bits that change when an element of a float32 `[n]` does (but for one case in 2^32)."""
     sums = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint64)

@@ -15,37 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import (
-    Codec,
-    frames,
-    put,
-    read,
-    seal,
-    taken,
-)
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import (
-    Coder,
-    IndexCoding,
-    choose_coder,
-    demand,
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.indices.coded import (
+    chosen_coders,
+    coded_positions,
+    decoded_positions,
+    fixed_length,
     positions_in,
 )
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding
+from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
-from gcsim.errors import InputError
 
 ValueFormat = Literal["fp32", "fp16"]
 HALF = 1 << 4
 _HALF_MAX = 65504.0
-_LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 256)], dtype=np.int64)
-"""Of a byte: the place of the lowest bit that is set."""
 
 
 def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
@@ -72,7 +62,7 @@ def lost_in_transit(values: Tensor, values_as: ValueFormat) -> float:
 
 def sparse_message(
     segments: Segments, k: Column, indices: Tensor, values: Tensor, *, values_as: ValueFormat,
-    coding: IndexCoding, memory: Tensor | None = None,
+    coding: IndexCoding, memory: Tensor | None = None, alike: bool = False,
 ) -> tuple[Tensor, bool]:  # fmt: skip
     """(the message of selected elements; whether its length is the same on all workers).
 
@@ -81,19 +71,21 @@ def sparse_message(
     k : how many of each tensor travel
     indices, values : within the tensor, int64, and float32 `[sum of k]`
     memory : flat float32 to which goes back what the format of the values rounds off
+    alike : whether k is the same on all workers
     """
-    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
-    coders = [choose_coder(coding, n, many) for n, many in pairs]
-    flags = segments.column(coders)
+    coders = chosen_coders(coding, segments, k)
     sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
-    coded, tail = coded_positions(indices, segments, k, flags)
+    coded, tail = coded_positions(indices, segments, k, coders)
     head = sent.element_size() * k
-    if values_as == "fp16":
-        flags = flags | HALF
-    message, at = frames(sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags)
+    flags = coders | HALF if values_as == "fp16" else coders
+    same_length = fixed_length(coders)
+    message, at = frames(
+        sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags,
+        fixed=alike and same_length,
+    )  # fmt: skip
     put(message, at, sent, head)
     put(message, at + head, coded, tail)
-    return seal(message, at, head + tail), all(coder.fixed_length for coder in coders)
+    return seal(message, at, head + tail), same_length
 
 
 def _half_launches(
@@ -196,62 +188,28 @@ def scatter_add(
         When positions cannot be decoded, or do not ascend below the tensor's length; `out` is then
         worthless.
     """
-    data, numbers = array(coded), array(values.float())
-    bad, raw, first = np.zeros(1, dtype=np.uint8), coders == Coder.RAW, starts(k)
-    if (wrong := raw & (sizes != 4 * k)).any():
+    if (coders != Coder.RAW).any():
+        places: NDArray[Any] = positions_in(array(coded), segments, sizes, k, coders)
+    elif (wrong := sizes != 4 * k).any():
         raise damaged(f"{sizes[wrong]} bytes for {k[wrong]} indices of 32 bits")
-    with written_back(out) as target:
-        if raw.all():
-            in_tiles(
-                _scatter, segments.tiles_of(k), data.view(np.uint32), numbers, first,
-                segments.table, np.float32(weight), target, bad,
-            )  # fmt: skip
-        else:
-            rows = zip(segments.table, starts(sizes), sizes, coders, k, first, strict=True)
-            for (begin, n), cut, size, coder, many, at in rows:
-                part = target[begin : begin + n]
-                own = data[cut : cut + size], numbers[at : at + many]
-                _add_coded(part, *own, int(coder), np.float32(weight), bad)
-    _demand_ascending(not bad[0])
-
-
-def _add_coded(
-    part: NDArray[np.float32], body: NDArray[np.uint8], values: NDArray[np.float32], coder: int,
-    weight: np.float32, bad: NDArray[np.uint8],
-) -> None:  # fmt: skip
-    """Add a tensor's values at its coded positions."""
-    n, k = part.size, values.size
-    if coder == Coder.BITMAP:  # dense: positions would be the largest of all
-        demand(body.size == packed_bytes(n, 1), f"{body.size} bytes for a bitmap of {n} bits")
-        set_bits = int(_add_bits(body, values, weight, part))
-        demand(set_bits == k, f"a bitmap of {n} bits does not have {k} set")
     else:
-        places = positions_in(body, n, k, coder)
-        in_parallel(_add_places, k, places, values, weight, part, bad)
+        places = array(coded).view(np.uint32)
+    bad = np.zeros(1, dtype=np.uint8)
+    with written_back(out) as target:
+        in_tiles(
+            _scatter, segments.tiles_of(k), places, array(values.float()), starts(k),
+            segments.table, np.float32(weight), target, bad,
+        )  # fmt: skip
+    demand_ascending(bad[0])
 
 
-def _demand_ascending(ascending: bool) -> None:
-    if not ascending:
-        raise InputError("damaged indices: positions do not ascend below the tensor's length")
+def demand_ascending(wrong: int) -> None:
+    """`InputError` for positions that do not ascend, or cannot be read."""
+    if wrong:
+        raise damaged("positions do not ascend below the tensor's length")
 
 
 # --- loops ------------------------------------------------------------------------------------
-
-
-@loop
-def _add_places(
-    start: int, stop: int, places: Any, values: Any, weight: Any, out: Any, bad: Any
-) -> None:
-    # each thread's part must begin above the last place of the part before
-    last = np.int64(places[start - 1]) if start > 0 else np.int64(-1)
-    part, value = places[start:stop], values[start:stop]
-    for i in range(part.size):
-        at = np.int64(part[i])
-        if at <= last or at >= out.size:
-            bad[0] = 1
-            return
-        out[at] += weight * value[i]
-        last = at
 
 
 @loop
@@ -259,25 +217,17 @@ def _scatter(
     start: int, stop: int, tiles: Any, places: Any, values: Any, firsts: Any, table: Any,
     weight: Any, out: Any, bad: Any,
 ) -> None:  # fmt: skip
-    """`_add_places` of tiles of the elements that travel."""
     for tile in range(start, stop):
         t, first, last = tiles[tile]
-        part = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        _add_places(first, last, places[firsts[t] :], values[firsts[t] :], weight, part, bad)
-
-
-@loop
-def _add_bits(bits: Any, values: Any, weight: Any, out: Any) -> int:
-    """The number of bits that are set, or another one than there are values when one is stray."""
-    found = 0
-    stray: int = values.size + 1
-    for byte in range(bits.size):
-        rest = np.int64(bits[byte])
-        while rest:
-            place = 8 * byte + _LOWEST[rest]
-            if place >= out.size or found >= values.size:
-                return stray
-            out[place] += weight * values[found]
-            found += 1
-            rest &= rest - 1  # without its lowest bit
-    return found
+        own = out[table[t, 0] : table[t, 0] + table[t, 1]]
+        # a tile must begin above the last place of the tile before
+        before = np.int64(places[firsts[t] + first - 1]) if first > 0 else np.int64(-1)
+        part = places[firsts[t] + first : firsts[t] + last]
+        value = values[firsts[t] + first : firsts[t] + last]
+        for i in range(part.size):
+            at = np.int64(part[i])
+            if at <= before or at >= own.size:
+                bad[0] = 1
+                return
+            own[at] += weight * value[i]
+            before = at

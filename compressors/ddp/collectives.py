@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.reductions import Operation
@@ -82,12 +83,13 @@ class Collectives:
             self._told = gathered
         return gathered
 
-    def begin_maximum(self, number: int) -> Callable[[], int]:
-        """Begin to find the largest of all ranks' numbers; the function waits for it.
+    def begin_maximum(self, number: Found) -> Callable[[], int]:
+        """Begin to find the largest of all ranks' numbers, which may lie on a device; the function
+        waits for it.
 
         Other collectives may be carried out in between.
         """
-        largest = torch.tensor([number], device=self._where)
+        largest = torch.as_tensor(number).long().view(1).to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:
@@ -49,11 +49,9 @@ def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
             return
         seconds = f"{wait.total_seconds():g} s, the job's timeout"
         raise InputError(
-            Problem(
-                message=f"{ranks_text(absent)} did not come to register() within {seconds}",
-                place="register",
-                hint="call it on every rank that trains the model, before training",
-            )
+            f"{ranks_text(absent)} did not come to register() within {seconds}",
+            place="register",
+            hint="call it on every rank that trains the model, before training",
         ) from error
 
 

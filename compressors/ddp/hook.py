@@ -47,7 +47,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.ddp import saved
 from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
-from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
+from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
     agree,
     group_for,
@@ -57,14 +57,16 @@ from gcsim.compressors.ddp.model import (
     require_float32,
 )
 from gcsim.compressors.ddp.steps import Members, NotFiniteError, Part, Step, check_sum, regroup
+from gcsim.compressors.demands import Demands
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import compressor_class
+from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 
 if TYPE_CHECKING:
     Future = torch.futures.Future[Any]
@@ -109,7 +111,7 @@ def ddp_hook(
     if isinstance(compressor, Mapping):
         entry = {key: value for key, value in compressor.items() if key != "label"}
         if not isinstance(kind := entry.pop("kind", None), str):
-            raise InputError(Problem(message="no compressor is named", place="kind"))
+            raise InputError("no compressor is named", place="kind")
         compressor, given = kind, {**entry, **given}
     if isinstance(compressor, str):
         kind, cls = compressor, compressor_class(compressor)
@@ -126,7 +128,7 @@ def ddp_hook(
                 twice = f"bucket {number} has two compressors"
                 message = twice if number in others else f"{number!r} is no number of a bucket"
                 hint = "each bucket, counted from 0, has one compressor"
-                raise InputError(Problem(message=message, place=f"other_buckets.{name}", hint=hint))
+                raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
     return DdpHook(
         method,
@@ -203,6 +205,9 @@ class DdpHook:
         """A state that `register` goes on from."""
         self._slices: dict[int, saved.Trained] = {}
         """Trained parameters by identity."""
+        self._known: dict[tuple[int, ...], BucketLayout] = {}
+        """By number of the bucket and identities of its parameters: what a layout has worked out
+        (`facts`) serves all steps."""
         self._sums: dict[int, Sums] = {}
         """By number of the bucket: of the compressed steps."""
         self._starts = array("d")
@@ -221,16 +226,14 @@ class DdpHook:
 
         if not isinstance(model, DistributedDataParallel):
             raise InputError(
-                Problem(
-                    message=f"{type(model).__name__} is no DistributedDataParallel",
-                    place="model",
-                    hint="wrap the network in one, and register the hook on that",
-                )
+                f"{type(model).__name__} is no DistributedDataParallel",
+                place="model",
+                hint="wrap the network in one, and register the hook on that",
             )
         hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: not called any more
         if self._slices or not all(isinstance(h, DdpHook) and not h._slices for h in hooks):
             message = "the hook serves a model already" if self._slices else "it has a hook already"
-            raise InputError(Problem(message=message, place="model", hint="one hook for one model"))
+            raise InputError(message, place="model", hint="one hook for one model")
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
         device = one_device(trained)
         group, carries = group_for(model, self._group, device)
@@ -270,7 +273,7 @@ class DdpHook:
         """
         if not self._sums:
             hint = "the first iterations are exchanged uncompressed: train for some more"
-            raise InputError(Problem(message="no step was compressed", place="model", hint=hint))
+            raise InputError("no step was compressed", place="model", hint=hint)
         others: dict[str, list[int]] = {}
         for number in sorted(self._others.keys() & self._sums.keys()):
             others.setdefault(self._others[number].kind, []).append(number)
@@ -297,7 +300,7 @@ class DdpHook:
             return dict(self._waiting)
         if not self._slices:
             message = "the hook serves no model yet, and has no state"
-            raise InputError(Problem(message=message, place="state", hint="register it first"))
+            raise InputError(message, place="state", hint="register it first")
         return saved.state_of(self._facts(), self._worker(), self.step, self._members)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -401,12 +404,14 @@ class DdpHook:
         return promise.then(_update_or_failure)
 
     def _layout(self, bucket: Any) -> BucketLayout:
-        slices, offset = [], 0
-        for parameter in bucket.parameters():
-            name, number, shape = self._slices[id(parameter)]
-            slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
-            offset += parameter.numel()
-        return BucketLayout(index=bucket.index(), slices=tuple(slices))
+        key = bucket.index(), *map(id, bucket.parameters())
+        if key not in self._known:
+            slices, offset = [], 0
+            for name, number, shape in (self._slices[each] for each in key[1:]):
+                slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
+                offset += slices[-1].numel
+            self._known[key] = BucketLayout(index=key[0], slices=tuple(slices))
+        return self._known[key]
 
     # --- on the thread --------------------------------------------------------------------------
 
@@ -415,7 +420,7 @@ class DdpHook:
         if self.scaler is not None and part is step.parts[0]:
             step.scale = float(self.scaler.get_scale())
         gradient = step.unscale(part)
-        agreed = self._collectives.begin_maximum(bool(step.own_problems)) if last else None
+        agreed = self._collectives.begin_maximum(step.overflowed()) if last else None
         if not step.regrouped:
             step.scaled(part, self._exchange(step, part.layout, gradient))
         if agreed is None:
@@ -429,16 +434,15 @@ class DdpHook:
             for number in [number for number in self._members if number > part.layout.index]:
                 del self._members[number]  # DDP has fewer buckets than before
         overflow = bool(agreed())
-        if not overflow and step.shared_problem is None:
+        if not overflow and step.shared() is None:
             step.end([each.update for each in step.parts])
             return
         step.undo(self._members)
         if step.number >= 0:
             self.step -= 1
         if self._refuses:
-            error = step.error(
-                self._method.compressor.about.title, self._collectives.group, overflow
-            )
+            title = self._method.compressor.about.title
+            error = step.error(title, self._collectives.group, overflow)
             step.end([error] * len(step.parts))
         else:
             step.end([torch.full_like(each.buffer, torch.inf) for each in step.parts])
@@ -464,17 +468,18 @@ class DdpHook:
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
-        reply: Any = None
+        reply, checks = None, Demands()
         while True:
             try:
                 request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
+                checks.require()
                 if 0 <= step < COMPARED:
                     require_alike(self._collectives, index, None)
                 sums.took("whole_s", started, self._now())
                 return update
-            sums.sent_bytes += sent_by(request)
+            sums.sent_bytes += sum(tensor.nbytes for tensor in tensors_sent(request))
             asked = self._now()
             try:
                 if 0 <= step < COMPARED:
@@ -483,7 +488,8 @@ class DdpHook:
             except RefusedRequestError as error:
                 exchange.throw(error)
             sums.took("exchanged_s", asked, self._now())
-            check_sum(request, reply)
+            with checks:
+                check_sum(request, reply)
 
     def _member(self, layout: BucketLayout) -> Compressor:
         known, member = self._members.get(layout.index, (None, None))

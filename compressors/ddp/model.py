@@ -19,21 +19,17 @@ def require_ddp_support(kind: str, cls: type[Compressor], parameters: Compressor
     """Raise `InputError` for a method whose replicas differ, or that a hook cannot give its due."""
     if cls.properties(parameters).replicas != "identical":
         raise InputError(
-            Problem(
-                message="workers hold different models between synchronisations, "
-                "DistributedDataParallel keeps one for all: buffers and checkpoints are rank 0's",
-                place=kind,
-                hint="choose a method whose update is the same on all workers",
-            )
+            "workers hold different models between synchronisations, "
+            "DistributedDataParallel keeps one for all: buffers and checkpoints are rank 0's",
+            place=kind,
+            hint="choose a method whose update is the same on all workers",
         )
     if cls.requires:
         raise InputError(
-            Problem(
-                message="needs second moments of the samples' gradients, "
-                "a DDP hook is given the mean gradient alone",
-                place=kind,
-                hint="choose a method without them",
-            )
+            "needs second moments of the samples' gradients, "
+            "a DDP hook is given the mean gradient alone",
+            place=kind,
+            hint="choose a method without them",
         )
 
 
@@ -130,7 +126,7 @@ def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
         told = ", ".join(f"{name} on {device}" for device, name in where.items())
         message = f"its parameters lie on several devices: {told}"
         hint = "one device a rank, as DistributedDataParallel is faster with"
-        raise InputError(Problem(message=message, place="model", hint=hint))
+        raise InputError(message, place="model", hint=hint)
     return next(iter(where))
 
 
@@ -138,9 +134,7 @@ def require_dense(buffer: Tensor) -> None:
     """Raise `InputError` where a bucket holds a sparse gradient."""
     if buffer.is_sparse:
         raise InputError(
-            Problem(
-                message="sparse gradients are not compressed",
-                place="model",
-                hint="make embeddings with sparse=False",
-            )
+            "sparse gradients are not compressed",
+            place="model",
+            hint="make embeddings with sparse=False",
         )

@@ -46,7 +46,7 @@ def state_of(
         except CannotBeKeptError as error:
             message = f"{member.about.title} holds {error}, which a state cannot"
             hint = "keep tensors, numbers, text, and lists, dicts and dataclasses of them"
-            raise InputError(Problem(message=message, place="state", hint=hint)) from error
+            raise InputError(message, place="state", hint=hint) from error
         buckets[number] = {
             "slices": [[s.name, list(s.shape), s.offset, s.index] for s in layout.slices],
             "tensors": tensors,
@@ -63,7 +63,7 @@ def require_method(state: Any, facts: Mapping[str, Any]) -> None:
     """Raise `InputError` unless `state` is one of the method that `facts` tell."""
     if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
         message = f"is no state of a hook of schema {SCHEMA}"
-        raise InputError(Problem(message=message, place="state", hint=_WRITER))
+        raise InputError(message, place="state", hint=_WRITER)
     problems = [
         Problem(
             message=f"the state has {state.get(key)!r}, the hook {value!r}",
@@ -100,7 +100,7 @@ def whole() -> Iterator[None]:
         yield
     except (CannotBeKeptError, LookupError, TypeError, ValueError, AttributeError) as error:
         message = f"is damaged: {type(error).__name__}: {error}"
-        raise InputError(Problem(message=message, place="state", hint=_WRITER)) from error
+        raise InputError(message, place="state", hint=_WRITER) from error
 
 
 def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[BucketLayout]:
@@ -117,7 +117,7 @@ def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[Buc
     if layouts and (odd := found ^ set(trained)):
         message = f"the state is of another model: {min(odd)[0]} differs"
         hint = "load it into the hook of the model that was saved"
-        raise InputError(Problem(message=message, place="model", hint=hint))
+        raise InputError(message, place="model", hint=hint)
     return layouts
 
 

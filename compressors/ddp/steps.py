@@ -16,13 +16,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.scans import all_finite
+from gcsim.compressors.coding.scans import finite
+from gcsim.compressors.demands import Found, when_known
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.mistakes import own_mistakes
+from gcsim.compressors.mistakes import is_users, own_mistakes
 from gcsim.compressors.participation import check_finite
 from gcsim.compressors.requests import AllReduce, Request
 from gcsim.errors import InputError, Problem
@@ -50,6 +52,10 @@ class Part:
     promise: Future
     gradient: Tensor | None = None
     update: Tensor | None = None
+    finite: Found = True
+    """Whether the gradient is."""
+    right: Found = True
+    """Whether the update is finite."""
 
 
 class Step:
@@ -64,8 +70,6 @@ class Step:
         self.scale = 1.0
         """Scale of the loss."""
         self.parts: list[Part] = []
-        self.own_problems: list[Problem] = []
-        """This rank's alone."""
         self.shared_problem: Problem | None = None
         """The same on all ranks."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
@@ -77,13 +81,31 @@ class Step:
     def unscale(self, part: Part) -> Tensor:
         """Return the gradient of `part`: float32, finite, of the loss without its scale."""
         gradient = part.buffer.float()
-        try:
-            check_finite(self.bucket(part.layout, gradient))
-        except InputError as error:
-            self.own_problems += [replace(each, hint=_HINT) for each in error.problems]
+        part.finite = finite(gradient)
+        if isinstance(part.finite, torch.Tensor):
+            gradient = torch.where(part.finite, gradient, 0.0)
+        elif not part.finite:
             gradient = torch.zeros_like(gradient)
         part.gradient = gradient if self.scale == 1.0 else gradient / self.scale
         return part.gradient
+
+    def overflowed(self) -> Found:
+        """Whether a gradient of this rank is not finite."""
+        if isinstance(self.parts[0].finite, torch.Tensor):
+            return ~torch.stack([part.finite for part in self.parts]).all()
+        return not all(part.finite for part in self.parts)
+
+    def shared(self) -> Problem | None:
+        """The problem that all ranks have alike; the host waits for a device once."""
+        rights = [part.right for part in self.parts]
+        if isinstance(rights[0], torch.Tensor):
+            rights = torch.stack(rights).tolist()
+        for part, right in zip(self.parts, rights, strict=True):
+            if not right and self.shared_problem is None:
+                assert part.update is not None
+                hint = "lower the learning rate or the loss scale"
+                self.shared_problem = _problem(part.update, "the update", hint)
+        return self.shared_problem
 
     def remember(self, members: Members, number: int) -> None:
         """Copy the member of a bucket before it takes part.
@@ -94,6 +116,9 @@ class Step:
         if number not in members:
             return
         layout, member = members[number]
+        if member.memory(member.parameters) == "none" and not is_users(type(member)):
+            self._before[number] = layout, member
+            return
         same = {id(each): each for each in (layout, member.worker, member.parameters)}
         with own_mistakes(type(member), "__init__"):
             self._before[number] = layout, copy.deepcopy(member, same)
@@ -110,28 +135,34 @@ class Step:
         """Give `part` its update, float32 `[n]`, as DDP takes it: scaled like the gradient."""
         part.gradient = None
         part.update = (update if self.scale == 1.0 else update * self.scale).to(part.buffer)
-        if not all_finite(part.update.float()):
-            hint = "lower the learning rate or the loss scale"
-            self.shared_problem = _problem(part.update, "the update", hint)
+        part.right = finite(part.update.float())
 
     def error(self, title: str, group: Any, agreed: bool) -> NotFiniteError:
         """The error of this iteration, the same on all ranks; where they have agreed on it, they
         tell each other."""
         import torch.distributed as dist
 
-        problems = [self.shared_problem] if self.shared_problem else []
+        problems = [shared] if (shared := self.shared()) else []
         if agreed:
             everybody: list[Any] = [None] * dist.get_world_size(group)
-            mine = [(p.place, p.message, p.hint) for p in self.own_problems[:1]]
-            dist.all_gather_object(everybody, mine, group=group)
+            dist.all_gather_object(everybody, self._own_problem(), group=group)
             problems = [
-                Problem(place=f"rank {rank}, {place}", message=message, hint=hint)
+                Problem(place=f"rank {rank}, {told[0]}", message=told[1], hint=_HINT)
                 for rank, told in enumerate(everybody)
-                for place, message, hint in told
+                if told
             ]
         places = (", ".join(filter(None, (title, each.place))) for each in problems)
         named = [replace(p, place=place) for p, place in zip(problems, places, strict=True)]
         return NotFiniteError(named[:_SHOWN])
+
+    def _own_problem(self) -> tuple[str, str] | None:
+        """(place, message) of this rank's first gradient that is not finite."""
+        for part in self.parts:
+            try:
+                check_finite(self.bucket(part.layout, part.buffer.float()))
+            except InputError as error:
+                return error.problems[0].place, error.problems[0].message
+        return None
 
     def end(self, results: Sequence[Any]) -> None:
         """Hand DDP an update or an exception for each of its buckets, and forget them."""
@@ -144,10 +175,15 @@ class Step:
 def check_sum(request: Request, reply: Any) -> None:
     """Raise `NotFiniteError`, on all ranks, for a sum that 16 bits cannot hold."""
     narrow = (torch.float16, torch.bfloat16)
-    if isinstance(request, AllReduce) and reply.dtype in narrow and not reply.isfinite().all():
-        name = f"the sum over the workers in {str(reply.dtype).removeprefix('torch.')}"
+    if isinstance(request, AllReduce) and reply.dtype in narrow:
+        when_known(reply.isfinite().all(), partial(_demand_sum, reply))
+
+
+def _demand_sum(total: Tensor, right: bool) -> None:
+    if not right:
+        name = f"the sum over the workers in {str(total.dtype).removeprefix('torch.')}"
         hint = "lower the loss scale, or choose a method that sends float32"
-        raise NotFiniteError(_problem(reply, name, hint))
+        raise NotFiniteError(_problem(total, name, hint))
 
 
 def _problem(values: Tensor, name: str, hint: str) -> Problem:

@@ -122,7 +122,7 @@ class Method(NamedTuple):
                 f"dense_steps = {self.parameters.dense_steps} is a share of the training's steps"
             )
             hint = "write a number of steps, or say training_steps=, how many there are"
-            raise InputError(Problem(message=share, place="dense_steps", hint=hint))
+            raise InputError(share, place="dense_steps", hint=hint)
         number = max(1, round(self.parameters.dense_steps * steps))
         return self._replace(parameters=self.parameters.model_copy(update={"dense_steps": number}))
 
@@ -135,7 +135,7 @@ class Method(NamedTuple):
                 hint = did_you_mean(pattern, known) or f"names are like {known[0]!r}"
                 message = f"{pattern!r} matches no tensor of the model"
                 place = f"{self.compressor.__name__}.dense_tensors.names"
-                raise InputError(Problem(message=message, place=place, hint=hint))
+                raise InputError(message, place=place, hint=hint)
 
 
 def method_of(kind: str, given: Mapping[str, Any]) -> Method:

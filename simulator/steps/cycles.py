@@ -93,12 +93,6 @@ class Steady:
         """State in which an iteration begins."""
         return self.iterations[number - 1].after if number else self.begin
 
-    def extended(self, iterations: int) -> Run:
-        """The first iterations of those that go on for ever."""
-        beyond = range(len(self.iterations), iterations)
-        again = [self.cycle[place % self.period] for place in range(len(beyond))]
-        return run_of([*self.iterations[:iterations], *again])
-
 
 class Search:
     """Looks for a state that has been before, at the same place in the round."""

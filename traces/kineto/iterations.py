@@ -60,17 +60,12 @@ class Profile:
     """Samples that most layers were given; None where the profiler was not asked for shapes."""
 
 
-def read_profile(path: Path, parameters: Parameters) -> PassTimes:
-    """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`).
+def examine_profile(path: Path, parameters: Parameters) -> Profile:
+    """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`), and its buckets.
 
     Raises `InputError` with file and way out when the file cannot be read or is cut short, has
     no backward pass, saw a GPU's host alone, or is of a model with other parameters.
     """
-    return examine_profile(path, parameters).times
-
-
-def examine_profile(path: Path, parameters: Parameters) -> Profile:
-    """`read_profile`, and the buckets that were exchanged."""
     marks = _read(path)
     iterations = _complete(path, marks, len(parameters))
     batches = iterations[1:] or iterations

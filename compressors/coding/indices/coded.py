@@ -1,18 +1,62 @@
-"""Coded positions of the selected elements of a bucket: `index_coding.py` over a table."""
+"""Coded positions of a bucket's selected elements: the coders of `index_coding.py` over a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.compressors.coding.indices.index_coding import Coder, position_bytes, positions_in
+from gcsim.compressors.coding.indices.index_coding import (
+    FAULTS,
+    Coder,
+    IndexCoding,
+    choose_coder,
+    get_positions,
+    part_width,
+    put_positions,
+)
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.errors import InternalError
+
+_LONGEST_WORD = 6
+"""Bytes of the omega word of a gap below 2^32, at most."""
+
+
+def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
+    """`choose_coder` for each tensor."""
+    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
+    return np.array([choose_coder(coding, n, many) for n, many in pairs], dtype=np.int64)
+
+
+def fixed_length(coders: Column) -> bool:
+    """Whether the bytes of all tensors follow from n and k."""
+    return all(Coder(coder).fixed_length for coder in set(coders.tolist()))
+
+
+def widths_of(segments: Segments, k: Column, coders: Column) -> Column:
+    """Bits of each position in the part of fixed length: all, or a Rice code's low bits."""
+    rows = zip(coders.tolist(), segments.length.tolist(), k.tolist(), strict=True)
+    return np.array([part_width(*row) for row in rows], dtype=np.int64)
+
+
+def most_bytes(segments: Segments, k: Column, coders: Column, widths: Column) -> Column:
+    """Bytes of each body: exact where the length is fixed, else of the longest there can be."""
+    n, most = segments.length, packed_bytes(k * widths, 1)
+    for coder in set(coders.tolist()):
+        if coder in (Coder.RICE, Coder.BITMAP):
+            more = packed_bytes(n if coder == Coder.BITMAP else k + (n >> widths), 1)
+        else:
+            more = _LONGEST_WORD * k if coder == Coder.OMEGA else 0 * k
+        most = np.where(coders == coder, most + more, most)
+    return most
 
 
 def _launches(
@@ -32,14 +76,25 @@ def coded_positions(
     """(the tensors' coded positions, one behind the other, uint8; bytes of each).
 
     `indices` are within their tensor, int64 `[sum of k]`, k of each tensor, ascending; `coders` are
-    `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look).
+    `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look,
+    nor do kernels).
     """
     positions = np.ascontiguousarray(array(indices))
     if (coders == Coder.RAW).all():
         return tensor(positions.astype("<u4").view(np.uint8), indices), 4 * k
-    columns = segments.length.tolist(), coders.tolist(), np.split(positions, np.cumsum(k)[:-1])
-    bodies = [position_bytes(own, n, Coder(coder)) for n, coder, own in zip(*columns, strict=True)]
-    return tensor(np.concatenate(bodies), indices), np.array([body.size for body in bodies])
+    widths = widths_of(segments, k, coders)
+    room = most_bytes(segments, k, coders, widths)
+    at, out = starts(room), np.zeros(int(room.sum()), dtype=np.uint8)
+    rows = np.stack((segments.length, coders, widths, starts(k), k, at, room), axis=1)
+    sizes = np.empty_like(k)
+    in_tiles(_put, _whole(k), rows, positions, out, sizes)
+    if (wrong := np.flatnonzero(sizes < 0)).size:
+        n = segments.length[wrong[0]]
+        raise InternalError(f"positions to be coded do not ascend below {n}")
+    if (sizes < room).any():
+        pairs = zip(at.tolist(), sizes.tolist(), strict=True)
+        out = np.concatenate([out[first : first + size] for first, size in pairs])
+    return tensor(out, indices), sizes
 
 
 def _reading(
@@ -60,7 +115,48 @@ def decoded_positions(
 
     Raises `InputError` when bodies, of so many bytes, do not say so.
     """
-    rows = zip(segments.length.tolist(), k.tolist(), coders.tolist(), strict=True)
-    bodies = np.split(array(coded), np.cumsum(sizes)[:-1])
-    found = [positions_in(body, *row) for body, row in zip(bodies, rows, strict=True)]
-    return tensor(np.concatenate(found), coded)
+    return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
+
+
+def positions_in(
+    coded: NDArray[np.uint8], segments: Segments, sizes: Column, k: Column, coders: Column
+) -> NDArray[np.int64]:
+    """`decoded_positions` of an array."""
+    widths, faults = widths_of(segments, k, coders), np.empty_like(k)
+    rows = np.stack((segments.length, coders, widths, starts(k), k, starts(sizes), sizes), axis=1)
+    positions = np.empty(int(k.sum()), dtype=np.int64)
+    in_tiles(_get, _whole(k), rows, np.ascontiguousarray(coded), positions, faults)
+    if (wrong := np.flatnonzero(faults)).size:
+        n, coder, _, _, many, _, size = rows[wrong[0]].tolist()
+        name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
+        what = FAULTS[faults[wrong[0]]]
+        raise damaged(f"{size} bytes are not {many} positions below {n} by {name}: {what}")
+    return positions
+
+
+def _whole(k: Column) -> NDArray[np.int64]:
+    """A tile for each tensor."""
+    return np.stack((np.arange(len(k)), np.zeros_like(k), k), axis=1)
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@loop
+def _put(
+    start: int, stop: int, tensors: Any, rows: Any, positions: Any, out: Any, sizes: Any
+) -> None:
+    for t in range(start, stop):
+        n, coder, width, first, k, at, room = rows[t]
+        own = positions[first : first + k]
+        sizes[t] = put_positions(own, n, coder, width, out[at : at + room])
+
+
+@loop
+def _get(
+    start: int, stop: int, tensors: Any, rows: Any, coded: Any, positions: Any, faults: Any
+) -> None:
+    for t in range(start, stop):
+        n, coder, width, first, k, at, size = rows[t]
+        own = positions[first : first + k]
+        faults[t] = get_positions(coded[at : at + size], n, coder, width, own)

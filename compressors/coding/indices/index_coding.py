@@ -1,4 +1,4 @@
-"""How many bytes do k sorted positions out of n cost, and what do they look like on the wire?
+"""Coders of k ascending positions out of n: their bytes on the wire, and how many they take.
 
 | coder   | body                                               | bits an index, k/n = .001/.01/.08 |
 |---------|----------------------------------------------------|-----------------------------------|
@@ -7,15 +7,12 @@
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
 | omega   | Elias omega word of each gap                       | 16.42  11.93 6.95                 |
-| gamma   | Elias gamma word of each gap                       | 18.34  11.72 6.24                 |
-| varint  | each gap in bytes of 7 bits (LEB128)               | 15.1   10.2  8.0                  |
 
 A gap is the distance to the position before, the first one's to -1; it is at least 1. Rice codes
 the gap - 1; its parameter is b = max(0, round(log2(ln 2 * n / k))) and follows from n and k, which
 the frame carries; so the body is nothing but code. The two parts of the Rice code lie one after
 the other instead of interleaved: the same number of bits. Bits fill each byte from the lowest; the
-last byte is padded with zeros. Varint: 7 bits a byte from the lowest on, bit 7 says that more
-follow.
+last byte is padded with zeros.
 
 Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits an index: rice is
 then the shortest of the coders of gaps. Bitmap beats raw above k/n = 1/32 and packed above
@@ -35,30 +32,16 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.integers.elias import (
-    decode_gamma,
-    decode_omega,
-    encode_gamma,
-    encode_omega,
-    gamma_word,
+    get_omega,
     omega_word,
-    put_bits,
+    put_omega,
 )
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    pack_fixed,
-    packed_bytes,
-    unpack_fixed,
-)
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.coding.integers.packing import get_fields, put_fields
 from gcsim.compressors.loops import loop
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
-from gcsim.errors import InternalError
 
-IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "gamma", "varint", "auto"]
+IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
 
 
@@ -70,8 +53,6 @@ class Coder(IntEnum):
     RICE = 2
     BITMAP = 3
     OMEGA = 4
-    GAMMA = 5
-    VARINT = 6
 
     @property
     def fixed_length(self) -> bool:
@@ -79,8 +60,9 @@ class Coder(IntEnum):
         return self in (Coder.RAW, Coder.PACKED, Coder.BITMAP)
 
 
+_, _PACKED, _RICE, _BITMAP, _OMEGA = (int(coder) for coder in Coder)
 _AUTO = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
-"""Omega, gamma and varint are never expected to be shorter than the best of these."""
+"""Omega is never expected to be shorter than the best of these."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -109,11 +91,10 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
     stay = 1.0 - k / n  # P(a gap is larger than g) = stay^g
     if coder is Coder.RICE:
         return k * _mean_rice(n, k, stay)
-    if coder is Coder.VARINT:
-        return k * 8.0 * sum(stay ** ((1 << at) - 1) for at in range(0, n.bit_length(), 7))
-    word = omega_word if coder is Coder.OMEGA else gamma_word
     shares = [*(stay ** ((1 << size) - 1) for size in range(n.bit_length())), 0.0]
-    words = [len(word(1 << size)) for size in range(n.bit_length())]  # alike up to the next power
+    words = [
+        len(omega_word(1 << size)) for size in range(n.bit_length())
+    ]  # alike up to the next power
     return k * sum(b * (p - q) for b, (p, q) in zip(words, pairwise(shares), strict=True))
 
 
@@ -134,116 +115,23 @@ def rice_parameter(n: int, k: int) -> int:
     return max(0, round(math.log2(math.log(2) * n / k))) if k else 0
 
 
-@kernel("streaming", variants=("coder",))
-@on_device("indices.coded")
-def encode_indices(indices: Tensor, n: int, coder: Coder) -> Tensor:
-    """Strictly ascending int64 `[k]` in 0 … n-1 as bytes, uint8 `[m]`, on the same device.
-
-    Raises `InternalError` when they are not (raw and packed do not look).
-    """
-    body = position_bytes(np.ascontiguousarray(indices.cpu().numpy()), n, coder)
-    return torch.from_numpy(body).to(indices.device)
+def part_width(coder: Any, n: int, k: int) -> int:
+    """Bits of a position in the part of a body whose length follows from n and k."""
+    if coder == Coder.RICE:
+        return rice_parameter(n, k)
+    return {Coder.RAW: 32, Coder.PACKED: index_width(n)}.get(coder, 0)
 
 
-def position_bytes(positions: NDArray[np.int64], n: int, coder: Coder) -> NDArray[np.uint8]:
-    """`encode_indices` of an array."""
-    k = positions.size
-    if coder is Coder.RAW:
-        return positions.astype("<u4").view(np.uint8)
-    if coder is Coder.PACKED:
-        return pack_fixed(positions, index_width(n))
-    if not ascends_below(positions, n):
-        raise InternalError(f"positions to be coded do not ascend below {n}")
-    if coder is Coder.BITMAP:
-        body = np.zeros(packed_bytes(n, 1), dtype=np.uint8)
-        set_bits(positions, body)
-    elif coder is Coder.RICE:
-        b = rice_parameter(n, k)
-        low = np.zeros(packed_bytes(k, b), dtype=np.uint8)
-        high = np.zeros(packed_bytes(_unary_bits(positions, b), 1), dtype=np.uint8)
-        _write_rice(positions, b, low, high)
-        body = np.concatenate((low, high))
-    elif coder is Coder.VARINT:
-        body = np.empty(_varint_bytes(positions), dtype=np.uint8)
-        _write_varint(positions, body)
-    else:
-        gaps = torch.from_numpy(np.diff(positions, prepend=-1))
-        body = (encode_omega if coder is Coder.OMEGA else encode_gamma)(gaps).numpy()
-    return body
+# --- one tensor, inside loops ---------------------------------------------------------------------
 
-
-@kernel("streaming", variants=("coder",))
-@on_device("indices.coded")
-def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
-    """The positions that `encode_indices` coded, int64 `[k]`.
-
-    Raises `InputError` when the body has not the length that n and k demand, has stray bits, or
-    does not describe k ascending positions below n.
-    """
-    positions = positions_in(np.ascontiguousarray(body.cpu().numpy()), n, k, coder)
-    return torch.from_numpy(positions).to(body.device)
-
-
-def positions_in(packed: NDArray[np.uint8], n: int, k: int, coder: int) -> NDArray[np.int64]:
-    """`decode_indices` of an array."""
-    if not 0 <= k <= n:
-        raise damaged(f"{k} positions below {n}")
-    if coder == Coder.RAW:
-        demand(packed.size == 4 * k, f"{packed.size} bytes for {k} indices of 32 bits")
-        positions = np.frombuffer(packed.tobytes(), dtype="<u4").astype(np.int64)
-    elif coder == Coder.PACKED:
-        positions = unpack_fixed(packed, k, index_width(n))
-    elif coder == Coder.RICE:
-        positions = _decode_rice(packed, n, k)
-    elif coder == Coder.BITMAP:
-        demand(packed.size == packed_bytes(n, 1), f"{packed.size} bytes for a bitmap of {n} bits")
-        positions = set_places(packed, k)
-    elif coder == Coder.VARINT:
-        demand(k <= packed.size, f"{packed.size} bytes for {k} gaps")
-        positions = np.empty(k, dtype=np.int64)
-        used = int(_read_varint(packed, n, positions))
-        demand(used == packed.size, f"{packed.size} bytes are not {k} gaps that end below {n}")
-    elif coder in (Coder.OMEGA, Coder.GAMMA):
-        decode = decode_omega if coder == Coder.OMEGA else decode_gamma
-        positions = np.cumsum(decode(torch.from_numpy(packed), k).numpy()) - 1
-    else:
-        raise damaged(f"unknown index coder {coder}")
-    if not ascends_below(positions, n):
-        demand(bool((np.diff(positions) > 0).all()), "positions do not ascend")
-        raise damaged(f"position {positions[-1]} out of {n}")
-    return positions
-
-
-def set_places(bits: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
-    """The places of the `count` bits that are set, ascending; bit 0 is the lowest of byte 0."""
-    places = np.empty(count, dtype=np.int64)
-    found = int(find_bits(bits, places))
-    demand(found == count, f"{found} bits are set, {count} announced")
-    return places
-
-
-def _decode_rice(packed: NDArray[np.uint8], n: int, k: int) -> NDArray[np.int64]:
-    b = rice_parameter(n, k)
-    cut = packed_bytes(k, b)
-    demand(packed.size >= cut, f"{packed.size} bytes where the low bits alone take {cut}")
-    positions = unpack_fixed(packed[:cut], k, b)
-    high = packed[cut:]
-    longest = packed_bytes(k + (n >> b), 1)
-    demand(high.size <= longest, f"{high.size} bytes of high parts are too many")
-    ends = set_places(high, k)
-    needed = packed_bytes(int(ends[-1]) + 1, 1) if k else 0
-    demand(high.size == needed, "bytes follow the last high part")
-    _join_rice(ends, b, positions)
-    return positions
-
-
-def demand(holds: bool, otherwise: str) -> None:
-    """`InputError` that the payload is damaged, and how, unless something holds."""
-    if not holds:
-        raise damaged(otherwise)
-
-
-# --- loops over the positions, in order ----------------------------------------------------------
+LENGTH, STRAY, WORD, UNORDERED = 1, 2, 3, 4
+FAULTS = {
+    LENGTH: "their bytes are not so many",
+    STRAY: "bits are set behind the last code",
+    WORD: "a code is not what a sender writes",
+    UNORDERED: "they do not ascend",
+}
+"""What is wrong with a body."""
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
 _PLACE = np.zeros(64, dtype=np.int64)
@@ -271,6 +159,60 @@ def set_bits(positions: Any, bits: Any) -> None:
 
 
 @loop
+def put_positions(positions: Any, n: int, coder: int, width: int, body: Any) -> int:
+    """Code positions below n into a body of zeros, with so many bits each or of low parts.
+
+    Returns the bytes used; -1 when positions do not ascend below n (packed: exceed their bits).
+    """
+    used: int = body.size
+    if coder <= _PACKED:
+        if put_fields(positions, width, body) >> width:
+            return -1
+    elif not ascends_below(positions, n):
+        return -1
+    elif coder == _BITMAP:
+        set_bits(positions, body)
+    elif coder == _RICE:
+        used = _put_rice(positions, width, body)
+    else:
+        used = _put_omega(positions, body)
+    return used
+
+
+@loop
+def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> int:
+    """Undo `put_positions`; 0, or what is wrong with the body (`FAULTS`)."""
+    fault, k = 0, positions.size
+    if coder <= _PACKED:
+        fault = _end_fault(body, k * width)
+        if fault == 0:
+            get_fields(body, width, positions)
+    elif coder == _BITMAP:
+        fault = _end_fault(body, n)
+        if fault == 0 and find_bits(body, positions) != k:
+            fault = LENGTH
+    elif coder == _RICE:
+        fault = _get_rice(body, width, positions)
+    elif coder == _OMEGA:
+        fault = _get_omega(body, positions)
+    else:
+        fault = WORD
+    if fault == 0 and not ascends_below(positions, n):
+        fault = UNORDERED
+    return fault
+
+
+@loop
+def _end_fault(body: Any, end: Any) -> int:
+    """What is wrong with a body whose last code ends before that bit."""
+    if body.size != (end + 7) // 8:
+        return LENGTH
+    if end % 8 > 0 and body[-1] >> np.uint8(end % 8) > 0:
+        return STRAY
+    return 0
+
+
+@loop
 def find_bits(bits: Any, places: Any) -> int:
     """The places of the first bits that are set, as many as `places` holds; counts them all."""
     found = 0
@@ -289,88 +231,61 @@ def find_bits(bits: Any, places: Any) -> int:
 
 
 @loop
-def _unary_bits(positions: Any, b: int) -> int:
-    """Bits of all high parts: each is so many zeros and a one."""
-    bits: int = positions.size
-    before = np.int64(-1)
-    for position in positions:
-        bits += (position - before - 1) >> b
-        before = position
-    return bits
-
-
-@loop
-def _write_rice(positions: Any, b: int, low: Any, high: Any) -> None:
+def _put_rice(positions: Any, b: int, body: Any) -> Any:
+    low = np.empty(positions.size, dtype=np.int64)
     mask = (np.int64(1) << b) - 1
+    cut = (positions.size * b + 7) // 8
     before = np.int64(-1)
-    at = 0
-    end = 0
-    for position in positions:
-        gap = position - before - 1
-        before = position
-        at = put_bits(low, at, gap & mask, b)  # low parts side by side, b bits each
+    end = 8 * cut
+    for i in range(positions.size):
+        gap = positions[i] - before - 1
+        before = positions[i]
+        low[i] = gap & mask
         end += gap >> b  # a high part is so many zeros, which are there, and a one
-        high[end >> 3] |= np.uint8(1 << (end & 7))
+        body[end >> 3] |= np.uint8(1 << (end & 7))
         end += 1
+    put_fields(low, b, body)
+    return (end + 7) // 8
 
 
 @loop
-def _join_rice(ends: Any, b: int, positions: Any) -> None:
-    """Turns low parts, in `positions`, and the places of the ones of the high parts into both."""
+def _get_rice(body: Any, b: int, positions: Any) -> int:
+    cut = (positions.size * b + 7) // 8
+    if body.size < cut:
+        return LENGTH
+    low, high = body[:cut], body[cut:]
+    fault = _end_fault(low, positions.size * b)
+    get_fields(low, b, positions)
+    ends = np.empty(positions.size, dtype=np.int64)
+    if find_bits(high, ends) != ends.size:
+        return LENGTH
     before = np.int64(-1)
     end = np.int64(-1)
     for i in range(positions.size):
         before += 1 + ((ends[i] - end - 1) << b) + positions[i]
         end = ends[i]
         positions[i] = before
+    return fault if fault else _end_fault(high, end + 1)
 
 
 @loop
-def _varint_bytes(positions: Any) -> int:
-    count: int = positions.size
+def _put_omega(positions: Any, body: Any) -> int:
     before = np.int64(-1)
+    end = 0
     for position in positions:
-        rest = (position - before) >> 7
+        end = put_omega(body, end, position - before)
         before = position
-        while rest > 0:
-            rest >>= 7
-            count += 1
-    return count
+    return (end + 7) // 8
 
 
 @loop
-def _write_varint(positions: Any, body: Any) -> None:
+def _get_omega(body: Any, positions: Any) -> int:
     before = np.int64(-1)
-    at = 0
-    for position in positions:
-        rest = position - before
-        before = position
-        while rest > 127:
-            body[at] = np.uint8(rest & 127 | 128)
-            rest >>= 7
-            at += 1
-        body[at] = np.uint8(rest)
-        at += 1
-
-
-@loop
-def _read_varint(body: Any, n: int, positions: Any) -> int:
-    """Bytes used; -1 when a gap is 0, longer than need be, leaves 0 … n-1 or is cut off."""
-    at = 0
-    before = np.int64(-1)
+    end = 0
     for i in range(positions.size):
-        gap = np.int64(0)
-        shift = 0
-        byte = np.int64(128)
-        while byte > 127:
-            if at >= body.size or shift > 35:
-                return -1
-            byte = np.int64(body[at])  # 7 bits of the gap, lowest first; bit 7: more follow
-            at += 1
-            gap |= (byte & 127) << shift
-            shift += 7
+        gap, end = get_omega(body, end, 8 * body.size)
+        if end < 0:
+            return WORD
         before += gap
-        if byte == 0 or before >= n:
-            return -1
         positions[i] = before
-    return at
+    return _end_fault(body, end)

@@ -1,19 +1,16 @@
-"""How do positive integers of unknown size become bits, few for small ones? Elias codes.
+"""Elias' omega code of positive integers, inside loops: few bits for small ones.
 
-| code  | word of v                                          | bits of 1, 2, 4, 16, 100 |
-|-------|----------------------------------------------------|--------------------------|
-| gamma | floor(log2 v) zeros, then v in binary              | 1  3  5   9  13          |
-| omega | v in binary; before it, its length - 1 coded in    | 1  3  6  11  13          |
-|       | the same way until that is 1; at the end a zero    |                          |
+The word of v is v in binary; before it, its length - 1 coded in the same way until that is 1; at
+the end a zero. Words of 1, 2, 4, 16 and 100 take 1, 3, 6, 11 and 13 bits.
 
-The bits of a word travel in the order in which it is written (4 = 101000 in omega), the first in
+The bits of a word travel in the order in which it is written (4 = 101000), the first in
 the lowest free bit of a byte: bits fill each byte from the lowest.
 
-`put_...` and `get_...` are for loops of other files; they neither check values nor the room in
-the buffer for writing. Two threads must not write into the same byte. A reader is given the
-limit in bits and reports words that run over it: it never reads outside the buffer, and never
-takes more steps than there are bits. Values are 1 … 2^32 - 1; short words, which are nearly all,
-are coded and decoded by one look into a table.
+`put_...` and `get_...` are for loops; they neither check values nor the room in the buffer for
+writing. Two threads must not write into the same byte. A reader is given the limit in bits and
+reports words that run over it: it never reads outside the buffer, and never takes more steps than
+there are bits. Values are 1 … 2^32 - 1; short words, which are nearly all, are coded and decoded by
+one look into a table.
 
 Source: P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans.
 Inform. Theory 21(2), 1975.
@@ -26,19 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import on_device
-from gcsim.errors import InputError, InternalError
+from gcsim.compressors.loops import inlined
+from gcsim.errors import InputError
 
-LARGEST = (1 << 32) - 1
-"""The largest value that has a code word here."""
 _SHORT = 1024
 """Values below are coded by table."""
 PEEK = 12
 """Words of up to that many bits are decoded by table."""
-_BLOCK = 1 << 12
 
 
 def omega_word(value: int) -> str:
@@ -50,16 +41,12 @@ def omega_word(value: int) -> str:
     return word
 
 
-def gamma_word(value: int) -> str:
-    """The gamma code word of `value` >= 1 as it is written, e.g. 4 = "00100"."""
-    return "0" * (value.bit_length() - 1) + f"{value:b}"
-
-
-def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """By value: word | length << 32. By the next `PEEK` bits: length | value << 8, or 0."""
     writing = np.zeros(_SHORT, dtype=np.int64)
     reading = np.zeros(1 << PEEK, dtype=np.int64)
-    for value, word in enumerate(words, start=1):
+    for value in range(1, _SHORT):
+        word = omega_word(value)
         bits, length = int(word[::-1], 2), len(word)
         writing[value] = bits | length << 32
         if length <= PEEK:
@@ -67,12 +54,8 @@ def _tables(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return writing, reading
 
 
-_OMEGA, _OMEGA_READ = _tables([omega_word(value) for value in range(1, _SHORT)])
-_GAMMA, _GAMMA_READ = _tables([gamma_word(value) for value in range(1, _SHORT)])
+_OMEGA, _OMEGA_READ = _tables()
 _WORD = np.int64((1 << 32) - 1)
-
-
-# --- for loops of other files ------------------------------------------------------------------
 
 
 @inlined
@@ -131,14 +114,11 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
         word = entry & _WORD
         length = entry >> 32
     else:
-        word = np.int64(0)
-        length = np.int64(1)
-        group = np.int64(value)
-        while group > 1:  # from the last group to the first
-            size = bit_length(group)
-            word = (word << size) | _reversed_bits(group, size)
-            length += size
-            group = np.int64(size - 1)
+        size = bit_length(value)
+        entry = _OMEGA[size - 1]  # whose zero at the end goes
+        length = (entry >> 32) - 1
+        word = (entry & _WORD) | _reversed_bits(value, size) << length
+        length += size + 1
     return put_bits(buffer, position, word, length)
 
 
@@ -152,13 +132,8 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
     entry = np.int64(0)
     if (position >> 3) + 2 < buffer.size:
         entry = _OMEGA_READ[next_bits(buffer, position)]
-    if entry > 0:
-        value = entry >> 8
-        after = position + (entry & 255)
-        if after > limit:
-            value = np.int64(0)
-            after = np.int64(-1)
-    else:
+    value, after = entry >> 8, position + (entry & 255)
+    if value == 0 or after > limit:
         # Bit by bit: a group begins with a 1 and is as many bits longer than one as the value
         # so far says, and is the value then; a 0 ends the word.
         value = np.int64(1)
@@ -192,100 +167,12 @@ def omega_bits(value: Any) -> Any:
     if value < _SHORT:
         bits = _OMEGA[value] >> 32
     else:
-        bits = np.int64(1)
-        group = np.int64(value)
-        while group > 1:
-            size = bit_length(group)
-            bits += size
-            group = np.int64(size - 1)
+        size = bit_length(value)
+        bits = (_OMEGA[size - 1] >> 32) + size
     return bits
 
 
-@inlined
-def put_gamma(buffer: Any, position: Any, value: Any) -> Any:
-    """Write the gamma word of `value`, 1 … 2^32 - 1; returns the position behind it."""
-    if value < _SHORT:
-        entry = _GAMMA[value]
-        after = put_bits(buffer, position, entry & _WORD, entry >> 32)
-    else:
-        size = bit_length(value)
-        # The zeros in front are there already.
-        after = put_bits(buffer, position + size - 1, _reversed_bits(value, size), size)
-    return after
-
-
-@inlined
-def get_gamma(buffer: Any, position: Any, limit: Any) -> Any:
-    """`get_omega` for a gamma word."""
-    entry = np.int64(0)
-    if (position >> 3) + 2 < buffer.size:
-        entry = _GAMMA_READ[next_bits(buffer, position)]
-    if entry > 0:
-        value = entry >> 8
-        after = position + (entry & 255)
-        if after > limit:
-            value = np.int64(0)
-            after = np.int64(-1)
-    else:
-        after = np.int64(position)
-        value = np.int64(0)
-        while after < limit and (buffer[after >> 3] >> (after & 7)) & 1 == 0:
-            after += 1
-        size = after - position + 1
-        if size > 32 or after + size > limit:
-            after = np.int64(-1)
-        else:
-            for _ in range(size):
-                value = value << 1 | ((buffer[after >> 3] >> (after & 7)) & 1)
-                after += 1
-    return value, after
-
-
-@inlined
-def gamma_bits(value: Any) -> Any:
-    """Bits of the gamma word of `value`, 1 … 2^32 - 1."""
-    return 2 * bit_length(value) - 1
-
-
-# --- whole arrays ------------------------------------------------------------------------------
-
-
-@kernel("streaming")
-@on_device("integers.elias")
-def encode_omega(values: Tensor) -> Tensor:
-    """The omega words of `values`, int64 `[k]`, one after the other: uint8 `[ceil(bits / 8)]`.
-
-    Raises `InternalError` for a value outside 1 … 2^32 - 1.
-    """
-    return _encoded(values, gamma=False)
-
-
-@kernel("streaming")
-@on_device("integers.elias")
-def decode_omega(buffer: Tensor, count: int) -> Tensor:
-    """The `count` values that `encode_omega` coded, int64 `[count]`.
-
-    Raises `InputError` unless the buffer holds exactly so many words, padded with zeros to a
-    whole byte.
-    """
-    return _decoded(buffer, count, gamma=False)
-
-
-@kernel("streaming")
-@on_device("integers.elias")
-def encode_gamma(values: Tensor) -> Tensor:
-    """`encode_omega` with gamma words."""
-    return _encoded(values, gamma=True)
-
-
-@kernel("streaming")
-@on_device("integers.elias")
-def decode_gamma(buffer: Tensor, count: int) -> Tensor:
-    """`decode_omega` with gamma words."""
-    return _decoded(buffer, count, gamma=True)
-
-
-def check_end(packed: NDArray[np.uint8] | Tensor, after: int) -> None:
+def check_end(packed: NDArray[np.uint8], after: int) -> None:
     """`InputError` unless `after`, the position behind the last word, is the buffer's end.
 
     That is: not -1 (a word that did not end), in the last byte, and only zeros follow it.
@@ -296,61 +183,3 @@ def check_end(packed: NDArray[np.uint8] | Tensor, after: int) -> None:
         raise InputError(f"damaged payload: {len(packed)} bytes, code words end at bit {after}")
     if after % 8 and int(packed[-1]) >> after % 8:
         raise InputError("damaged payload: bits are set behind the last code word")
-
-
-def _encoded(values: Tensor, *, gamma: bool) -> Tensor:
-    numbers = array(values).astype(np.int64, copy=False)
-    if numbers.size and not (numbers.min() >= 1 and numbers.max() <= LARGEST):
-        raise InternalError(f"Elias codes are for 1 … {LARGEST}")
-    bits = np.zeros(-(-numbers.size // _BLOCK), dtype=np.int64)
-    in_parallel(_sizes, numbers.size, numbers, gamma, bits, grain=_BLOCK)
-    buffer = np.zeros(-(-int(bits.sum()) // 8), dtype=np.uint8)
-    _write(numbers, gamma, buffer)
-    return tensor(buffer, values)
-
-
-def _decoded(buffer: Tensor, count: int, *, gamma: bool) -> Tensor:
-    packed = np.ascontiguousarray(array(buffer))
-    if not 0 <= count <= 8 * packed.size:  # a word has one bit at least
-        raise InputError(f"damaged payload: {packed.size} bytes for {count} code words")
-    values = np.empty(count, dtype=np.int64)
-    check_end(packed, int(_read(packed, gamma, values)))
-    return tensor(values, buffer)
-
-
-@loop
-def _sizes(start: int, stop: int, numbers: Any, gamma: bool, bits: Any) -> None:
-    """Bits of all words of each block."""
-    for first in range(start, stop, _BLOCK):
-        total = 0
-        for value in numbers[first : min(first + _BLOCK, stop)]:
-            if gamma:
-                total += gamma_bits(value)
-            else:
-                total += omega_bits(value)
-        bits[first // _BLOCK] = total
-
-
-@loop
-def _write(numbers: Any, gamma: bool, buffer: Any) -> None:
-    position = 0
-    for value in numbers:
-        if gamma:
-            position = put_gamma(buffer, position, value)
-        else:
-            position = put_omega(buffer, position, value)
-
-
-@loop
-def _read(packed: Any, gamma: bool, values: Any) -> int:
-    """Position behind the last word, -1 when a word did not end."""
-    limit = 8 * packed.size
-    position = 0
-    for i in range(values.size):
-        if gamma:
-            values[i], position = get_gamma(packed, position, limit)
-        else:
-            values[i], position = get_omega(packed, position, limit)
-        if position < 0:
-            break
-    return position

@@ -1,40 +1,31 @@
-"""Small integers as bytes on the wire.
+"""Small integers as bytes on the wire: codes of equal width, and single bits.
 
-Fixed-width codes of 1 to 16 bits and sign bits; digits of other bases are in `digits.py`. Every
-packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot have
-been packed from (wrong length, padding that is not zero) raises `InputError`.
+Every packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot
+have been packed from (wrong length, padding that is not zero) raises `InputError`. Digits of other
+bases are in `digits.py`.
 
-Eight codes of b bits fill exactly b bytes: up to 8 bits each group of eight passes through one
-64-bit word, wider codes flow through a word that is emptied by 32 bits. Single bits are bytes of 0
-and 1 for as long as possible: those are compared and chosen from with vector instructions, and one
+Codes flow through a word of 64 bits that is emptied by 32. Single bits are bytes of 0 and 1 for as
+long as possible: those are compared and chosen from with vector instructions, and one
 multiplication folds eight of them into a byte (`fold_bits`, `unfold_bits`).
-
-Every function is one streaming kernel of an accelerator.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import handled, on_device
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.compressors.on_device import primitive
+from gcsim.errors import InputError, Problem
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 """A number, or a column of a bucket's table."""
 MAX_BITS = 16
-MAX_FIXED = 32
-"""Bits of the widest values of `pack_fixed`."""
 _GRAIN = 1 << 16
-_CHUNK = 4096
-"""Elements whose signs are gathered before they are folded; a multiple of 8."""
 
 
 def packed_bytes(count: Count, bits: int) -> Count:
@@ -43,7 +34,7 @@ def packed_bytes(count: Count, bits: int) -> Count:
 
 
 @kernel("streaming")
-@on_device("integers.packing")
+@primitive
 def pack_bits(values: Tensor, bits: int) -> Tensor:
     """Pack codes of `bits` bits, the first in the lowest bits of the first byte.
 
@@ -63,14 +54,15 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     """
     check_bits(bits)
     codes = np.ascontiguousarray(array(values))
-    packed, seen = _packed(codes, bits)
-    if seen >> bits:
-        raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")
-    return tensor(packed, values)
+    out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
+    seen = np.zeros(-(-codes.size // _GRAIN), dtype=np.int64)
+    in_parallel(_pack, codes.size, codes, out, bits, seen, grain=_GRAIN)
+    demand_fit(not (seen >> bits).any(), bits)
+    return tensor(out, values)
 
 
 @kernel("streaming")
-@on_device("integers.packing")
+@primitive
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     """Undo `pack_bits`.
 
@@ -81,56 +73,12 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     data = np.ascontiguousarray(array(buffer))
     check_packed(data, count, bits)
     out = np.empty(count, dtype=np.uint8 if bits <= 8 else np.int32)
-    _unpack(data, out, bits)
+    in_parallel(_unpack, count, data, out, bits, grain=_GRAIN)
     return tensor(out, buffer)
-
-
-@kernel("streaming")
-@on_device("integers.packing")
-def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element, 1 = negative; zero of either sign counts as positive.
-
-    `values` is a float tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
-    """
-    data = np.ascontiguousarray(array(values))
-    out = np.empty(packed_bytes(data.size, 1), dtype=np.uint8)
-    in_parallel(_pack_signs, data.size, data, out, grain=_GRAIN)
-    return tensor(out, values)
-
-
-@kernel("streaming")
-@on_device("integers.packing")
-def unpack_signs(buffer: Tensor, count: int) -> Tensor:
-    """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
-    data = np.ascontiguousarray(array(buffer))
-    check_packed(data, count, 1)
-    out = np.empty(count, dtype=np.float32)
-    in_parallel(_unpack_signs, count, data, out, grain=_GRAIN)
-    return tensor(out, buffer)
-
-
-def pack_fixed(values: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Integers in [0, 2^width) at `width` <= 32 bits each: uint8 `[ceil(k * width / 8)]`."""
-    if not 0 <= width <= MAX_FIXED:
-        raise InternalError(f"cannot pack values of {width} bits")
-    packed, seen = _packed(np.ascontiguousarray(values, dtype=np.int64), width)
-    if seen >> width:
-        raise InternalError(f"cannot pack a value outside [0, {1 << width}) in {width} bits")
-    return packed
-
-
-def unpack_fixed(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[np.int64]:
-    """The values that `pack_fixed` packed; `InputError` for another length or stray bits."""
-    check_packed(packed, count, width)
-    out = np.zeros(count, dtype=np.int64)
-    _unpack(np.ascontiguousarray(packed), out, width)
-    return out
 
 
 def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> None:
     """`InputError` unless the buffer is as long as `count` codes, and padded with zeros."""
-    if isinstance(packed, torch.Tensor) and not handled(packed):
-        packed = array(packed)
     expected = packed_bytes(count, bits)
     if len(packed) != expected:
         raise damaged(f"{len(packed)} bytes for {count} codes of {bits} bits, not {expected}")
@@ -200,121 +148,65 @@ def put_signs(values: Any, words: Any, out: Any) -> None:
     fold_bits(words, out)
 
 
-# --- loops: over groups of eight codes, the last of which may be cut off --------------------------
-
-
-def _packed(codes: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], int]:
-    """The packed codes, and the bits that are set in any of them (-1: one is negative)."""
-    out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
-    seen = np.zeros(-(-codes.size // _GRAIN), dtype=np.int64)
-    pack = _pack_narrow if bits <= 8 else _pack_wide
-    in_parallel(pack, codes.size, codes, out, bits, seen, grain=_GRAIN)
-    return out, functools.reduce(operator.or_, seen.tolist(), 0)
-
-
-def _unpack(data: NDArray[np.uint8], out: NDArray[Any], bits: int) -> None:
-    """All codes of `data`, which was checked, into `out`."""
-    unpack = unpack_narrow if bits <= 8 else unpack_wide
-    in_parallel(unpack, out.size, data, out, bits, grain=_GRAIN)
-
-
 @loop
-def _pack_narrow(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
-    for first in range(start, stop, _GRAIN):
-        part = codes[first : min(first + _GRAIN, stop)]
-        packed = out[first // 8 * bits :]
-        every = np.int64(0)
-        width = np.uint64(bits)
-        groups = part.size // 8
-        for group in range(groups):
-            eight = part[8 * group : 8 * group + 8]
-            word = np.uint64(0)  # eight codes of up to 8 bits: the next `bits` bytes
-            for j in range(8):
-                code = np.int64(eight[j])
-                every |= code
-                word |= np.uint64(code) << (np.uint64(j) * width)
-            for j in range(bits):
-                packed[group * bits + j] = np.uint8(word & np.uint64(255))
-                word >>= np.uint64(8)
+def put_fields(codes: Any, bits: int, out: Any) -> Any:
+    """Pack codes of 0 to 32 bits each; the bits that are set in any of them (-1: negative)."""
+    every = np.int64(0)
+    groups = codes.size // 8 if bits <= 8 else 0  # of eight codes, which fill `bits` bytes
+    for group in range(groups):
         word = np.uint64(0)
-        rest, last = part[8 * groups :], packed[groups * bits :]
-        for j in range(rest.size):
-            every |= np.int64(rest[j])
-            word |= np.uint64(rest[j]) << (np.uint64(j) * width)
-        for j in range((rest.size * bits + 7) // 8):
-            last[j] = np.uint8(word & np.uint64(255))
-            word >>= np.uint64(8)
-        seen[first // _GRAIN] = every
+        for j in range(8):
+            code = np.int64(codes[8 * group + j])
+            every |= code
+            word |= np.uint64(code) << np.uint64(j * bits)
+        for j in range(bits):
+            out[group * bits + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
+    at = groups * bits
+    filled = 0
+    word = np.uint64(0)
+    for i in range(8 * groups, codes.size):
+        code = np.int64(codes[i])
+        every |= code
+        word |= np.uint64(code) << np.uint64(filled)
+        filled += bits
+        if filled >= 32:  # a word takes 32 bits more: none is lost
+            for j in range(4):
+                out[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
+            at += 4
+            word >>= np.uint64(32)
+            filled -= 32
+    while filled > 0:
+        out[at] = np.uint8(word & np.uint64(255))
+        at += 1
+        word >>= np.uint64(8)
+        filled -= 8
+    return every
 
 
 @loop
-def unpack_narrow(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
-    """Codes of up to 8 bits."""
-    data, out = data[start // 8 * bits :], out[start:stop]
+def get_fields(packed: Any, bits: int, out: Any) -> None:
+    """Undo `put_fields`: fills `out`."""
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    width = np.uint64(bits)
-    groups = out.size // 8
+    groups = out.size // 8 if bits <= 8 else 0
     for group in range(groups):
         word = np.uint64(0)
         for j in range(bits):
-            word |= np.uint64(data[group * bits + j]) << np.uint64(8 * j)
-        eight = out[8 * group : 8 * group + 8]
+            word |= np.uint64(packed[group * bits + j]) << np.uint64(8 * j)
         for j in range(8):
-            eight[j] = np.uint8((word >> (np.uint64(j) * width)) & mask)
-    word = np.uint64(0)
-    rest, last = out[8 * groups :], data[groups * bits :]
-    for j in range((rest.size * bits + 7) // 8):
-        word |= np.uint64(last[j]) << np.uint64(8 * j)
-    for j in range(rest.size):
-        rest[j] = np.uint8((word >> (np.uint64(j) * width)) & mask)
-
-
-@loop
-def _pack_wide(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
-    for first in range(start, stop, _GRAIN):
-        part = codes[first : min(first + _GRAIN, stop)]
-        packed = out[first // 8 * bits :]
-        every = np.int64(0)
-        at = 0
-        filled = 0
-        word = np.uint64(0)
-        for i in range(part.size):
-            code = np.int64(part[i])
-            every |= code
-            word |= np.uint64(code) << np.uint64(filled)
-            filled += bits
-            if filled >= 32:  # a word takes 32 bits more: none is lost
-                for j in range(4):
-                    packed[at + j] = np.uint8((word >> np.uint64(8 * j)) & np.uint64(255))
-                at += 4
-                word >>= np.uint64(32)
-                filled -= 32
-        while filled > 0:
-            packed[at] = np.uint8(word & np.uint64(255))
-            at += 1
-            word >>= np.uint64(8)
-            filled -= 8
-        seen[first // _GRAIN] = every
-
-
-@loop
-def unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
-    """Codes of more than 8 bits."""
-    data, out = data[start // 8 * bits : (stop + 7) // 8 * bits], out[start:stop]
-    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    at = 0
+            out[8 * group + j] = np.int64((word >> np.uint64(j * bits)) & mask)
+    at = groups * bits
     filled = 0
     word = np.uint64(0)
-    for i in range(out.size):
+    for i in range(8 * groups, out.size):
         if filled < bits:
-            if at + 4 <= data.size:
+            if at + 4 <= packed.size:
                 for j in range(4):
-                    word |= np.uint64(data[at + j]) << np.uint64(filled + 8 * j)
+                    word |= np.uint64(packed[at + j]) << np.uint64(filled + 8 * j)
                 at += 4
                 filled += 32
             else:
-                while at < data.size:
-                    word |= np.uint64(data[at]) << np.uint64(filled)
+                while at < packed.size:
+                    word |= np.uint64(packed[at]) << np.uint64(filled)
                     at += 1
                     filled += 8
         out[i] = np.int64(word & mask)
@@ -323,24 +215,24 @@ def unpack_wide(start: int, stop: int, data: Any, out: Any, bits: int) -> None:
 
 
 @loop
-def _pack_signs(start: int, stop: int, values: Any, out: Any) -> None:
-    words = np.empty(_CHUNK // 8, dtype=np.uint64)
-    for first in range(start, stop, _CHUNK):
-        last = min(first + _CHUNK, stop)
-        put_signs(values[first:last], words, out[first // 8 : (last + 7) // 8])
+def _pack(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
+    for first in range(start, stop, _GRAIN):
+        part = codes[first : min(first + _GRAIN, stop)]
+        seen[first // _GRAIN] = put_fields(part, bits, out[first // 8 * bits :])
 
 
 @loop
-def _unpack_signs(start: int, stop: int, data: Any, out: Any) -> None:
-    data, out = data[start // 8 :], out[start:stop]
-    for group in range((out.size + 7) // 8):
-        byte = np.int32(data[group])
-        eight = out[8 * group : 8 * group + 8]  # 1 - 2 bit, without a branch
-        for j in range(eight.size):
-            eight[j] = np.float32(1 - (((byte >> j) & 1) << 1))
+def _unpack(start: int, stop: int, packed: Any, out: Any, bits: int) -> None:
+    get_fields(packed[start // 8 * bits : (stop + 7) // 8 * bits], bits, out[start:stop])
 
 
 def check_bits(bits: int) -> None:
     """`InputError` unless codes can have so many bits."""
     if not 1 <= bits <= MAX_BITS:
         raise InputError(f"cannot pack codes of {bits} bits: 1 to {MAX_BITS} are possible")
+
+
+def demand_fit(fit: bool, bits: int) -> None:
+    """`InputError` unless all codes fit so many bits."""
+    if not fit:
+        raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")

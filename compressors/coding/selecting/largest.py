@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting.marks import (
-    NO_NUMBER,
     NOTHING,
     Marks,
     collect,
+    demand_numbers,
     mark_arrays,
 )
 from gcsim.compressors.coding.selecting.selection import (
@@ -36,7 +36,6 @@ from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import handled, primitive
 from gcsim.compressors.segments import Column, Segments, starts
-from gcsim.errors import InputError
 
 
 def _launches(
@@ -97,8 +96,7 @@ def largest(
             np.ones(len(k), dtype=np.bool_) if ranked is None else ranked, marks.up, marks.lower,
             marks.first, array(marks.counts), marks.places, marks.passed, indices, taken, strange,
         )  # fmt: skip
-    if strange[0]:
-        raise InputError(NO_NUMBER)
+    demand_numbers(strange[0])
     for vector in cleared:
         with written_back(vector) as target:
             in_tiles(_clear, tiles, segments.table, k, first, indices, target)
@@ -138,7 +136,7 @@ def _no_marks() -> Marks:
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any
 ) -> None:
-    """Of a sample: the magnitude six standard deviations below that of the k-th largest."""
+    """Bound the k-th largest magnitude from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]

@@ -56,8 +56,9 @@ class Marks:
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
-    """By tensor: marked elements, not-a-number (on a device), elements above and below zero (where
-    they are counted), and on a device what `adjust` finds there: int32 `[.., tensors]`."""
+    """Numbers of a tensor's elements that are marked, not-a-number (counted on a device alone),
+    above and below zero (if asked for); then what `adjust` finds on a device: int32
+    `[.., tensors]`."""
 
     @classmethod
     def room(
@@ -73,7 +74,7 @@ class Marks:
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, down=lower, first=blocks.first,
-            counts=like.new_zeros(blocks.total, dtype=torch.int32),
+            counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
             places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
             totals=like.new_zeros((columns, tensors), dtype=torch.int32),
         )  # fmt: skip
@@ -92,7 +93,8 @@ class Marks:
     @property
     def passed(self) -> Column:
         """Marked elements of each tensor."""
-        return self.host[0].astype(np.int64)
+        passed: Column = self.host[0].astype(np.int64)
+        return passed
 
 
 def _mark_launches(
@@ -222,8 +224,7 @@ def take(
             _take, segments.tiles, source, segments.table, marks.up, marks.lower, marks.first,
             starts(marks.passed), array(marks.counts), marks.places, indices, taken, clear, strange,
         )  # fmt: skip
-    if strange[0]:
-        raise InputError(NO_NUMBER)
+    demand_numbers(strange[0])
     return tensor(indices, values), tensor(taken, values)
 
 
@@ -250,6 +251,12 @@ def passing(
     marks = mark(values, segments, limits, memory=memory)
     source = values if memory is None else memory
     return *take(source, segments, marks, clear=memory is not None), marks.passed
+
+
+def demand_numbers(strange: bool) -> None:
+    """`InputError` where not-a-number is among the values."""
+    if strange:
+        raise InputError(NO_NUMBER)
 
 
 @kernel("gather_scatter")
@@ -346,7 +353,7 @@ def collect(
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     found = np.zeros(BLOCK + 1, dtype=np.uint16)
-    out, unordered = 0, False
+    out, unordered = np.int64(0), False
     for block in range((whole.size + BLOCK - 1) // BLOCK):
         count = np.int64(counts[block])
         if count == 0:

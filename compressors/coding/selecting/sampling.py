@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
     array,
@@ -42,6 +42,10 @@ BLOCK = 16
 """Elements that share a sum: one line of the cache in float32."""
 SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
+_FLOOR = np.float32(1e-30)
+"""Weights are not lowered to where float32 ends."""
+Selected = tuple[Tensor, Tensor, Column]
+"""Indices within the tensor, int64, and values, float32, `[sum of k]`; k of each tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +82,28 @@ def block_sums(values: Tensor, segments: Segments) -> Tensor:
     sums = np.empty(blocks.total, dtype=np.float64)
     in_tiles(_add_tiles, segments.tiles, segments.table, blocks.first, array(values), sums)
     return tensor(sums, values)
+
+
+@counted_as(
+    lambda found, values, *_: [
+        launch(
+            "reduction", "sampling.block_sums", values.numel(), 8 * values.numel(), found[1].nbytes
+        )
+    ]
+)
+@primitive
+def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """(squares of v / largest, or 1 where the largest is 0; their `block_sums`).
+
+    values : flat float32 of the table; largest : the largest |v| of each tensor, float32
+    """
+    blocks, squares = segments.cells(BLOCK), np.empty(values.numel(), dtype=np.float32)
+    sums = np.empty(blocks.total, dtype=np.float64)
+    in_tiles(
+        _square_tiles, segments.tiles, segments.table, blocks.first, array(values), array(largest),
+        squares, sums,
+    )  # fmt: skip
+    return tensor(squares, values), tensor(sums, values)
 
 
 def _draws(
@@ -136,27 +162,60 @@ def draw_poisson(
 
 
 def _lifts(
-    _: object, values: object, sums: object, segments: Segments, scales: Tensor, least: float,
-    most: object,
+    __: object, values: object, sums: object, segments: Segments, scales: Tensor, least: float,
+    most: object, *, prior: Tensor | None = None, **_: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
     n = segments.length[scales.numpy(force=True) > least]
-    yield launch("streaming", "sampling.lift", n, 8 * n, 8 * -(-n // BLOCK))
+    moved = 8 * n if prior is None else 16 * n
+    yield launch("streaming", "sampling.lift", n, moved, 8 * -(-n // BLOCK))
 
 
 @counted_as(_lifts)
 @primitive
 def lift(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float
-) -> None:
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float, *,
+    top: float = np.inf, prior: Tensor | None = None,
+) -> None:  # fmt: skip
     """Multiply the weights of tensors whose scale is above `least` by it, up to `most`, in place.
 
     scales : float64 `[tensors]`
+    top : of what is 0 or more, the most that becomes of it
+    prior : as `values`, raised to 1e-30 in place; weights are then multiplied by it
     """
-    with written_back(values) as own, written_back(sums) as totals:
+    lifted = values.new_empty(0) if prior is None else prior
+    with written_back(values) as own, written_back(sums) as totals, written_back(lifted) as low:
         in_tiles(
             _lift_tiles, segments.tiles, segments.table, segments.cells(BLOCK).first, own, totals,
-            array(scales), float(least), float(most),
+            low, array(scales), float(least), float(most), np.float32(top),
         )  # fmt: skip
+
+
+def _splitting(
+    found: tuple[Selected, Selected], values: Tensor, positions: Tensor, segments: Segments,
+    *_: object,
+) -> Iterator[KernelCost]:  # fmt: skip
+    name = f"variance_bounded.split_certain:{spread(int(segments.length.max(initial=0)))}"
+    yield launch("gather_scatter", name, values.numel(), values.nbytes, 20 * len(positions))
+
+
+@counted_as(_splitting)
+@primitive
+def split_certain(
+    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
+) -> tuple[Selected, Selected]:
+    """The elements with scale |v| >= 1, and the others, of those at ascending positions.
+
+    values : flat float32 of the table; positions : places in it, int64
+    """
+    k = np.zeros((2, len(segments.table)), dtype=np.int64)
+    places = np.empty((2, len(positions)), dtype=np.int64)
+    taken = np.empty((2, len(positions)), dtype=np.float32)
+    _split(array(values), array(positions), segments.table, array(scales), k, places, taken)
+    first, second = (
+        (tensor(places[i, :n], values), tensor(taken[i, :n], values), k[i])
+        for i, n in enumerate(k.sum(axis=1))
+    )
+    return first, second
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -192,26 +251,66 @@ def _add_tiles(
 
 
 @loop
+def _square_tiles(
+    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, largest: Any,
+    squares: Any, sums: Any,
+) -> None:  # fmt: skip
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        own, most = values[table[t, 0] + first : table[t, 0] + last], largest[t]
+        out = squares[table[t, 0] + first : table[t, 0] + last]
+        for i in range(own.size):
+            share = own[i] / most
+            out[i] = share * share if most > 0 else np.float32(1)
+        _add_blocks(0, last - first, out, sums[blocks[t] + first // BLOCK :])
+
+
+@loop
 def _lift_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any,
-    scales: Any, least: float, most: float,
+    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any, prior: Any,
+    scales: Any, least: float, most: float, top: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         if scales[t] > least:
-            begin, n = table[t]
-            own = values[begin : begin + n]
             factor = np.float32(min(scales[t], most))
-            for i in range(first, last):
-                own[i] *= factor
-            _add_blocks(first, last, own, sums[blocks[t] :])
+            own = values[table[t, 0] + first : table[t, 0] + last]
+            for i in range(own.size):
+                own[i] = min(own[i] * factor, top)
+            if prior.size:
+                before = prior[table[t, 0] + first : table[t, 0] + last]
+                for i in range(own.size):
+                    before[i] = max(before[i], _FLOOR)
+                    own[i] *= before[i]
+            _add_blocks(0, last - first, own, sums[blocks[t] + first // BLOCK :])
+
+
+@loop
+def _split(
+    values: Any, positions: Any, table: Any, scales: Any, k: Any, places: Any, taken: Any
+) -> None:
+    t, end, a, b = -1, np.int64(0), 0, 0
+    for j in range(positions.size):
+        at = positions[j]
+        while at >= end:
+            t += 1
+            end = table[t, 0] + table[t, 1]
+        v = values[at]
+        if abs(np.float64(v)) * scales[t] >= 1.0:
+            places[0, a], taken[0, a] = at - table[t, 0], v
+            k[0, t] += 1
+            a += 1
+        else:
+            places[1, b], taken[1, b] = at - table[t, 0], v
+            k[1, t] += 1
+            b += 1
 
 
 @inlined
 def _lowered(value: Any, factor: Any) -> Any:
     """value * factor, unless that is where float32 ends."""
     product = np.float32(value * factor)
-    return product if product >= np.float32(1e-30) else value
+    return product if product >= _FLOOR else value
 
 
 @inlined

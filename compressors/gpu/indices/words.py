@@ -11,17 +11,15 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.indices import words as loops
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import (
     Parts,
-    by_part,
-    by_program,
     launch_parts,
     own_part,
+    own_row,
     parts_of,
-    spread,
     starts,
 )
-from gcsim.compressors.gpu.reductions import MAGNITUDE, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -33,67 +31,70 @@ def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column,
     levels: loops.Levels,
 ) -> Tensor:  # fmt: skip
-    """By torch's operators."""
+    """One launch."""
     loops.demand_short(segments, loops.SIGN_BITS)
-    minus, many = values < 0, k.tolist()
-    each = _weighted(levels, memory, 1.0)
-    if len(each) > 1:
-        times = there(many, memory.device)
-        each = torch.repeat_interleave(each, times, 0, output_size=len(values))
-    places = indices + spread(there(segments.begin, memory.device), many)
-    memory[places] = values - torch.where(minus, each[:, 1], each[:, 0])
-    return (indices | (minus.long() << 31)).int()  # the low 32 bits
+    words = memory.new_empty(len(values), dtype=torch.int32)
+    each, parts = _weighted(levels, memory, 1.0), _travelling(memory, segments, k, len(levels))
+    launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
+    return words
+
+
+def _travelling(like: Tensor, segments: Segments, k: Column, rows: int, width: int = 2) -> Parts:
+    """Parts of k elements of each tensor: their begin, its own, its length, its levels' place."""
+    many, first = k.tolist(), np.arange(len(k)) * width * (rows > 1)
+    columns = starts(many), segments.begin.tolist(), segments.length.tolist(), first.tolist()
+    return parts_of(like, many, [blocks(n) for n in many], *columns)
 
 
 def _weighted(levels: loops.Levels, like: Tensor, weight: float) -> Tensor:
-    given = levels if isinstance(levels, torch.Tensor) else there(levels, like.device)
-    return (given.double() * weight).float()
+    if not isinstance(levels, torch.Tensor):
+        return there((levels * weight).astype(np.float32), like.device)
+    return levels if weight == 1.0 else (levels.double() * weight).float()
 
 
 @kernel_of(loops.unambiguous_signs)
 def unambiguous_signs(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, tau: float, zeta: float, after: bool,
+    *, alpha: float, tau: float, zeta: float,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """Two launches, and one wait."""
     loops.demand_short(segments, loops.SIGN_BITS)
     parts = _parts(residual, segments)
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
-    counts = residual.new_empty(parts.firsts[-1], dtype=torch.int64)
+    counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
+    k = residual.new_zeros(len(segments.table), dtype=torch.int32)
     launch_parts(
         _send, parts, residual, moment, gradient.contiguous(), second_moment.contiguous(), words,
-        chosen, counts, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
-        AFTER=after, BLOCK=BLOCK,
+        chosen, counts, k, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
+        BLOCK=BLOCK,
     )  # fmt: skip
-    return _listed(words, chosen, counts, parts)
+    return _listed(words, chosen, counts, k, parts)
 
 
 @kernel_of(loops.clear_powers)
 def clear_powers(
     delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, zeta: float, whole: bool, drop: bool,
+    *, alpha: float, zeta: float,
 ) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
     """Three launches and the joining of magnitudes, and one wait."""
     loops.demand_short(segments, loops.POWER_BITS)
     parts = _parts(delayed, segments)
     words = delayed.new_empty(delayed.numel(), dtype=torch.int32)
     chosen = delayed.new_empty(delayed.numel(), dtype=torch.uint8)
-    tops = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
+    counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
+    tops, k = delayed.new_zeros((2, len(segments.table)), dtype=torch.int32)
+    exponents = delayed.new_zeros(len(k), dtype=torch.int8)
     launch_parts(
         _find, parts, delayed, moment, gradient.contiguous(), second_moment.contiguous(), chosen,
-        tops, float64_bits(alpha), float(np.float32(zeta)), WHOLE=whole, BLOCK=BLOCK,
+        tops, float64_bits(alpha), float(np.float32(zeta)), BLOCK=BLOCK,
     )  # fmt: skip
-    largest = joined(tops, there(parts.firsts, delayed.device), MAGNITUDE)
-    caps = torch.where(largest == 0, loops.BIAS << loops.MANTISSA_BITS, largest)
-    caps = caps.clamp(max=loops.LARGEST) & (255 << loops.MANTISSA_BITS)
-    counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int64)
     launch_parts(
-        _code, parts, delayed, moment, words, chosen, counts, by_program(caps, parts), DROP=drop,
-        MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST, BLOCK=BLOCK,
+        _code, parts, delayed, moment, words, chosen, counts, k, tops, exponents,
+        MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST,
+        BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
     )  # fmt: skip
-    exponents = ((caps >> loops.MANTISSA_BITS) - loops.BIAS).to(torch.int8)
-    return *_listed(words, chosen, counts, parts), exponents
+    return *_listed(words, chosen, counts, k, parts), exponents
 
 
 def _parts(like: Tensor, segments: Segments) -> Parts:
@@ -101,41 +102,45 @@ def _parts(like: Tensor, segments: Segments) -> Parts:
     return parts_of(like, elements, [blocks(n) for n in elements], segments.begin.tolist())
 
 
-def _listed(words: Tensor, chosen: Tensor, counts: Tensor, parts: Parts) -> tuple[Tensor, Column]:
+def _listed(
+    words: Tensor, chosen: Tensor, counts: Tensor, k: Tensor, parts: Parts
+) -> tuple[Tensor, Column]:
     """(the words of what is chosen; how many each part has)."""
-    k = np.array(by_part(counts, parts).tolist(), dtype=np.int64)
-    out = words.new_empty(int(k.sum()))
-    launch_parts(_list, parts, words, chosen, counts.cumsum(0) - counts, out, BLOCK=BLOCK)
-    return out, k
+    many = np.array(k.tolist(), dtype=np.int64)
+    out = words.new_empty(int(many.sum()))
+    launch_parts(_list, parts, words, chosen, counts.cumsum(0), out, BLOCK=BLOCK)
+    return out, many
 
 
 @kernel_of(loops.add_words)
 def add_words(
     out: Tensor, segments: Segments, words: Tensor, k: Column, levels: loops.Levels, weight: float
 ) -> None:
-    """One launch, and one wait."""
-    count, width = levels.shape
-    rows = np.arange(len(k)) * width if count > 1 else np.zeros_like(k)
-    many = k.tolist()
-    parts = parts_of(
-        out, many, [blocks(n) for n in many], starts(many), segments.begin.tolist(),
-        segments.length.tolist(), rows.tolist(),
-    )  # fmt: skip
-    wrong = out.new_zeros((max(1, parts.firsts[-1]), 2), dtype=torch.int32)
+    """One launch; words are checked `when_known`."""
+    parts = _travelling(out, segments, k, *levels.shape)
+    wrong = out.new_zeros(2, dtype=torch.int32)
     launch_parts(
-        _add, parts, out, words, _weighted(levels, out, weight), wrong,
+        _add, parts, out, words, _weighted(levels, out, weight).float(), wrong,
         BITS=loops.index_bits(levels), BLOCK=BLOCK,
     )  # fmt: skip
-    loops.demand_right(*wrong.amax(0).tolist())
+    when_known(wrong, loops.demand_right)
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
+@triton.jit
+def _note(chosen, counts, k, table, parts):
+    """How many elements of a block travel."""
+    hits = tl.sum(chosen.to(tl.int32), axis=0)
+    tl.store(counts + tl.program_id(0), hits)
+    tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)
+
+
 @triton.jit(do_not_specialize=["alpha"])
 def _send(
-    r, v, gradient, second_moment, words, chosen, counts, alpha: tl.uint64, tau, zeta,
-    table, parts, AFTER: tl.constexpr, BLOCK: tl.constexpr,
+    r, v, gradient, second_moment, words, chosen, counts, k, alpha: tl.uint64, tau, zeta,
+    table, parts, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -147,23 +152,20 @@ def _send(
     size = tl.abs(total)
     wide = total.to(tl.float64)
     clear = here & (wide * wide > float64(alpha) * second.to(tl.float64)) & (size > tau)
-    left = size
-    if AFTER:
-        left = size - tau
-    corrected = second - (2.0 * left - tau) * tau
+    corrected = second - (2.0 * size - tau) * tau
     positive = total > 0.0
     off = tl.where(clear, tau, 0.0)
     tl.store(r + at, total - tl.where(positive, off, -off), mask=here)
     tl.store(v + at, zeta * tl.maximum(tl.where(clear, corrected, second), 0.0), mask=here)
     tl.store(words + at, (within | tl.where(positive, 0, 1 << 31)).to(tl.int32), mask=here)
     tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    tl.store(counts + tl.program_id(0), tl.sum(clear.to(tl.int32), axis=0).to(tl.int64))
+    _note(clear, counts, k, table, parts)
 
 
 @triton.jit(do_not_specialize=["alpha"])
 def _find(
     r, v, gradient, second_moment, chosen, tops, alpha: tl.uint64, zeta, table, parts,
-    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -179,16 +181,15 @@ def _find(
     clear = (wide * wide > float64(alpha) * second.to(tl.float64)) & here
     clear = clear & (size >= 0x00800000)  # 2^-126
     tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    counted = size
-    if not WHOLE:
-        counted = tl.where(clear, size, 0)
-    tl.store(tops + tl.program_id(0), tl.max(tl.where(here, counted, 0), axis=0))
+    top = tl.max(tl.where(clear, size, 0), axis=0)
+    tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
 
 
 @triton.jit
 def _code(
-    r, v, words, chosen, counts, caps, table, parts, DROP: tl.constexpr,
-    MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BLOCK: tl.constexpr,
+    r, v, words, chosen, counts, k, tops, exponents, table, parts,
+    MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The word of each clear element; of those whose d fits, r and v become zero."""
     column, number, n = own_part(table, parts)
@@ -196,30 +197,45 @@ def _code(
     at = tl.load(column + 2 * parts) + within
     clear = tl.load(chosen + at, mask=within < n, other=0) != 0
     bits = tl.load(r + at, mask=clear, other=0.0).to(tl.int32, bitcast=True)
-    cap = tl.load(caps + tl.program_id(0))
+    row = own_row(table, parts, tl.program_id(0))
+    top = tl.load(tops + row)
+    cap = tl.minimum(tl.where(top == 0, BIAS << MANTISSA, top), LARGEST) & (255 << MANTISSA)
+    if number == 0:
+        tl.store(exponents + row, ((cap >> MANTISSA) - BIAS).to(tl.int8))
     rounded = tl.minimum(((bits & 0x7FFFFFFF) + 0x400000) & 0x7F800000, cap)
     depth = (cap - rounded) >> MANTISSA
     fits = clear & (depth <= DEEPEST)
     word = within.to(tl.int32) | (depth << POWER) | (bits & (-2147483648))
     tl.store(words + at, word, mask=fits)
     tl.store(chosen + at, fits.to(tl.uint8), mask=clear)
-    gone = fits
-    if DROP:
-        gone = clear
-    tl.store(r + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
-    tl.store(v + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
-    tl.store(counts + tl.program_id(0), tl.sum(fits.to(tl.int32), axis=0).to(tl.int64))
+    tl.store(r + at, tl.zeros([BLOCK], dtype=tl.float32), mask=fits)
+    tl.store(v + at, tl.zeros([BLOCK], dtype=tl.float32), mask=fits)
+    _note(fits, counts, k, table, parts)
 
 
 @triton.jit
-def _list(words, chosen, offsets, out, table, parts, BLOCK: tl.constexpr):
+def _list(words, chosen, upto, out, table, parts, BLOCK: tl.constexpr):
     """Each program's words behind those of the programs before."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
     hit = tl.load(chosen + at, mask=within < n, other=0).to(tl.int32)
-    place = tl.load(offsets + tl.program_id(0)) + tl.cumsum(hit, axis=0) - 1
+    before = tl.load(upto + tl.program_id(0) - 1, mask=tl.program_id(0) > 0, other=0)
+    place = before + tl.cumsum(hit, axis=0) - 1
     tl.store(out + place, tl.load(words + at, mask=hit != 0, other=0), mask=hit != 0)
+
+
+@triton.jit
+def _sign(memory, indices, values, levels, words, table, parts, BLOCK: tl.constexpr):
+    column, number, k = own_part(table, parts)
+    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.load(column + 2 * parts) + i
+    at = tl.load(indices + place, mask=i < k, other=0)
+    value = tl.load(values + place, mask=i < k, other=0.0)
+    minus = (value < 0).to(tl.int32)
+    level = tl.load(levels + tl.load(column + 5 * parts) + minus)
+    tl.store(memory + tl.load(column + 3 * parts) + at, value - level, mask=i < k)
+    tl.store(words + place, at.to(tl.int32) | (minus << 31), mask=i < k)
 
 
 @triton.jit
@@ -238,7 +254,6 @@ def _add(
     level = tl.load(levels + tl.load(column + 5 * parts) + (word >> BITS), mask=good, other=0.0)
     target = out + tl.load(column + 3 * parts) + at
     tl.store(target, tl.load(target, mask=good, other=0.0) + level, mask=good)
-    slot = wrong + 2 * tl.program_id(0)
-    tl.store(slot, tl.max(((i < k) & (ordered == 0)).to(tl.int32), axis=0))
+    tl.store(wrong, 1, mask=tl.max(((i < k) & (ordered == 0)).to(tl.int32), axis=0) > 0)
     strange = (level.to(tl.int32, bitcast=True) & 0x7FFFFFFF) > 0x7F800000
-    tl.store(slot + 1, tl.max(strange.to(tl.int32), axis=0))
+    tl.store(wrong + 1, 1, mask=tl.max(strange.to(tl.int32), axis=0) > 0)

@@ -1,11 +1,10 @@
-"""How do words of unknown length become bits on a GPU, and bits words? Elias codes.
+"""Elias words on a GPU: those of levels (`coding/rounding/level_words.py`), and reading.
 
-Twins of `coding/integers/elias.py` and of `coding/rounding/level_words.py`. Writing is two passes:
-the lengths of words are added up, which says where each begins, and each byte is gathered from the
-words that reach into it. A reader cannot know where a word begins before it has read all others, so
-what begins at each bit is read, wherever that is, and where it ends; from the first bit on, these
-steps are followed by twice as many at a time. Reading takes about 50 bytes a bit, therefore bodies
-of more than `LONGEST` bits are the host's.
+Writing is two passes: the lengths of words are added up, which says where each begins, and each is
+put there. A reader cannot know where a word begins before it has read all others, so a word is read
+at each bit, and where it ends; from the first bit on, these steps are followed by twice as many at
+a time. Reading takes about 50 bytes a bit, therefore bodies of more than `LONGEST` bits are the
+host's.
 """
 
 from __future__ import annotations
@@ -15,56 +14,34 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.elias import LARGEST, check_end
-from gcsim.compressors.gpu.integers.packing import unpacked
+from gcsim.compressors.gpu.integers.packing import put_field, room
 from gcsim.compressors.gpu.parts import spread
 from gcsim.compressors.gpu.parts import starts as starts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.errors import InputError, InternalError
 
 LONGEST = 1 << 27
-
-
-def encode_omega(values: Tensor) -> Tensor:
-    """See `elias.encode_omega`."""
-    return _written(*words_of(_checked(values), gamma=False))
-
-
-def encode_gamma(values: Tensor) -> Tensor:
-    """See `elias.encode_gamma`."""
-    return _written(*words_of(_checked(values), gamma=True))
-
-
-def decode_omega(buffer: Tensor, count: int) -> Tensor:
-    """See `elias.decode_omega`."""
-    return _decoded(buffer, count, gamma=False)
-
-
-def decode_gamma(buffer: Tensor, count: int) -> Tensor:
-    """See `elias.decode_gamma`."""
-    return _decoded(buffer, count, gamma=True)
 
 
 def dense_words(codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Dense words of codes, and their lengths: int64 `[n]` each."""
     levels = codes.long() - steps
-    words, lengths = words_of(levels.abs() + 1, gamma=False)
+    words, lengths = words_of(levels.abs() + 1)
     return words | ((levels < 0).long() << lengths), lengths + (levels != 0)
 
 
 def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Sparse words of codes that are not s, and their lengths: int64 `[k]` each."""
     levels = codes.long() - steps
-    words, lengths = words_of(gaps, gamma=False)
-    sizes, longer = words_of(levels.abs(), gamma=False)
+    words, lengths = words_of(gaps)
+    sizes, longer = words_of(levels.abs())
     words |= ((levels < 0).long() | (sizes << 1)) << lengths  # 43 + 1 + 13 bits at most
     return words, lengths + 1 + longer
 
 
 def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Of each bit: the code of a dense word that begins there, uint8, and the bit behind it."""
-    values, ends = read_words(body, gamma=False)
+    values, ends = read_words(body)
     signed = values > 1
     negative = signed & _bits_at(body, ends)
     ends = torch.where(values > steps + 1, 8 * body.numel() + 1, ends + signed)
@@ -75,7 +52,7 @@ def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of each bit: gap and code of a sparse word that begins there, and the bit behind it."""
     limit = 8 * body.numel()
-    gaps, signs = read_words(body, gamma=False)  # the sign is behind the gap, the level behind both
+    gaps, signs = read_words(body)  # the sign is behind the gap, the level behind both
     second = (signs + 1).clamp(max=max(0, limit - 1))
     levels, ends = gaps[second], signs[second]
     ends = torch.where((signs + 1 >= limit) | (levels > steps), limit + 1, ends)
@@ -86,24 +63,12 @@ def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _checked(values: Tensor) -> Tensor:
-    if not bool(((values >= 1) & (values <= LARGEST)).all()):
-        raise InternalError(f"Elias codes are for 1 … {LARGEST}")
-    return values.long().contiguous()
-
-
-def words_of(values: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
-    """(words, the first bit the lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
+def words_of(values: Tensor) -> tuple[Tensor, Tensor]:
+    """(omega words, the first bit the lowest; their lengths) of int64 `[k]`: int64 `[k]` each."""
     k = values.numel()
     words, lengths = torch.empty_like(values), torch.empty_like(values)
-    launch(_put, blocks(k), values, words, lengths, k, GAMMA=gamma, BLOCK=BLOCK)
+    launch(_words, blocks(k), values, words, lengths, k, BLOCK=BLOCK)
     return words, lengths
-
-
-def _written(words: Tensor, lengths: Tensor) -> Tensor:
-    """All words, one behind the other: uint8 `[ceil(bits / 8)]`. The host waits for the length."""
-    begins, sizes = sections(lengths, torch.zeros_like(lengths), 1)
-    return gathered(words, begins, int(sizes))
 
 
 def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -118,27 +83,16 @@ def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
-    """Words at their bits, ascending, zeros elsewhere: uint8 `[size]`; none is without a bit."""
-    out = words.new_empty(size, dtype=torch.uint8)
-    bits = torch.arange(0, 8 * size, 8, device=words.device)
-    first = torch.searchsorted(begins, bits, right=True) - 1
-    launch(_gather, blocks(size), words, begins, first, out, words.numel(), size, BLOCK=BLOCK)
-    return out
+    """Words at their bits, zeros elsewhere: uint8 `[size]`."""
+    out = room(words, size)
+    launch(_put_all, blocks(words.numel()), words, begins, out, words.numel(), BLOCK=BLOCK)
+    return out.view(torch.uint8)[:size]
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _decoded(buffer: Tensor, count: int, *, gamma: bool) -> Tensor:
-    if not 0 <= count <= 8 * buffer.numel():  # a word has one bit at least
-        raise InputError(f"damaged payload: {buffer.numel()} bytes for {count} code words")
-    if 8 * buffer.numel() > LONGEST:
-        return NotImplemented  # type: ignore[no-any-return]
-    values, ends = read_words(buffer, gamma=gamma)
-    return values[_followed(buffer, ends, count)]
-
-
-def read_words(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
+def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
     """Of each bit: the value of a word that begins there, and the bit behind it, int64 `[bits]`.
 
     That is one more than there are bits where no word begins.
@@ -147,26 +101,15 @@ def read_words(body: Tensor, *, gamma: bool) -> tuple[Tensor, Tensor]:
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(
         _get, blocks(limit), body.contiguous(), values, ends, limit, body.numel(),
-        GAMMA=gamma, BLOCK=BLOCK,
+        BLOCK=BLOCK,
     )  # fmt: skip
     return values, ends
 
 
 def _bits_at(body: Tensor, places: Tensor) -> Tensor:
     """The bits there, bool; of places behind the last bit, those of the last."""
-    bits = unpacked(body, 8 * body.numel(), 1, torch.uint8)
-    return bits[places.clamp(max=max(0, bits.numel() - 1))] != 0
-
-
-def _followed(body: Tensor, ends: Tensor, count: int) -> Tensor:
-    """Where each of `count` words begins; `ends` says where the word at each bit ends.
-
-    Raises `InputError` unless these are all of the body, padded with zeros to a whole byte.
-    """
-    starts, after = followed(ends, [body.numel()], [count])
-    end = int(after)
-    check_end(body, end if end <= 8 * body.numel() else -1)
-    return starts
+    at = places.clamp(max=max(0, 8 * body.numel() - 1))
+    return (body[at >> 3] >> (at & 7)) & 1 != 0
 
 
 def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -231,44 +174,37 @@ def _reversed(values, length):
 
 
 @triton.jit
-def _put(values, words, lengths, n, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    group = tl.load(values + at, mask=at < n, other=1)
-    if GAMMA:  # as many zeros as bits follow the first
+def omega_word(group):
+    """(word, bits): groups from the last to the first, each coded by the one before it."""
+    length = group * 0 + 1
+    word = (group * 0).to(tl.uint64)
+    for _ in tl.static_range(4):  # 32 bits, 5, 3, 2
         size = _bit_length(group)
-        word = _reversed(group, size) << (size - 1).to(tl.uint64)
-        length = 2 * size - 1
-    else:  # groups from the last to the first: each is coded by the one before it
-        word = tl.zeros([BLOCK], dtype=tl.uint64)
-        length = tl.full([BLOCK], 1, dtype=tl.int64)
-        for _ in tl.static_range(4):  # 32 bits, 5, 3, 2
-            size = _bit_length(group)
-            longer = (word << size.to(tl.uint64)) | _reversed(group, size)
-            word = tl.where(group > 1, longer, word)
-            length += tl.where(group > 1, size, 0)
-            group = tl.where(group > 1, size - 1, 1)
+        longer = (word << size.to(tl.uint64)) | _reversed(group, size)
+        word = tl.where(group > 1, longer, word)
+        length += tl.where(group > 1, size, 0)
+        group = tl.where(group > 1, size - 1, 1)
+    return word, length
+
+
+@triton.jit
+def _words(values, words, lengths, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    word, length = omega_word(tl.load(values + at, mask=at < n, other=1))
     tl.store(words + at, word.to(tl.int64, bitcast=True), mask=at < n)
     tl.store(lengths + at, length, mask=at < n)
 
 
 @triton.jit
-def _gather(words, begins, first, out, k, nbytes, BLOCK: tl.constexpr):
-    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = byte < nbytes
-    number = tl.load(first + byte, mask=here, other=0)  # of the word with the byte's first bit
-    total = tl.zeros([BLOCK], dtype=tl.uint64)
-    for j in tl.static_range(9):  # eight words more may begin in a byte
-        known = here & (number + j >= 0) & (number + j < k)
-        ahead = byte * 8 - tl.load(begins + number + j, mask=known, other=0)
-        word = tl.load(words + number + j, mask=known, other=0).to(tl.uint64, bitcast=True)
-        low = word >> tl.minimum(tl.maximum(ahead, 0), 63).to(tl.uint64)
-        high = word << tl.minimum(tl.maximum(-ahead, 0), 8).to(tl.uint64)
-        total |= tl.where(ahead >= 0, low, high)
-    tl.store(out + byte, (total & 255).to(tl.uint8), mask=here)
+def _put_all(words, begins, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    begin = tl.load(begins + at, mask=at < n, other=0)
+    word = tl.load(words + at, mask=at < n, other=0).to(tl.uint64, bitcast=True)
+    put_field(out, begin, word, at < n)
 
 
 @triton.jit
-def _get(packed, values, ends, limit, nbytes, GAMMA: tl.constexpr, BLOCK: tl.constexpr):
+def _get(packed, values, ends, limit, nbytes, BLOCK: tl.constexpr):
     bit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     byte = bit >> 3
     window = tl.zeros([BLOCK], dtype=tl.uint64)
@@ -278,30 +214,20 @@ def _get(packed, values, ends, limit, nbytes, GAMMA: tl.constexpr, BLOCK: tl.con
     ninth = tl.load(packed + byte + 8, mask=byte + 8 < nbytes, other=0).to(tl.uint64)
     within = (bit & 7).to(tl.uint64)
     window = (window >> within) | ((ninth << 1) << (63 - within))
-    if GAMMA:
-        lowest = window & (0 - window)
-        zeros = tl.where(window != 0, _bit_length(lowest), 33) - 1
-        good = zeros < 32
-        zeros = tl.minimum(zeros, 31)
-        size = zeros + 1
-        field = (window >> zeros.to(tl.uint64)) & ((1 << size) - 1).to(tl.uint64)
-        value = _reversed(field, size).to(tl.int64)
-        length = zeros + size
-    else:
-        value = tl.full([BLOCK], 1, dtype=tl.int64)
-        length = tl.zeros([BLOCK], dtype=tl.int64)
-        going = bit < limit
-        good = going
-        for _ in tl.static_range(5):  # four groups at most, then the zero at the end
-            rest = window >> length.to(tl.uint64)
-            one = going & ((rest & 1) != 0)
-            good = good & ((one & (value > 31)) == 0)
-            size = tl.minimum(value, 31) + 1
-            group = _reversed(rest & ((1 << size) - 1).to(tl.uint64), size).to(tl.int64)
-            length += tl.where(going, tl.where(one, size, 1), 0)
-            value = tl.where(one, group, value)
-            going = one & good
-        good = good & (going == 0)
+    value = tl.full([BLOCK], 1, dtype=tl.int64)
+    length = tl.zeros([BLOCK], dtype=tl.int64)
+    going = bit < limit
+    good = going
+    for _ in tl.static_range(5):  # four groups at most, then the zero at the end
+        rest = window >> length.to(tl.uint64)
+        one = going & ((rest & 1) != 0)
+        good = good & ((one & (value > 31)) == 0)
+        size = tl.minimum(value, 31) + 1
+        group = _reversed(rest & ((1 << size) - 1).to(tl.uint64), size).to(tl.int64)
+        length += tl.where(going, tl.where(one, size, 1), 0)
+        value = tl.where(one, group, value)
+        going = one & good
+    good = good & (going == 0)
     end = bit + length
     good = good & (end <= limit)
     tl.store(values + bit, tl.where(good, value, 0), mask=bit < limit)

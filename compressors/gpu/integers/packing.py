@@ -1,7 +1,7 @@
-"""Small integers as bytes on a GPU: twins of `coding/integers/packing.py`, and digits.
+"""Codes of equal width, fields of bits and digits on a GPU: the kernels of `packing.py`.
 
-Up to 8 bits a group of eight codes is one word. Wider codes are gathered byte by byte: a byte holds
-bits of two codes at most, and a code of up to 32 bits lies in five bytes at most.
+A field is a word of up to 64 bits at any bit of a buffer. Neighbours share words of 32 bits, which
+are put together by atomic operations.
 """
 
 from __future__ import annotations
@@ -11,219 +11,111 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.integers.digits import group_of
-from gcsim.compressors.coding.integers.packing import (
-    check_bits,
-    check_packed,
-    packed_bytes,
-)
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import (
-    BLOCK,
-    GROUPS,
-    blocks,
-    index_type,
-    launch,
-    load_codes,
-    places,
-    store_codes,
-    tiles,
-)
+from gcsim.compressors.coding.integers import packing as loops
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.errors import InputError
+from gcsim.compressors.on_device import kernel_of
 
 
+@kernel_of(loops.pack_bits)
 def pack_bits(values: Tensor, bits: int) -> Tensor:
-    """See `packing.pack_bits`."""
-    check_bits(bits)
-    packed, fits = packed_codes(values, bits)
-    if not fits:
-        raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")
-    return packed
+    """The host waits for whether all codes fit."""
+    loops.check_bits(bits)
+    codes = values.long()
+    loops.demand_fit(not bool((codes >> bits).any()), bits)
+    return fixed_codes(codes, [values.numel()], [bits])[0]
 
 
+@kernel_of(loops.unpack_bits)
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
-    """See `packing.unpack_bits`."""
-    check_bits(bits)
-    check_packed(buffer, count, bits)
-    return unpacked(buffer, count, bits, torch.uint8 if bits <= 8 else torch.int32)
+    """One launch, and a wait for the last byte."""
+    loops.check_bits(bits)
+    loops.check_packed(buffer, count, bits)
+    codes, _ = fields(buffer, [buffer.numel()], [count], [bits])
+    return codes.to(torch.uint8 if bits <= 8 else torch.int32)
 
 
-def pack_signs(values: Tensor) -> Tensor:
-    """See `packing.pack_signs`."""
-    n = values.numel()
-    out = values.new_empty(packed_bytes(n, 1), dtype=torch.uint8)
-    launch(
-        _pack_signs, tiles(n), values.contiguous(), out, n, out.numel(),
-        GROUPS=GROUPS, INDEX=index_type(n),
-    )  # fmt: skip
-    return out
+def room(like: Tensor, size: int) -> Tensor:
+    """Zeros that fields are put into: int32 `[size / 4, rounded up]`."""
+    return like.new_zeros(-(-size // 4), dtype=torch.int32)
 
 
-def unpack_signs(buffer: Tensor, count: int) -> Tensor:
-    """See `packing.unpack_signs`."""
-    check_packed(buffer, count, 1)
-    return 1 - 2 * unpacked(buffer, count, 1, torch.float32)
+def fixed_codes(
+    values: Tensor, sent: Sequence[int], widths: Sequence[int]
+) -> tuple[Tensor, list[int]]:
+    """(int64 values of so many bits, each tensor's from a whole byte on; bytes of each)."""
+    sizes = [packed_bytes(k, width) for k, width in zip(sent, widths, strict=True)]
+    out = room(values, sum(sizes))
+    begins = [8 * size for size in starts(sizes)]
+    parts = parts_of(values, sent, [blocks(k) for k in sent], starts(sent), begins, widths)
+    launch_parts(_put, parts, values, out, BLOCK=BLOCK)
+    return out.view(torch.uint8)[: sum(sizes)], sizes
 
 
-def packed_codes(codes: Tensor, bits: int) -> tuple[Tensor, bool]:
-    """(codes of 0 to 32 bits, packed; whether all of them fit)."""
-    n = codes.numel()
-    out = codes.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
-    programs = tiles(n) if bits <= 8 else blocks(out.numel())
-    if bits == 0 or not programs:
-        return out, not bool(codes.any())
-    wrong = codes.new_empty(programs, dtype=torch.int32)
-    data = codes.contiguous()
-    if bits <= 8:
-        launch(
-            _pack_narrow, programs, data, out, wrong, n, out.numel(),
-            BITS=bits, GROUPS=GROUPS, INDEX=index_type(n),
-        )  # fmt: skip
-    else:
-        launch(_pack_wide, programs, data, out, wrong, n, out.numel(), BITS=bits, BLOCK=BLOCK)
-    return out, not bool(wrong.any())
-
-
-def unpacked(buffer: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tensor:
-    """Codes of 0 to 32 bits out of a buffer that was checked: `[count]` of `dtype`."""
-    out = buffer.new_empty(count, dtype=dtype)
-    if bits == 0:
-        return out.zero_()
-    data = buffer.contiguous()
-    if bits <= 8:
-        launch(
-            _unpack_narrow, tiles(count), data, out, count, data.numel(),
-            BITS=bits, GROUPS=GROUPS, INDEX=index_type(count),
-        )  # fmt: skip
-    else:
-        launch(_unpack_wide, blocks(count), data, out, count, data.numel(), BITS=bits, BLOCK=BLOCK)
-    return out
-
-
-def combined(
-    digits: Tensor, groups: Tensor, elements: Sequence[int], begins: Sequence[int],
-    places: Sequence[int], base: int,
-) -> Tensor:  # fmt: skip
-    """Groups of the digits of many tensors: where each begins, where its groups go; the largest
-    digit, int32, for which nobody has waited."""
-    size, _ = group_of(base)
-    parts = parts_of(digits, elements, [blocks(-(-n // size)) for n in elements], begins, places)
-    highest = digits.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
-    launch_parts(_combine, parts, digits, groups, highest, BASE=base, SIZE=size, BLOCK=BLOCK)
-    return highest.max()
-
-
-def separated(
-    groups: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
-    places: Sequence[int], base: int,
-) -> Tensor:  # fmt: skip
-    """The digits of many tensors: where each begins in `out`, and its groups; the largest group,
-    and the largest digit behind a last one, int32 `[2]`, for which nobody has waited."""
-    size, _ = group_of(base)
-    parts = parts_of(out, elements, [blocks(-(-n // size)) for n in elements], begins, places)
-    found = out.new_zeros(max(1, parts.firsts[-1]), 2, dtype=torch.int32)
-    launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
-    return found.amax(0)
+def fields(
+    body: Tensor, sizes: Sequence[int], sent: Sequence[int], widths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Undo `fixed_codes`: (int64 values; whether zeros follow the last ones, bool)."""
+    values, wrong = body.new_empty(sum(sent), dtype=torch.int64), body.new_zeros(1).int()
+    begins = [8 * size for size in starts(sizes)]
+    parts = parts_of(body, sent, [blocks(k) for k in sent], starts(sent), begins, widths)
+    launch_parts(_get, parts, body, values, wrong, BLOCK=BLOCK)
+    return values, wrong == 0
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _pack_signs(values, out, n, nbytes, GROUPS: tl.constexpr, INDEX: tl.constexpr):
-    group, at = places(GROUPS, INDEX)
-    negative = tl.load(values + at, mask=at < n, other=0) < 0
-    store_codes(out, group, negative, nbytes, 1)
+def put_field(out, begin, word, here):
+    """Set the bits of words, from bit `begin` of `out` on: int32, zero there."""
+    shift = (begin & 31).to(tl.uint64)
+    low = word.to(tl.uint64) << shift
+    third = ((word.to(tl.uint64) >> 1) >> (63 - shift)).to(tl.int32)
+    first, second = low.to(tl.int32), (low >> 32).to(tl.int32)
+    place = out + (begin >> 5)
+    tl.atomic_or(place, first, mask=here & (first != 0), sem="relaxed")
+    tl.atomic_or(place + 1, second, mask=here & (second != 0), sem="relaxed")
+    tl.atomic_or(place + 2, third, mask=here & (third != 0), sem="relaxed")
 
 
 @triton.jit
-def _pack_narrow(
-    codes, out, wrong, n, nbytes,
-    BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    code = tl.load(codes + at, mask=at < n, other=0).to(tl.int64)
-    beyond = ((code >> BITS) != 0).to(tl.int32)  # -1 where negative
-    tl.store(wrong + tl.program_id(0), tl.max(tl.max(beyond, axis=1), axis=0))
-    store_codes(out, group, code, nbytes, BITS)
-
-
-@triton.jit
-def _unpack_narrow(
-    packed, out, n, nbytes,
-    BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
-):  # fmt: skip
-    group, at = places(GROUPS, INDEX)
-    code = load_codes(packed, group, nbytes, BITS)
-    tl.store(out + at, code.to(out.dtype.element_ty), mask=at < n)
-
-
-@triton.jit
-def _pack_wide(
-    codes, out, wrong, n, nbytes,
-    BITS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    first = byte * 8 // BITS  # the code in which the byte begins
-    begin = byte * 8 - first * BITS
-    low = tl.load(codes + first, mask=first < n, other=0).to(tl.int64)
-    high = tl.load(codes + first + 1, mask=first + 1 < n, other=0).to(tl.int64)
-    tl.store(wrong + tl.program_id(0), tl.max(((low >> BITS) != 0).to(tl.int32), axis=0))
-    both = (low >> begin) | (high << (BITS - begin))
-    tl.store(out + byte, (both & 255).to(tl.uint8), mask=byte < nbytes)
-
-
-@triton.jit
-def _unpack_wide(packed, out, n, nbytes, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    begin = at * BITS // 8
-    word = tl.zeros([BLOCK], dtype=tl.int64)
+def get_field(packed, begin, width, here):
+    """The numbers of up to 32 bits from bit `begin` on: int64."""
+    byte = begin >> 3
+    last = (begin + width - 1) >> 3
+    word = begin * 0
     for j in tl.static_range(5):
-        byte = tl.load(packed + begin + j, mask=begin + j < nbytes, other=0).to(tl.int64)
-        word |= byte << (8 * j)
-    code = (word >> (at * BITS - begin * 8)) & ((1 << BITS) - 1)
-    tl.store(out + at, code.to(out.dtype.element_ty), mask=at < n)
+        inside = here & (byte + j <= last)
+        word |= tl.load(packed + byte + j, mask=inside, other=0).to(tl.int64) << (8 * j)
+    return (word >> (begin & 7)) & ((tl.cast(1, tl.int64) << width) - 1)
 
 
 @triton.jit
-def _combine(
-    digits, groups, highest, table, parts,
-    BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    source = digits + tl.load(column + 2 * parts)
-    plane = (n + SIZE - 1) // SIZE
-    group = number * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], dtype=tl.int32)
-    most = tl.zeros([BLOCK], dtype=tl.int32)
-    for k in tl.static_range(SIZE):  # Horner's rule, highest digit first
-        at = group + (SIZE - 1 - k) * plane
-        digit = tl.load(source + at, mask=(group < plane) & (at < n), other=0).to(tl.int32)
-        total = total * BASE + digit
-        most = tl.maximum(most, digit)
-    target = groups + tl.load(column + 3 * parts) + group
-    tl.store(target, total.to(groups.dtype.element_ty), mask=group < plane)
-    tl.store(highest + tl.program_id(0), tl.max(most, axis=0))
+def stray(packed, end, here):
+    """Whether bits are set from bit `end` on in its byte."""
+    byte = tl.load(packed + (end >> 3), mask=here & ((end & 7) > 0), other=0).to(tl.int64)
+    return (byte >> (end & 7)) != 0
 
 
 @triton.jit
-def _separate(
-    groups, out, found, table, parts,
-    BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    target = out + tl.load(column + 2 * parts)
-    plane = (n + SIZE - 1) // SIZE
-    group = number * BLOCK + tl.arange(0, BLOCK)
-    source = groups + tl.load(column + 3 * parts) + group
-    rest = tl.load(source, mask=group < plane, other=0).to(tl.int32)
-    tl.store(found + tl.program_id(0) * 2, tl.max(rest, axis=0))
-    stray = tl.zeros([BLOCK], dtype=tl.int32)
-    for j in tl.static_range(SIZE):
-        at = group + j * plane
-        digit = rest % BASE
-        rest = rest // BASE
-        tl.store(target + at, digit.to(tl.uint8), mask=(group < plane) & (at < n))
-        stray = tl.maximum(stray, tl.where(at >= n, digit, 0))
-    tl.store(found + tl.program_id(0) * 2 + 1, tl.max(stray, axis=0))
+def _put(values, out, table, parts, BLOCK: tl.constexpr):
+    column, number, k = own_part(table, parts)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    code = tl.load(values + tl.load(column + 2 * parts) + i, mask=i < k, other=0)
+    begin = tl.load(column + 3 * parts) + i * tl.load(column + 4 * parts)
+    put_field(out, begin, code, i < k)
+
+
+@triton.jit
+def _get(packed, values, wrong, table, parts, BLOCK: tl.constexpr):
+    column, number, k = own_part(table, parts)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    width = tl.load(column + 4 * parts)
+    begin = tl.load(column + 3 * parts) + i * width
+    code = get_field(packed, begin, width, i < k)
+    tl.store(values + tl.load(column + 2 * parts) + i, code, mask=i < k)
+    bad = stray(packed, begin + width, i == k - 1)
+    tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")

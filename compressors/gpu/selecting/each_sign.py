@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gcsim.compressors.coding.selecting import each_sign as loops
-from gcsim.compressors.coding.selecting.marks import NO_NUMBER, Marks
+from gcsim.compressors.coding.selecting.marks import Marks, demand_numbers
 from gcsim.compressors.gpu.selecting.marks import fill_marks
 from gcsim.compressors.gpu.selecting.selection import select
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
-from gcsim.errors import InputError
 
 
 @kernel_of(loops.largest_of_each_sign)
@@ -21,8 +20,7 @@ def largest_of_each_sign(
     """The host waits for the elements of each sign."""
     marks = Marks.room(memory, segments, np.inf)
     fill_marks(memory, segments, marks, values, sides=True)
-    if marks.host[1].any():
-        raise InputError(NO_NUMBER)
+    demand_numbers(marks.host[1].any())
     k = loops.kept(marks.host[2:4], proportion)
     indices, taken, sizes, _ = select(memory, segments, k.reshape(-1), sides=2)
     return indices, taken, k, sizes

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import largest as loops
-from gcsim.compressors.coding.selecting.marks import NO_NUMBER, Marks
+from gcsim.compressors.coding.selecting.marks import Marks, demand_numbers
 from gcsim.compressors.coding.selecting.selection import check_k
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.selecting.selection import RANKED, select
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
-from gcsim.errors import InputError
 
 
 @kernel_of(loops.largest)
@@ -24,9 +24,9 @@ def largest(
     marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
     cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The first pass adds, the last one clears; the host waits to learn of not-a-number.
+    """The first pass adds, the last one clears; not-a-number is refused `when_known`.
 
-    Marks say whether there is one, and are not needed otherwise where all tensors are ranked.
+    Marks are not needed where all tensors are ranked.
     """
     check_k(segments.length, k)
     source, added = (values.contiguous(), None) if memory is None else (memory, values.contiguous())
@@ -39,6 +39,5 @@ def largest(
     found, taken, _, strange = select(
         source, segments, k, added=added, limits=limits, cleared=cleared
     )
-    if bool(strange) if marks is None else marks.host[1].any():
-        raise InputError(NO_NUMBER)
+    when_known(strange, demand_numbers)
     return found, taken

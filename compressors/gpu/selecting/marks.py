@@ -13,13 +13,12 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import marks as loops
-from gcsim.compressors.coding.selecting.marks import BLOCK, LOWER, NO_NUMBER, ROUNDS, Marks
+from gcsim.compressors.coding.selecting.marks import BLOCK, LOWER, ROUNDS, Marks, demand_numbers
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, own_row, parts_of
 from gcsim.compressors.gpu.words import blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
-from gcsim.errors import InputError
 
 
 @kernel_of(loops.fill_marks)
@@ -69,8 +68,7 @@ def take(
 ) -> tuple[Tensor, Tensor]:
     """A program writes what its block has marked."""
     total = int(marks.passed.sum())
-    if marks.host[1].any():
-        raise InputError(NO_NUMBER)
+    demand_numbers(marks.host[1].any())
     indices = values.new_empty(total, dtype=torch.int64)
     taken = values.new_empty(total)
     launch_parts(
@@ -96,7 +94,7 @@ def limits_there(values: Tensor, marks: Marks) -> Tensor:
 
 @triton.jit
 def note_marked(v, here, limit, row, rows, counts, totals):
-    """Which values of a block are outside of its row's limits, as NaN is; counted there."""
+    """Mark and count the values of a block that reach its row's limit; NaN does."""
     marked = here & ((tl.abs(v) < limit) == 0)
     hits = tl.sum(marked.to(tl.int32), axis=0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF

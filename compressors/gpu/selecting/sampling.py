@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.selecting import sampling as loops
 from gcsim.compressors.coding.selecting.sampling import BLOCK, SLACK
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import bits64, float64, float64_bits
+from gcsim.compressors.gpu.words import BLOCK as _MANY
+from gcsim.compressors.gpu.words import bits64, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
@@ -60,15 +61,49 @@ def draw_poisson(
     return positions, kept
 
 
+@kernel_of(loops.squared_shares)
+def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """As `block_sums`."""
+    squares = torch.empty_like(values)
+    sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
+    launch_parts(
+        _square, _parts_of_blocks(values, segments), values.contiguous(), largest, squares, sums,
+        BLOCK=BLOCK, BLOCKS=_LANES,
+    )  # fmt: skip
+    return squares, sums
+
+
 @kernel_of(loops.lift)
 def lift(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float
-) -> None:
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float, *,
+    top: float = np.inf, prior: Tensor | None = None,
+) -> None:  # fmt: skip
     """Programs of other tensors end at once."""
     launch_parts(
-        _lift, _parts_of_blocks(values, segments), values, sums, scales, float64_bits(least),
-        float64_bits(most), BLOCK=BLOCK, BLOCKS=_LANES,
+        _lift, _parts_of_blocks(values, segments), values, sums, scales,
+        values if prior is None else prior, float64_bits(least), float64_bits(most),
+        float(top), PRIOR=prior is not None, BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
+
+
+@kernel_of(loops.split_certain)
+def split_certain(
+    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
+) -> tuple[loops.Selected, loops.Selected]:
+    """One pass counts, one writes; the host waits for the counts."""
+    m, rows = len(positions), len(segments.table)
+    parts = parts_of(values, [m], [blocks(m)])
+    totals = values.new_zeros((2, rows), dtype=torch.int32)
+    counts = values.new_empty((2, parts.firsts[-1]), dtype=torch.int32)
+    begins = there(segments.begin, values.device)
+    given = values, positions, begins, scales, rows
+    launch_parts(_tell, parts, *given, totals, counts, parts.firsts[-1], BLOCK=_MANY)
+    upto, k = counts.cumsum(1), np.array(totals.tolist(), dtype=np.int64)
+    places = values.new_empty(m, dtype=torch.int64)
+    taken = values.new_empty(m)
+    launch_parts(_split, parts, *given, upto, parts.firsts[-1], places, taken, BLOCK=_MANY)
+    cut = int(k[0].sum())
+    return (places[:cut], taken[:cut], k[0]), (places[cut:], taken[cut:], k[1])
 
 
 def _parts_of_blocks(
@@ -116,10 +151,27 @@ def _sum_blocks(
     tl.store(sums + place, total, mask=block < count)
 
 
+@triton.jit
+def _square(
+    values, largest, squares, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
+    most = tl.load(largest + tl.load(column + 4 * parts))
+    total = tl.zeros([BLOCKS], dtype=tl.float64)
+    for i in tl.static_range(BLOCK):
+        at = block * BLOCK + i
+        v = tl.load(values + begin + at, mask=at < n, other=0.0)
+        share = tl.div_rn(v, tl.where(most > 0, most, 1.0) + tl.zeros_like(v))
+        v = tl.where(at < n, tl.where(most > 0, share * share, 1.0), 0.0)
+        tl.store(squares + begin + at, v, mask=at < n)
+        total += v.to(tl.float64)
+    tl.store(sums + place, total, mask=block < count)
+
+
 @triton.jit(do_not_specialize=["least", "most"])
 def _lift(
-    values, sums, scales, least: tl.uint64, most: tl.uint64, table, parts,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    values, sums, scales, prior, least: tl.uint64, most: tl.uint64, top, table, parts,
+    PRIOR: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
@@ -129,9 +181,68 @@ def _lift(
         for i in tl.static_range(BLOCK):
             at = block * BLOCK + i
             v = tl.load(values + begin + at, mask=at < n, other=0.0) * factor
+            v = tl.minimum(v, top)
+            if PRIOR:
+                before = tl.load(prior + begin + at, mask=at < n, other=0.0)
+                before = tl.maximum(before, 1e-30)
+                tl.store(prior + begin + at, before, mask=at < n)
+                v = v * before
             tl.store(values + begin + at, v, mask=at < n)
             total += tl.abs(v.to(tl.float64))
         tl.store(sums + place, total, mask=block < count)
+
+
+@triton.jit
+def _certain(values, positions, begins, scales, rows, j, m):
+    """(value, tensor, place within it, whether it is certain) of elements at positions."""
+    at = tl.load(positions + j, mask=j < m, other=0)
+    low = tl.zeros_like(at)
+    high = low + rows
+    span = rows
+    while span > 0:  # the last tensor that does not begin later
+        middle = (low + high) // 2
+        later = tl.load(begins + middle) > at
+        high = tl.where(later, middle, high)
+        low = tl.where(later, low, middle)
+        span = span // 2
+    v = tl.load(values + at, mask=j < m, other=0.0)
+    size = tl.abs(v.to(tl.float64)) * tl.load(scales + low)
+    return v, low, at - tl.load(begins + low), size >= 1.0
+
+
+@triton.jit
+def _tell(
+    values, positions, begins, scales, rows, totals, counts, programs, table, parts,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    _, number, m = own_part(table, parts)
+    j = number * BLOCK + tl.arange(0, BLOCK)
+    _, tensor, _, certain = _certain(values, positions, begins, scales, rows, j, m)
+    tl.atomic_add(totals + tl.where(certain, 0, rows) + tensor, 1, mask=j < m)
+    first = tl.sum((certain & (j < m)).to(tl.int32), axis=0)
+    tl.store(counts + tl.program_id(0), first)
+    here = tl.sum((j < m).to(tl.int32), axis=0)
+    tl.store(counts + programs + tl.program_id(0), here - first)
+
+
+@triton.jit
+def _split(
+    values, positions, begins, scales, rows, upto, programs, places, taken, table, parts,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The certain ones first, then the others."""
+    _, number, m = own_part(table, parts)
+    j = number * BLOCK + tl.arange(0, BLOCK)
+    v, _, place, certain = _certain(values, positions, begins, scales, rows, j, m)
+    program = tl.program_id(0)
+    for side in tl.static_range(2):
+        own = (j < m) & (certain if side == 0 else certain == 0)
+        before = tl.load(upto + side * programs + program - 1, mask=program > 0, other=0)
+        if side == 1:
+            before += tl.load(upto + programs - 1)
+        at = before + tl.cumsum(own.to(tl.int32), axis=0) - 1
+        tl.store(places + at, place, mask=own)
+        tl.store(taken + at, v, mask=own)
 
 
 @triton.jit

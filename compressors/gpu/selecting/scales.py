@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import scales as loops
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.reductions import SQUARES, joined
+from gcsim.compressors.gpu.scans import SQUARES, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of

@@ -22,27 +22,24 @@ Distributed Optimization", NeurIPS 2018, arXiv:1710.09854: the greedy algorithm 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder
+from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions
+from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
-from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, split_certain
 from gcsim.compressors.coding.selecting.scales import scales_for_count, scales_for_variance
 from gcsim.compressors.coding.sparse import scatter_add
-from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.segments import Column, Segments, keys_of
+from gcsim.compressors.segments import Segments, keys_of
 
 _HEAD_BYTES = 12
 """1/lambda as float32, |A| and bytes of A's index code as 32 bits each."""
@@ -86,13 +83,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         )  # fmt: skip
         parts = split_certain(weights.values, positions, segments, scales)
         (_, certain, a), (_, others, b) = parts
-        coders = [
-            np.array([
-                choose_coder(chosen.indices, n, many)
-                for n, many in zip(segments.length.tolist(), k.tolist(), strict=True)
-            ])
-            for _, _, k in parts
-        ]  # fmt: skip
+        coders = [chosen_coders(chosen.indices, segments, k) for _, _, k in parts]
         (code_a, size_a), (code_b, size_b) = (
             coded_positions(indices, segments, k, own)
             for (indices, _, k), own in zip(parts, coders, strict=True)
@@ -141,34 +132,6 @@ def _exact(scales: Tensor) -> tuple[Tensor, Tensor]:
     inverse = (1.0 / scales).clamp(max=3e38).float().double().clamp(max=3e38)
     magnitudes = torch.where(scales > 0.0, inverse, 0.0)
     return torch.where(magnitudes > 0.0, 1.0 / magnitudes, scales), magnitudes.float()
-
-
-Selected = tuple[Tensor, Tensor, Column]
-"""Indices within the tensor, int64, and values, float32, `[sum of k]`; k of each tensor."""
-
-
-def _splitting(
-    found: tuple[Selected, Selected], values: Tensor, positions: Tensor, segments: Segments,
-    *_: object,
-) -> Iterable[KernelCost]:  # fmt: skip
-    name = f"variance_bounded.split_certain:{spread(int(segments.length.max(initial=0)))}"
-    return (launch("gather_scatter", name, values.numel(), values.nbytes, 20 * len(positions)),)
-
-
-@counted_as(_splitting)
-def split_certain(
-    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
-) -> tuple[Selected, Selected]:
-    """A, where scale |v| >= 1, and B of the elements at ascending positions of the bucket."""
-    picked = values[positions]
-    begins = torch.from_numpy(segments.begin).to(positions.device)
-    owner = torch.searchsorted(begins, positions, right=True) - 1
-    certain = picked.double().abs() * scales[owner] >= 1.0
-    local, tensors = positions - begins[owner], len(segments.table)
-    counts = torch.bincount(2 * owner + certain, minlength=2 * tensors).tolist()
-    b, a = np.array(counts, dtype=np.int64).reshape(tensors, 2).T
-    first, second = ((local[some], picked[some]) for some in (certain, ~certain))
-    return (*first, a), (*second, b)
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

@@ -22,14 +22,13 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, add_all
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
 from gcsim.compressors.coding.sparse import (
-    add_message,
     lost_by_selection,
     read_message,
     sparse_message,
@@ -38,7 +37,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
 from gcsim.compressors.segments import Column, Segments
-from gcsim.compressors.sharing import fill_once, once
+from gcsim.compressors.sharing import once
 from gcsim.errors import InputError
 
 
@@ -68,18 +67,18 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         residual = self.kept("residual", bucket)
         k = counts_kept(segments.length, self.parameters.ratio)
         indices, values = largest(bucket.gradient, segments, k, memory=residual)
-        places = flat_places(indices, segments, k)
 
         def merge(own: Tensor, received: Tensor) -> Tensor:
             return self._merge(own, received, layout, k)
 
         message = self._message(segments, k, indices, values)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
+        kept, sums, _ = once(_places, result, layout)
         update = torch.zeros_like(bucket.gradient)
-        fill_once(add_all, result, update, add_message, layout, 1.0 / self.worker.count, {})
-        kept, _, _ = once(_places, result, layout)
-        in_vain = torch.isin(places, kept, assume_unique=True, invert=True)
-        residual[places[in_vain]] = values[in_vain]
+        update.index_add_(0, kept, sums, alpha=1.0 / self.worker.count)
+        places = flat_places(indices, segments, k)
+        at = torch.searchsorted(kept, places).clamp_(max=len(kept) - 1)
+        residual[places] = torch.where(kept[at] == places, 0.0, values)
         return update
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:

@@ -1,4 +1,4 @@
-"""What if each worker sends only its k largest elements, and remembers the rest? Top-k.
+"""Top-k: each worker sends its k largest elements, and remembers the rest.
 
 a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
 e = a - what was sent. Everybody receives everybody's message and averages. Without error
@@ -63,7 +63,7 @@ class TopK(ErrorFeedback[TopKParameters]):
         indices, values = largest(bucket.gradient, segments, k, memory=memory)  # [sum of k]
         message, fixed_length = sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
-            memory=memory,
+            memory=memory, alike=True,
         )  # fmt: skip
         if fixed_length:
             payloads = yield AllGather(payload=message)

@@ -1,6 +1,8 @@
-"""Positions of many tensors, coded together: the bodies of each alone, and damage that is seen."""
+"""Coded positions on kernels: the loops' bodies, positions and errors, whatever the coders."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,63 +10,97 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.indices.index_coding import Coder, decode_indices, encode_indices
-from gcsim.compressors.gpu.indices.coded import coded_positions, positions_of
-from gcsim.errors import InputError
-from tests.compressors.gpu.conftest import kernels
+from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.sparse import scatter_add
+from gcsim.compressors.gpu.indices import coded as kernels_of_coders
+from gcsim.compressors.segments import Segments
+from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import SEEDS, few
 
+MIXED = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
+"""Coders that share launches."""
+CODERS = st.one_of(
+    st.lists(st.sampled_from(MIXED), min_size=4, max_size=4),
+    st.sampled_from(Coder).map(lambda one: [one] * 4),
+)
 
-@pytest.mark.parametrize("coder", Coder)
+
+def drawn(seed: int) -> tuple[torch.Tensor, Segments, Any]:
+    """(positions within four tensors, their table, how many of each)."""
+    rng = np.random.default_rng(seed)
+    segments = Segments.behind(rng.choice([0, 1, 2, 9, 300, 5000], 4))
+    share = rng.choice([0, 0.002, 0.3, 1])
+    each = [np.flatnonzero(rng.random(n) < share) for n in segments.length]
+    return torch.from_numpy(np.concatenate(each)), segments, np.array([len(one) for one in each])
+
+
+@few
+@given(coders=CODERS, seed=SEEDS)
+def test_many_tensors_together(coders: list[int], seed: int) -> None:
+    (positions, segments, k), columns = drawn(seed), np.array(coders)
+    body, sizes = demand_same(coded_positions, positions, segments, k, columns)
+    with kernels():
+        found = kernels_of_coders.read_positions(body, segments, sizes, k, columns)
+    assert found is not None
+    assert torch.equal(found[0], positions)
+    assert not found[1].any()
+
+
+@few
+@given(coders=CODERS, seed=SEEDS, more=st.integers(-1, 1), noise=st.booleans())
+def test_damage_is_named_as_by_the_loop(
+    coders: list[int], seed: int, more: int, noise: bool
+) -> None:
+    """A bit is changed, or one more or less is announced, or all bytes are random."""
+    (positions, segments, k), columns = drawn(seed), np.array(coders)
+    body, sizes = coded_positions(positions, segments, k, columns)
+    rng = np.random.default_rng(seed)
+    if noise:
+        body = torch.from_numpy(rng.integers(0, 256, len(body), dtype=np.uint8))
+    elif len(body):
+        bit = int(rng.integers(8 * len(body)))
+        body[bit // 8] ^= 1 << bit % 8
+    k[2] = max(0, k[2] + more)
+    given_ = body, segments, sizes, k, columns
+    expected = outcome(decoded_positions, *given_)
+    with kernels():
+        assert equal(outcome(decoded_positions, *given_), expected)
+    out, values = torch.zeros(int(segments.length.sum())), torch.ones(int(k.sum()))
+    message = segments, body, sizes, columns, values, k, 0.5
+    expected = outcome(scatter_add, out, *message)
+    with kernels():
+        found = outcome(scatter_add, out, *message)
+    assert isinstance(found[0], tuple) == isinstance(expected[0], tuple)
+    assert isinstance(found[0], tuple) or equal(found, expected)
+
+
 @few
 @given(
-    seed=SEEDS,
-    tensors=st.lists(
-        st.tuples(st.sampled_from((1, 2, 9, 300, 5000)), st.sampled_from((0, 0.002, 0.3, 1))),
-        min_size=1, max_size=5,
-    ),
-)  # fmt: skip
-def test_many_tensors_together(coder: Coder, tensors: list[tuple[int, float]], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    each = [torch.from_numpy(np.flatnonzero(rng.random(n) < share)) for n, share in tensors]
-    elements, sent = [n for n, _ in tensors], [len(one) for one in each]
-    bodies = [encode_indices(one, n, coder) for one, n in zip(each, elements, strict=True)]
-    together, positions = torch.cat(bodies), torch.cat(each)
-    with kernels():
-        found, sizes = coded_positions(positions, sent, elements, coder)
-        assert torch.equal(found, together)
-        assert sizes == [len(body) for body in bodies]
-        read = positions_of(together, sizes, sent, elements, coder)
-    assert read is not None
-    assert torch.equal(read, positions)
+    gaps=st.lists(st.integers(0, 31).flatmap(lambda e: st.integers(1 << e, (2 << e) - 1))),
+)
+def test_gaps_of_any_size(gaps: list[int]) -> None:
+    positions = torch.tensor(gaps, dtype=torch.int64).cumsum(0) - 1
+    segments, k, coders = (
+        Segments.behind([sum(gaps)]),
+        np.array([len(gaps)]),
+        np.array([Coder.OMEGA]),
+    )
+    body, sizes = demand_same(coded_positions, positions, segments, k, coders)
+    assert torch.equal(demand_same(decoded_positions, body, segments, sizes, k, coders), positions)
 
 
-@pytest.mark.parametrize("coder", Coder)
-@few
-@given(seed=SEEDS, more=st.integers(-1, 1))
-def test_damage_is_seen(coder: Coder, seed: int, more: int) -> None:
-    """A bit is changed, or one more or less is announced: what one by one is refused, or is not in
-    order, is not read together either; and what is read, is the same."""
-    rng = np.random.default_rng(seed)
-    elements = [50, 1, 300]
-    each = [torch.from_numpy(np.flatnonzero(rng.random(n) < 0.2)) for n in elements]
-    bodies = [encode_indices(one, n, coder) for one, n in zip(each, elements, strict=True)]
-    sizes, together = [len(body) for body in bodies], torch.cat(bodies)
-    bit = int(rng.integers(8 * len(together)))
-    together[bit // 8] ^= 1 << bit % 8
-    sent = [len(one) for one in each]
-    sent[2] += more
+def test_what_is_too_long_for_kernels_is_read_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of 2^27 bits take 7 GB to read; no bit of a longer body may be lost or refused."""
+    assert kernels_of_coders.readable(1 << 27, elias=True)
+    assert not kernels_of_coders.readable((1 << 27) + 8, elias=True)
+    monkeypatch.setattr(kernels_of_coders, "LONGEST", 64)
+    positions, segments = torch.arange(0, 300, 3), Segments.behind([200, 100])
+    positions, k, coders = positions % 200, np.array([67, 33]), np.array([Coder.OMEGA, Coder.OMEGA])
+    body, sizes = coded_positions(positions, segments, k, coders)
+    assert 8 * len(body) > 64
+    given_ = segments, body, sizes, coders, torch.ones(100), k, 1.0
+    expected = outcome(scatter_add, torch.zeros(300), *given_)
     with kernels():
-        found = positions_of(together, sizes, sent, elements, coder)
-    parts = list(zip(torch.split(together, sizes), elements, sent, strict=True))
-    if found is None:
-        with pytest.raises(InputError):
-            [decode_indices(body, n, k, coder) for body, n, k in parts]
-        return
-    for own, (body, n, k) in zip(torch.split(found, sent), parts, strict=True):
-        ascends = bool((own.diff() > 0).all()) and (not k or int(own[-1]) < n)
-        if ascends:
-            assert torch.equal(own, decode_indices(body, n, k, coder))
-        else:
-            with pytest.raises(InputError):
-                decode_indices(body, n, k, coder)
+        assert torch.equal(decoded_positions(body, segments, sizes, k, coders), positions)
+        assert equal(outcome(scatter_add, torch.zeros(300), *given_), expected)

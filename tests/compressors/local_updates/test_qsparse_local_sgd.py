@@ -13,7 +13,7 @@ from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
+from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.local_updates.qsparse_local_sgd import (
     QsparseLocalSgd,
@@ -27,7 +27,7 @@ from gcsim.compressors.local_updates.qsparse_messages import (
 )
 from gcsim.compressors.meter import Meter
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf
+from tests.compressors.shared import Draw, LayoutOf, encode_indices
 
 Exchange = Callable[..., list[torch.Tensor]]
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.steps.cycles import Steady
 from gcsim.simulator.steps.events.even_cluster import on_even_cluster
-from gcsim.simulator.steps.schedule import Schedule
+from gcsim.simulator.steps.schedule import Schedule, run_of
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
 from tests.simulator.steps.tick import PARTS, Tick
 
@@ -161,3 +162,10 @@ def same(run: Run, other: Run | Tick) -> None:
     assert np.array_equal(run.finish, other.finish)
     for part in PARTS:
         assert np.array_equal(run.parts[part], other.parts[part]), part
+
+
+def extended(steady: Steady, iterations: int) -> Run:
+    """The first iterations of those that go on for ever."""
+    beyond = range(len(steady.iterations), iterations)
+    again = [steady.cycle[place % steady.period] for place in range(len(beyond))]
+    return run_of([*steady.iterations[:iterations], *again])

@@ -25,6 +25,7 @@ from tests.simulator.steps.random_plans import (
     bucket,
     compute,
     contrary,
+    extended,
     fixed,
     in_pairs,
     in_turn,
@@ -55,9 +56,9 @@ def test_the_extended_run_is_the_simulated_one(
     assert steady.exact
     many = len(steady.run.finish) + 2 * steady.period + 3
     run = simulate(plan, ranks=ranks, execute=how, iterations=many, slowdown=lambda _: slowdown)
-    same(steady.extended(many), run)
+    same(extended(steady, many), run)
     few = data.draw(st.integers(1, many))
-    shorter = steady.extended(few)
+    shorter = extended(steady, few)
     assert np.array_equal(shorter.finish, run.finish[:few])
     last = run.finish[-1] - run.finish[-1 - steady.period]
     assert np.array_equal(steady.shift, last)
@@ -76,7 +77,7 @@ def test_with_two_collectives_at_a_time_too(
     assert steady.exact
     many = len(steady.run.finish) + 2 * steady.period + 2
     same(
-        steady.extended(many),
+        extended(steady, many),
         simulate(plan, ranks=ranks, execute=skewed, iterations=many, rings=rings.__getitem__),
     )
 
@@ -91,7 +92,7 @@ def test_a_cycle_of_two_iterations() -> None:
     plan = StepPlan(compute=compute(3, 5), buckets=(bucket(1, 20, 2),))
     steady = simulate_steady(plan, ranks=2, execute=contrary)
     assert steady.period == 2
-    assert len(set(np.diff(steady.extended(9).finish[:, 0]).tolist())) == 2
+    assert len(set(np.diff(extended(steady, 9).finish[:, 0]).tolist())) == 2
 
 
 def test_a_loader_that_is_a_little_faster_settles_late() -> None:
@@ -100,7 +101,7 @@ def test_a_loader_that_is_a_little_faster_settles_late() -> None:
     assert 20 < len(steady.run.finish) < 60
     assert steady.exact
     assert (steady.period, steady.shift.tolist()) == (1, [100, 100])
-    same(steady.extended(90), simulate(plan, ranks=2, execute=fixed, iterations=90))
+    same(extended(steady, 90), simulate(plan, ranks=2, execute=fixed, iterations=90))
     # Cut short, the last half of what was simulated stands for the rest.
     short = simulate_steady(plan, ranks=2, execute=fixed, most=9)
     assert (short.exact, short.period, short.shift.tolist()) == (False, 5, [500, 500])
@@ -189,7 +190,7 @@ def test_of_ranks_that_share_cores_only_a_state_in_which_they_are_together_repea
         collapse=False,
     )  # fmt: skip
     same(
-        steady.extended(many),
+        extended(steady, many),
         Run(finish=run.finish[:many], parts={k: part[:many] for k, part in run.parts.items()}),
     )
 
@@ -227,7 +228,7 @@ def test_ranks_that_begin_together_with_other_batches_ahead_are_not_alike() -> N
     after = steady.iterations[1].after
     assert (after.start.tolist(), after.ahead.tolist()) == ([0, 0], [[0, 10]])
     run = simulate(schedule, ranks=2, execute=uneven, iterations=20)
-    same(steady.extended(20), run)
+    same(extended(steady, 20), run)
 
 
 def test_nearly_the_same_state_is_good_enough_in_a_long_round() -> None:

@@ -26,7 +26,7 @@ from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, Step
 from gcsim.simulator.steps.vectors import step as vector_steady
 from gcsim.simulator.steps.vectors.ranks import PARTS
 from gcsim.simulator.steps.vectors.step import simulate
-from tests.simulator.steps.random_plans import fixed, record, rounds, skewed
+from tests.simulator.steps.random_plans import extended, fixed, record, rounds, skewed
 from tests.simulator.steps.step_oracle import at_random, lagging, pacings, plans, played
 
 CARRIED = st.sampled_from([fixed, skewed, at_random, lagging])
@@ -102,7 +102,7 @@ def test_it_goes_on_for_ever_as_the_simpy_model(
         long = simulate(
             schedule, ranks=ranks, execute=keyless, iterations=many, slowdown=lambda _: slowdown
         )
-        same(found.extended(many), long)
+        same(extended(found, many), long)
 
 
 def jobs(kind: Any, *durations: int) -> tuple[Job, ...]:

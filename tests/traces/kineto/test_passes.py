@@ -21,14 +21,19 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from gcsim import json_stream
 from gcsim.errors import InputError
-from gcsim.traces.kineto.iterations import check_profile, examine_profile, read_profile
+from gcsim.traces.kineto.iterations import check_profile, examine_profile
 from gcsim.traces.kineto.json_stream import events
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.profile import PassTimes
 
 Event = dict[str, Any]
 Parameters = list[tuple[str, tuple[int, ...]]]
 GRADIENT = "torch::autograd::AccumulateGrad"
+
+
+def read_profile(path: Path, parameters: Parameters) -> PassTimes:
+    return examine_profile(path, parameters).times
 
 
 def parameters_of(model: nn.Module) -> Parameters:

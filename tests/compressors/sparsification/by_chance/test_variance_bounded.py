@@ -13,7 +13,7 @@ from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.indices.index_coding import Coder, encode_indices
+from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.selecting.sampling import Weights
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_chance.variance_bounded import (
@@ -23,7 +23,7 @@ from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     multipliers,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw
+from tests.compressors.shared import BucketOf, Draw, encode_indices
 
 
 def one(**parameters: Any) -> VarianceBounded:
