@@ -87,7 +87,7 @@ def unpacked_digits(
     out = np.empty(int(length.sum()), dtype=np.uint8)
     highest = np.zeros((2, len(tiles)), dtype=np.int64)
     in_tiles(_unpack, tiles, body, at, starts(length), length, base, size, bits, out, highest)
-    demand_digits(*highest.max(axis=1, initial=0).tolist(), base)
+    demand_digits(*highest.max(axis=1, initial=0).tolist(), base=base)
     return out
 
 
