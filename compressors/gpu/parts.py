@@ -57,23 +57,6 @@ def starts(lengths: Sequence[int]) -> list[int]:
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 
-def by_program(found: Tensor, parts: Parts) -> Tensor:
-    """Each part's number for each of its programs: `[parts]` to `[programs]`."""
-    if parts.count == 1:
-        return found.expand(parts.firsts[-1]).contiguous()
-    owners = np.repeat(np.arange(parts.count), np.diff(parts.firsts))
-    return found[there(owners, found.device)]
-
-
-def by_part(found: Tensor, parts: Parts) -> Tensor:
-    """The sum of whole numbers over the programs of each part: `[programs, …]` to `[parts, …]`."""
-    if parts.count == 1:
-        return found.sum(0, keepdim=True, dtype=torch.int64)
-    upto = torch.cat((found.new_zeros((1, *found.shape[1:])), found)).cumsum(0)
-    ends = there(parts.firsts, found.device)
-    return upto[ends[1:]] - upto[ends[:-1]]
-
-
 def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
     """Each part's number as often as it says: `[parts]` to `[sum of counts]`."""
     times = there(counts, found.device, np.int64)

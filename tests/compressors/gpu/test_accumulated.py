@@ -46,18 +46,13 @@ def test_momentum(values: Tensor, seed: int, nesterov: bool, threshold: float) -
 
 
 @few
-@given(
-    values=VECTORS, seed=SEEDS, alpha=st.sampled_from((0.1, 1.0)), first=st.booleans(),
-    second=st.booleans(),
-)  # fmt: skip
-def test_what_is_beyond_doubt(
-    values: Tensor, seed: int, alpha: float, first: bool, second: bool
-) -> None:
+@given(values=VECTORS, seed=SEEDS, alpha=st.sampled_from((0.1, 1.0)))
+def test_what_is_beyond_doubt(values: Tensor, seed: int, alpha: float) -> None:
     n, segments = values.numel(), parts_of(values.numel())
     r, v = vector(n, "normal", seed), vector(n, "normal", seed + 1).square_()
     given_ = r, v, values, values.clamp(-1e15, 1e15).square(), segments
-    demand_same(words.clear_powers, *given_, alpha=alpha, zeta=0.999, whole=first, drop=second)
-    demand_same(words.unambiguous_signs, *given_, alpha=alpha, tau=0.1, zeta=0.999, after=first)
+    demand_same(words.clear_powers, *given_, alpha=alpha, zeta=0.999)
+    demand_same(words.unambiguous_signs, *given_, alpha=alpha, tau=0.1, zeta=0.999)
 
 
 @few
