@@ -97,7 +97,7 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     """
     data, table = np.ascontiguousarray(array(values)), cells.segments.table
     maximum = norm == "max"
-    norms = np.empty(cells.total, dtype=np.float32)
+    norms = np.zeros(cells.total, dtype=np.float32)  # of cells without elements
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
     in_tiles(_tile_norms, tiles, data, table, cells.size, cells.first, maximum, norms)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.floats import powers as loops
 from gcsim.compressors.coding.floats.powers import LOWEST
-from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.coding.one_bit.bits import demand_signs
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (

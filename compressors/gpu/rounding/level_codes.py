@@ -11,7 +11,7 @@ import numpy as np
 from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.coding.integers.digits import demand_digits, digit_bytes, group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.signs import demand_signs
+from gcsim.compressors.coding.one_bit.bits import demand_signs
 from gcsim.compressors.coding.rounding import level_codes as loops
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.integers.elias import (

@@ -197,20 +197,20 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 
     def count() -> list[Tensor]:
         rng = np.random.default_rng(seed)
-        counts = votes.no_votes(segments, voters, torch.zeros(0))
-        for _ in range(voters):
+        counts = votes.votes_of(segments, voters, torch.zeros(0))
+        for voter in range(voters):
             message = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
             drawn = torch.from_numpy(rng.standard_normal(n + n // 2).astype(np.float32))
             put_sign_bits(drawn, segments, message, starts(sizes))
-            votes.add_votes(counts, message, starts(sizes), segments)
-        return [votes.more_than(counts, threshold) for threshold in (0, voters // 2, 2 * voters)]
+            votes.add_votes(counts, message, starts(sizes), segments, first=voter == 0)
+        found = torch.zeros((3, int(sizes.sum())), dtype=torch.uint8)
+        for bits, threshold in zip(found, (0, voters // 2, 2 * voters), strict=True):
+            votes.put_more_than(counts, threshold, segments, bits, starts(sizes))
+        return [found]
 
     expected = count()
     with kernels():
         assert equal(count(), expected)
-    counters = torch.from_numpy(np.random.default_rng(seed).integers(0, voters + 1, n))
-    for ties in (True, False):
-        demand_same(votes.from_counters, counters.to(torch.uint8), voters, ties)
 
 
 # --- selection ------------------------------------------------------------------------------------
