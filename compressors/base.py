@@ -1,4 +1,4 @@
-"""What a compressor is: one worker's side of an algorithm, written as a generator.
+"""The base class of compressors: one worker's side of an algorithm, written as a generator.
 
     class MyParameters(CompressorParameters):
         ratio: Ratio = Field(0.01, description="kept fraction of each tensor")

@@ -1,4 +1,4 @@
-"""What a compressor is given: one DDP bucket of one worker's gradient, and its layout."""
+"""The input of a compressor: one DDP bucket of one worker's gradient, and its layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does no compression cost? The dense float32 all-reduce that DDP does.
+"""No compression: the dense float32 all-reduce that DDP does.
 
 The gradient is divided by the number of workers as it is copied into the bucket, then summed:
 PyTorch's `DistributedDataParallel` (reducer.cpp) works in this order.

@@ -1,4 +1,4 @@
-"""What if a worker adds what it did not send to its next gradient? A residual by bucket.
+"""Error feedback: a residual by bucket, added to the next gradient.
 
     a = e + g;  Q(a) travels;  e = a - Q(a)
 

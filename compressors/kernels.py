@@ -1,4 +1,4 @@
-"""What a tensor kernel costs, as plain data: counted on any machine, priced for another.
+"""Costs of tensor kernels as plain data: counted on any machine, priced for another.
 
 The classes are those whose speed differs between devices for reasons other than clock rate:
 a streaming kernel is bound by memory bandwidth, a gather by its random accesses, a selection by

@@ -1,4 +1,4 @@
-"""What arithmetic does a compressor do? Kernels counted between two collectives.
+"""Kernels of a compressor, counted between two collectives: bytes, FLOPs and names.
 
 A torch dispatch mode sees every tensor kernel that runs, with its operands, and adds its bytes
 (read plus written) and FLOPs to its class. Code that leaves torch (bit packing and selection in

@@ -1,4 +1,4 @@
-"""How many bytes and FLOPs does a torch kernel move? The dispatch mode behind the meter.
+"""Bytes and FLOPs of torch's kernels: the dispatch mode behind the meter.
 
 Imports torch: only `meter.segment` imports this file. Classes follow from the operator's name;
 an operator that is not in the tables is a reduction when its result is much smaller than its

@@ -1,4 +1,4 @@
-"""Whose mistake is it, and in which line? What a user's own compressor does wrong is the user's.
+"""Errors of a user's own compressor as the user's mistakes, with file and line.
 
 A method in a module of gcsim's keeps its exceptions: there they are our bugs.
 """

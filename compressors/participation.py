@@ -1,4 +1,4 @@
-"""How does any driver run a compressor? Looking at what goes in and out, with errors that name it.
+"""A compressor's exchange under any driver: checked inputs and outputs, errors that name it.
 
 What all methods may rely on is checked here, once: the gradient is a finite float32 `[n]` in one
 piece of memory. What none may do unseen is, too: a sum in 16 bits that leaves the format's range is

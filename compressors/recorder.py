@@ -1,4 +1,4 @@
-"""What ran in one stretch of computation, and for whom? Kernels added up, and timed with a clock.
+"""Kernels of one stretch of computation, added up, and timed with a clock.
 
 The meter has one recorder for each stretch; what runs between two payloads of a loop over them is
 kept apart, because it grows with the number of workers.

@@ -1,4 +1,4 @@
-"""What need workers in one process not each compute? What all of them make of one reply.
+"""Work that workers of one process share: what all of them make of one reply.
 
     fill_once(add_all, payloads, update, layout, weight)
 

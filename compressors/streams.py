@@ -1,4 +1,4 @@
-"""What runs beside what on a device, and when? All that knows streams and events.
+"""Streams, events and clocks of a device.
 
 On a GPU the host only queues work, far ahead. An instant there is an event in a stream: `end -
 begin` are seconds, as of the clock's numbers in host memory, and waits until both are past. Work of

@@ -1,4 +1,4 @@
-"""Is a compressor what it says it is? `check(MyCompressor)` puts it to the test.
+"""Checks of a compressor against what it says of itself: `check(MyCompressor)`.
 
     from gcsim.compressors import check
     check(MyCompressor)                       # with its default parameters

@@ -1,5 +1,4 @@
-"""What does an update depend on? On all workers' gradients, not on earlier ones without memory,
-and on their scale no more than it says."""
+"""Checks that updates depend on all workers' gradients, and on earlier ones and scale as stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a method keep its `properties`? Unbiased, within its error bound, conserving, exact."""
+"""Checks of `properties`: unbiased, within its error bound, conserving, exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must any method survive, whatever its algorithm?"""
+"""Checks that any method must pass, whatever its algorithm."""
 
 from __future__ import annotations
 

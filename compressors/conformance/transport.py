@@ -1,4 +1,4 @@
-"""Does nothing but payloads pass between workers, and is a damaged one found out?"""
+"""Checks that nothing but payloads passes between workers, and that damaged ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accordion: what if a tensor is compressed little while its gradient changes, else a lot?
+"""Accordion: low compression of a tensor while its gradient changes, else high compression.
 
 The gradient that a tensor accumulates over an epoch is measured every `interval_epochs` epochs (the
 first, then the 11th, ...). When its norm has changed by |previous - current| / previous >=

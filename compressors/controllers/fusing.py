@@ -1,4 +1,4 @@
-"""How do several exchanges side by side still cost one collective? Requests of a kind are merged.
+"""Exchanges side by side in one collective: requests of a kind are merged.
 
     updates = yield from fused([a.exchange(first, step), b.exchange(second, step), ...])
 

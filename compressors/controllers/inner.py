@@ -1,4 +1,4 @@
-"""What does a controller need? A compressor of its own for each tensor, whose settings may change.
+"""A compressor of its own for each tensor, whose settings a controller may change.
 
 The inner compressors see buckets of one tensor; their exchanges are fused, so that a bucket still
 costs the collectives of one. Inner compressors must keep replicas identical (controllers decide

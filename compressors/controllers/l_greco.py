@@ -1,4 +1,4 @@
-"""L-GreCo: which parameter for which tensor, so that the bits are fewest and the error as before?
+"""L-GreCo: a parameter for each tensor, so that bits are fewest and the error is as before.
 
 Every `every` steps, worker 0 takes its gradients summed over the last `over` steps and tries the
 inner compressor on each tensor with each candidate of the varied parameter: an error |x - Q(x)|^2

@@ -1,4 +1,4 @@
-"""Do ranks ask for the same? In a hook's first steps they compare what they are about to exchange.
+"""A comparison of ranks' requests in a hook's first steps.
 
 Ranks that ask for different collectives, or for sums of different length or type, wait for each
 other until the group's timeout, or Gloo aborts the process. Before each request of the first

@@ -1,4 +1,4 @@
-"""How is each request of a compressor carried out between processes? Over a Gloo or NCCL group.
+"""The requests of a compressor, carried out between processes over a Gloo or NCCL group.
 
 | request     | carried out by                                                                  |
 |-------------|---------------------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""How is a compressor deployed? As a communication hook of PyTorch's `DistributedDataParallel`.
+"""A compressor as communication hook of PyTorch's `DistributedDataParallel`.
 
     model = DistributedDataParallel(net)
     gcsim.ddp_hook("topk", ratio=0.01).register(model)      # on every rank, before training

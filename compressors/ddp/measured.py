@@ -1,4 +1,4 @@
-"""What did a deployed hook send, and how long did it take? By bucket, in the steps it compressed.
+"""Bytes and times of a deployed hook, by bucket, in the steps that it compressed.
 
     hook.measured().write("measured.json")          # on one rank, when training has ended
     gcsim compare runs/my_scenario measured.json    # beside what was predicted

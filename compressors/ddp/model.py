@@ -1,8 +1,4 @@
-"""Can a compressor exchange a model's gradients under DDP, and over which group?
-
-What the hook needs to know of a method and of a `DistributedDataParallel`: whether DDP can carry
-the one, the other's ranks, whether they agree, the kind of gradients and where they lie.
-"""
+"""Requirements of a hook on method and model, and the process group that serves it."""
 
 from __future__ import annotations
 
