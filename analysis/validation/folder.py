@@ -115,7 +115,7 @@ class Folder:
                 changes[key] = text
         name = json.dumps(changes, sort_keys=True)
         if name not in self._runs:
-            document = deepcopy(self._defaults)
+            document = self._defaults()
             try:
                 if problems := apply(document, changes):
                     raise InputError(problems)
@@ -124,18 +124,24 @@ class Folder:
                 raise InputError([_placed(row, one) for one in error.problems]) from error
         return self._runs[name]
 
-    @cached_property
     def _defaults(self) -> Document:
-        def below(places: Mapping[Keys, str]) -> dict[Keys, str]:
-            return {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
-
+        """The scenario of a row that changes nothing."""
+        values, keys = self._places
         return Document(
             name=self.document.name,
-            data=self.file.scenario,
-            values=below(self.document.values),
-            keys=below(self.document.keys),
+            data=deepcopy(self.file.scenario),
+            values=dict(values),
+            keys=dict(keys),
             order=self.document.order,
         )
+
+    @cached_property
+    def _places(self) -> list[dict[Keys, str]]:
+        """Of the scenario's values, and of its keys."""
+        return [
+            {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
+            for places in (self.document.values, self.document.keys)
+        ]
 
     def _facts(self, model: str, batch: int, tokens: int) -> Any:
         files = tuple(self.path / name for name in self.file.layers)

@@ -123,7 +123,7 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in tuple(Codec):
+            elif row["codec"] not in (*Codec, *allowed):
                 fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
@@ -153,11 +153,9 @@ class Frames:
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
-        for found, asked in zip(self.size, sizes, strict=True):
-            if found != asked:
-                raise InputError(
-                    f"damaged payload: body of {found} bytes, its header asks for {asked}"
-                )
+        for wrong in np.flatnonzero(self.size != sizes):
+            found, asked = self.size[wrong], sizes[wrong]
+            raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
 
 # --- a bucket's message -----------------------------------------------------------------------
@@ -166,12 +164,14 @@ class Frames:
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
+    part: Segments | None = None,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
     `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
-    all messages of the exchange have these headers: `read` need not wait for a device. Raises
-    `InternalError` when a number does not fit its field.
+    all messages of the exchange have these headers: `read` need not wait for a device; so have
+    those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
+    when a number does not fit its field.
     """
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
@@ -185,7 +185,11 @@ def frames(
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
-        exchange.fixed[segments, message.shape, message.dtype] = known, heads
+        for table in (segments, *([part] if part is not None else [])):
+            n = len(table.table)
+            shape = torch.Size([message.numel() * n // len(sizes)])
+            some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
+            exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
 
 
@@ -246,9 +250,9 @@ def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) ->
 
 
 def _demand_right(
-    message: Tensor, layout: BucketLayout, codec: int | Collection[int], right: bool
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], *right: bool
 ) -> None:
-    if not right:
+    if not all(right):
         _read(message, layout, codec)  # says what is wrong with which frame
         raise InputError("damaged payload: headers are not those that this worker's message has")
 
@@ -259,7 +263,7 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
     found = _headers(message, len(length))
     whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not whole.all() or not np.isin(found.codec, allowed).all():
+    if ends != total or not whole.all() or not set(found.codec.tolist()).issubset(allowed):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -274,7 +278,8 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right."""
+    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
+    each."""
     return bool(_agree(array(message), heads, at, sizes))
 
 

@@ -1,4 +1,4 @@
-"""Values that belong to the set bits of bitmaps: picked out of a bucket, and put back.
+"""Values at the set bits of bitmaps: picked out of a bucket, and put back.
 
 A tensor's bitmap has one bit an element, the first in the lowest bit of the first byte; bitmaps of
 a bucket's tensors lie one behind the other, and values travel in the order of the set bits. Loops
@@ -107,19 +107,43 @@ def as_mask(bits: Tensor, segments: Segments) -> Tensor:
 
 @loop
 def _count_tiles(start: int, stop: int, tiles: Any, places: Any, bits: Any, counts: Any) -> None:
+    """Set bits of each block, behind the number before."""
     for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        count_bits(first, last, bits[places[t, 2] :], counts[places[t, 3] :])
+        t, begin, end = tiles[tile]
+        own = bits[places[t, 2] : places[t, 2] + (end + 7) // 8]
+        for first in range(begin, end, BLOCK):
+            part = own[first // 8 : (min(first + BLOCK, end) + 7) // 8]
+            total = np.int64(0)
+            for b in range(part.size):
+                byte = part[b]  # its bits are added up in pairs, fours, and all eight
+                byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
+                byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
+                total += np.int64((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
+            counts[1 + places[t, 3] + first // BLOCK] = total
 
 
 @loop
 def _take_tiles(
     start: int, stop: int, tiles: Any, places: Any, values: Any, bits: Any, begins: Any, out: Any
 ) -> None:
+    found = np.empty(BLOCK + 8, dtype=np.float32)
     for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        own = values[places[t, 0] : places[t, 0] + places[t, 1]]
-        take_bits(first, last, own, bits[places[t, 2] :], begins[places[t, 3] :], out)
+        t, begin, end = tiles[tile]
+        for first in range(begin, end, BLOCK):
+            part = values[places[t, 0] + first : places[t, 0] + min(first + BLOCK, end)]
+            packed = bits[places[t, 2] + first // 8 :]
+            at = np.uint64(0)
+            for b in range(part.size // 8):
+                for j in range(8):  # every value is written, the next one over it if its bit is 0
+                    found[at] = part[8 * b + j]
+                    at += np.uint64((packed[b] >> np.uint8(j)) & np.uint8(1))
+            for i in range(part.size // 8 * 8, part.size):
+                found[at] = part[i]
+                at += np.uint64((packed[i // 8] >> np.uint8(i % 8)) & np.uint8(1))
+            block = places[t, 3] + first // BLOCK
+            target = out[begins[block] : begins[block + 1]]
+            for i in range(target.size):
+                target[i] = found[i]
 
 
 @loop
@@ -127,72 +151,26 @@ def _add_tiles(
     start: int, stop: int, tiles: Any, places: Any, out: Any, bits: Any, begins: Any, values: Any,
     weight: Any,
 ) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        own = out[places[t, 0] : places[t, 0] + places[t, 1]]
-        at = bits[places[t, 2] :], begins[places[t, 3] :]
-        add_bits(first, last, own, at[0], at[1], values, weight)
-
-
-@loop
-def count_bits(start: int, stop: int, bits: Any, counts: Any) -> None:
-    """Set bits of each block, into counts[1 + its number]."""
-    for first in range(start, stop, BLOCK):
-        part = bits[first // 8 : (min(first + BLOCK, stop) + 7) // 8]
-        total = np.int64(0)
-        for b in range(part.size):
-            byte = part[b]  # its bits are added up in pairs, fours, and all eight
-            byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
-            byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
-            total += np.int64((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
-        counts[1 + first // BLOCK] = total
-
-
-@loop
-def take_bits(start: int, stop: int, values: Any, bits: Any, starts: Any, out: Any) -> None:
-    """`at_bits` of one tensor."""
-    found = np.empty(BLOCK + 8, dtype=np.float32)
-    for first in range(start, stop, BLOCK):
-        part = values[first : min(first + BLOCK, stop)]
-        packed = bits[first // 8 : first // 8 + part.size // 8]
-        at = np.uint64(0)
-        for b in range(packed.size):
-            for j in range(8):  # every value is written, the next one over it if its bit is 0
-                found[at] = part[8 * b + j]
-                at += np.uint64((packed[b] >> np.uint8(j)) & np.uint8(1))
-        rest = part[8 * packed.size :]
-        if rest.size:
-            byte = bits[first // 8 + packed.size]
-            for j in range(rest.size):
-                found[at] = rest[j]
-                at += np.uint64((byte >> np.uint8(j)) & np.uint8(1))
-        target = out[starts[first // BLOCK] : starts[first // BLOCK + 1]]
-        for i in range(target.size):
-            target[i] = found[i]
-
-
-@loop
-def add_bits(
-    start: int, stop: int, out: Any, bits: Any, starts: Any, values: Any, weight: Any
-) -> None:
-    """`add_at_bits` of one tensor."""
-    most = (min(BLOCK, stop - start) + 7) // 8 * 8  # of a block
-    weighted = np.zeros(most + 8, dtype=np.float32)
+    weighted = np.zeros(BLOCK + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
-    spread = np.zeros(most, dtype=np.float32)
-    places = spread.view(np.uint32)
-    for first in range(start, stop, BLOCK):
-        part = out[first : min(first + BLOCK, stop)]
-        packed = bits[first // 8 : first // 8 + (part.size + 7) // 8]
-        given = values[starts[first // BLOCK] : starts[first // BLOCK + 1]]
-        for i in range(given.size):
-            weighted[i] = weight * given[i]
-        at = np.uint64(0)
-        for b in range(packed.size):
-            eight = places[8 * b : 8 * b + 8]
-            for j in range(8):
-                bit = (packed[b] >> np.uint8(j)) & np.uint8(1)
-                eight[j] = source[at] * np.uint32(bit)
-                at += np.uint64(bit)
-        for i in range(part.size):
-            part[i] += spread[i]
+    spread = np.zeros(BLOCK, dtype=np.float32)
+    targets = spread.view(np.uint32)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        for first in range(begin, end, BLOCK):
+            part = out[places[t, 0] + first : places[t, 0] + min(first + BLOCK, end)]
+            byte = places[t, 2] + first // 8
+            packed = bits[byte : byte + (part.size + 7) // 8]
+            block = places[t, 3] + first // BLOCK
+            given = values[begins[block] : begins[block + 1]]
+            for i in range(given.size):
+                weighted[i] = weight * given[i]
+            at = np.uint64(0)
+            for b in range(packed.size):
+                eight = targets[8 * b : 8 * b + 8]
+                for j in range(8):
+                    bit = (packed[b] >> np.uint8(j)) & np.uint8(1)
+                    eight[j] = source[at] * np.uint32(bit)
+                    at += np.uint64(bit)
+            for i in range(part.size):
+                part[i] += spread[i]

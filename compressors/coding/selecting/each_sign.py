@@ -83,7 +83,7 @@ def largest_of_each_sign(
 
 
 def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """How many elements of each side travel; none of none."""
+    """Numbers of elements that travel of each side; none of none."""
     return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
 
 
@@ -91,9 +91,9 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 
 @loop
-def _sizes(values: Any, sign: Any, sizes: Any) -> int:
+def _sizes(values: Any, sign: Any, sizes: Any) -> Any:
     """Magnitudes of a sign's elements, 0 for others; how many there are."""
-    count = 0
+    count = np.int64(0)
     for i in range(values.size):
         size = values[i] * sign
         positive = size > np.float32(0)
@@ -107,7 +107,7 @@ def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
-    """Of a sample: the magnitudes that most likely more pass than are wanted of each sign."""
+    """Bound each sign's threshold from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
@@ -138,28 +138,25 @@ def _choose(
         first = blocks[t]
         if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
-        sizes = np.empty(n, dtype=np.float32)
-        both = np.empty(k[0, t] + k[1, t], dtype=np.int64)
+        sizes = np.empty(found.size, dtype=np.float32)
+        among = True
         for side in range(2):
-            sign, many, total = np.float32(1 - 2 * side), k[side, t], found.size
-            chosen = both[k[0, t] * side :][:many]
-            among = _sizes(found, sign, sizes[:total]) >= many
-            if not among:
-                total = n
-                _sizes(part, sign, sizes)
-            if many > 0:
-                take_few(sizes[:total].view(np.uint32), many, chosen)
+            among &= _sizes(found, np.float32(1 - 2 * side), sizes) >= k[side, t]
+        if not among:
+            found, sizes = part, np.empty(n, dtype=np.float32)
+        chosen = np.zeros(found.size, dtype=np.uint8)
+        for side in range(2):
+            most = np.empty(k[side, t], dtype=np.int64)
             out = magnitudes[begins[side * k.shape[1] + t] :]
-            for j in range(many):
-                out[j] = sizes[chosen[j]]
-                if among:
-                    chosen[j] = own[chosen[j]]
-        a, b, positive = 0, k[0, t], k[0, t]
-        for j in range(firsts[t], firsts[t] + both.size):
-            if b == both.size or (a < positive and both[a] < both[b]):
-                indices[j] = both[a]
-                a += 1
-            else:
-                indices[j] = both[b]
-                b += 1
-            taken[j] = part[indices[j]]
+            _sizes(found, np.float32(1 - 2 * side), sizes)
+            if most.size:
+                take_few(sizes.view(np.uint32), most.size, most)
+            for j in range(most.size):
+                out[j] = sizes[most[j]]
+                chosen[most[j]] = 1
+        at = firsts[t]
+        for i in range(found.size):
+            if chosen[i]:
+                indices[at] = own[i] if among else i
+                taken[at] = found[i]
+                at += 1

@@ -7,18 +7,15 @@ ratio d the threshold of a single stage is the quantile 1 - d of the fitted dist
                                                s = mu (mu^2 / sigma^2 + 1) / 2
     gamma               the quantile of Gamma(alpha, mu / alpha),
                         alpha = (3 - z + sqrt((z - 3)^2 + 24 z)) / (12 z),  z = ln mu - mean ln |a|
-With M > 1 stages the first aims at `first_ratio` only; each of the other M - 1 fits the excess
-|a| - t of what is above t (exponential; after gamma the generalised Pareto) and moves t so that
-(d / first_ratio)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of stages falls
-by one when more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; it
-starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction for light tails only
-(normal: .02, .63, 1.13 % for 1, 2, 3 exponential stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19,
-.73 %); `adaptation: searched` turns round whenever the last change made it worse.
+With M > 1 stages the first aims at 1/4 only; each of the other M - 1 fits the excess |a| - t of
+what is above t (exponential; after gamma the generalised Pareto) and moves t so that
+(4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of stages falls by one when
+more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; it starts at 1 and
+stays within 1 … ceil(log2(1 / d)). That is the right direction for light tails only (normal: .02,
+.63, 1.13 % for 1, 2, 3 exponential stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
 
-Known: the exponential fit is exact on Laplace data, for any number of stages. At d = 1 % two stages
-send 1.19 % (exponential) or 1.03 % (generalised Pareto) of N(0, 1) exp(.8 N(0, 1)), 1.15 % and
-0.96 % of exp(N(0, 1)). m (32 + bits per index) bits for m elements.
-Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a.
+m (32 + bits per index) bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2
+holds for any a. Sums are made in host memory.
 
 Readings: the fits do not depend on the scale, so that the published code's division by the norm
 is left out; ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it;
@@ -34,34 +31,32 @@ code github.com/sands-lab/SIDCo (the classes with error correction).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.largest import largest_of
-from gcsim.compressors.coding.selecting.marks import at_least
+from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.selecting.marks import mark, take
+from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop, tensor
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_threshold.magnitude_fits import (
-    Distribution,
-    Moments,
-    excess_of,
-    moments_of,
-    quantile,
-)
-from gcsim.compressors.sparsification.by_threshold.threshold import just_above
 
+Distribution = Literal["exponential", "generalised_pareto", "gamma"]
+Numbers = NDArray[np.float64]
+"""One a tensor."""
 _EVERY = 5
-_TOLERANCE = 0.2
+_FIRST = 0.25
 
 
 class SidcoParameters(CompressorParameters):
@@ -72,28 +67,9 @@ class SidcoParameters(CompressorParameters):
     stages: int | None = Field(
         None, ge=1, le=64, description="M, fits after one another; null: adapted every 5 steps"
     )
-    adaptation: Literal["fixed", "searched"] = Field(
-        "fixed",
-        description="too little sent: one stage more (fixed), or whatever helped last (searched)",
-    )
-    first_ratio: Ratio = Field(0.25, description="what the first of several stages aims at")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
     values: ValueFormat = Field("fp32", description="format of the values on the wire")
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
-
-
-@dataclass(slots=True)
-class _Stages:
-    """Stages of a tensor, and what they have sent since their number was decided."""
-
-    count: int = 1
-    sent: float = 0.0
-    """Sum over steps of the sent fraction, in units of the target."""
-    steps: int = 0
-    last: float | None = None
-    """What was sent in the five steps before, in units of the target."""
-    more: int = 1
-    """The change that is to make it more."""
 
 
 class Sidco(ErrorFeedback[SidcoParameters]):
@@ -110,8 +86,8 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
     def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
-        self._stages: dict[int, _Stages] = {}
-        """By tensor."""
+        self._stages: dict[int, tuple[Numbers, list[Numbers]]] = {}
+        """By bucket: stages, and the fractions sent in each step since they were decided."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield from gather_variable(self.encode(bucket))
@@ -119,62 +95,137 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        chosen, sums = self.parameters, self.corrected(bucket)
-        memory = sums if chosen.error_feedback else None
-        pairs = [self._select(*pair) for pair in bucket.layout.views(sums)]
-        indices, values = (torch.cat(each) for each in zip(*pairs, strict=True))
-        k = np.array([len(each) for each, _ in pairs])
+        chosen, segments, feedback = self.parameters, Segments.of(bucket.layout), self.remembers
+        sums, fresh = self.corrected(bucket), (np.ones(len(segments.table)), [])
+        stages, sent = self._stages.setdefault(bucket.layout.index, fresh)
+        asked = stages if chosen.stages is None else np.full_like(stages, chosen.stages)
+        limits = fitted(sums, segments, asked, chosen.ratio, chosen.distribution)
+        marks = mark(sums, segments, limits)
+        indices, values = take(sums, segments, marks, clear=feedback)
+        k, none = marks.passed, np.flatnonzero((marks.passed == 0) & (segments.length > 0))
+        if none.size:  # the largest is sent, if it is not zero
+            rows, one = segments.rows(none), np.ones_like(none)
+            largest_of = largest(sums, rows, one)
+            if feedback:
+                sums[flat_places(largest_of[0], rows, one)] = 0.0
+            given = array(largest_of[1]) != 0
+            pairs = zip((indices, values), largest_of, strict=True)
+            indices, values = (
+                tensor(np.insert(array(all_), k.cumsum()[none][given], array(more)[given]), sums)
+                for all_, more in pairs
+            )
+            k[none] = given
+        sent.append(k / np.maximum(1, segments.length))
+        if len(sent) == _EVERY:
+            mean = np.mean(sent, axis=0) / chosen.ratio
+            stages += (mean < 0.8).astype(int) - (mean > 1.2)
+            stages.clip(1, max(1, math.ceil(math.log2(1 / chosen.ratio))), out=stages)
+            sent.clear()
         return sparse_message(
-            Segments.of(bucket.layout), k, indices, values, values_as=chosen.values,
-            coding=chosen.indices, memory=memory,
+            segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
+            memory=sums if feedback else None,
         )[0]  # fmt: skip
-
-    def _select(self, piece: TensorSlice, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """(indices, values) of what is above a tensor's threshold, cleared where it remains."""
-        state = self._stages.setdefault(piece.index, _Stages())
-        moments = moments_of(sums, logarithms=self.parameters.distribution == "gamma")
-        threshold = self._threshold(sums, moments, self.parameters.stages or state.count)
-        indices = at_least(sums, float(just_above(min(threshold, 3e38))))
-        if not len(indices) and moments.mean > 0:
-            indices = largest_of(sums, 1)
-        if piece.numel:
-            self._adapt(state, len(indices) / piece.numel)
-        values = sums[indices]
-        if self.parameters.error_feedback:
-            sums[indices] = 0.0
-        return indices, values
-
-    def _threshold(self, values: Tensor, moments: Moments, stages: int) -> float:
-        """t of `values`, whose moments over zero are known."""
-        target, first = self.parameters.ratio, self.parameters.first_ratio
-        distribution = self.parameters.distribution
-        if target >= first:
-            stages = 1
-        threshold = quantile(moments, target if stages == 1 else first, distribution)
-        tail: Distribution = (
-            "exponential" if distribution == "exponential" else "generalised_pareto"
-        )
-        for _ in range(stages - 1):
-            excess = excess_of(values, threshold)
-            if not excess.count:
-                break
-            threshold += quantile(excess, (target / first) ** (1 / (stages - 1)), tail)
-        return threshold
-
-    def _adapt(self, state: _Stages, sent: float) -> None:
-        state.sent += sent / self.parameters.ratio
-        state.steps += 1
-        if state.steps < _EVERY:
-            return
-        mean = state.sent / state.steps
-        most = max(1, math.ceil(math.log2(1 / self.parameters.ratio)))
-        worse = state.last is not None and abs(mean - 1) > abs(state.last - 1)
-        if worse and self.parameters.adaptation == "searched":
-            state.more = -state.more
-        wanted = (mean < 1 - _TOLERANCE) - (mean > 1 + _TOLERANCE)
-        state.count = min(max(state.count + wanted * state.more, 1), most)
-        state.sent, state.steps, state.last = 0.0, 0, mean
 
     @classmethod
     def properties(cls, parameters: SidcoParameters) -> Properties:
         return Properties(error_bound=energy, conserves=parameters.error_feedback)
+
+
+def fitted(
+    values: Tensor, segments: Segments, stages: Numbers, ratio: float, distribution: Distribution
+) -> NDArray[np.float32]:
+    """The least magnitudes above t, of each tensor: float32 `[tensors]`."""
+    stages = np.where(ratio < _FIRST, stages, 1)
+    aim, limits = np.where(stages > 1, _FIRST, ratio), np.zeros(len(stages))
+    with np.errstate(all="ignore"):  # of tensors without excess
+        _, total, squares = excess(values, segments, limits)
+        if distribution == "gamma":
+            limits = _gamma(values, segments, total, squares, aim)
+            distribution = "generalised_pareto"
+        else:
+            limits = quantile(segments.length, total, squares, aim, distribution)
+        left = (ratio / _FIRST) ** (1 / (stages - 1))
+        going = stages > 1
+        while going.any():
+            count, total, squares = excess(values, segments, limits, going)
+            going &= count > 0
+            limits[going] += quantile(count, total, squares, left, distribution)[going]
+            stages = stages - 1
+            going &= stages > 1
+        return np.nextafter(np.fmin(limits, 3e38).astype(np.float32), np.float32(np.inf))
+
+
+def quantile(
+    count: Any, total: Numbers, squares: Numbers, ratio: Numbers, distribution: Distribution
+) -> Numbers:
+    """What the fraction `ratio` of a distribution exceeds that is fitted to so many numbers."""
+    mean = total / count
+    if distribution == "exponential":
+        found = mean * np.log(1 / ratio)
+    else:
+        variance = np.where(count > 1, np.maximum(0, squares - total * mean) / (count - 1), 0)
+        squared = mean**2 / variance
+        shape, scale = (squared - 1) / 2, mean * (squared + 1) / 2
+        found = scale * -np.expm1(shape * np.log(ratio)) / shape
+        found = np.where(np.abs(shape) < 1e-9, scale * np.log(1 / ratio), found)
+        found = np.where(variance <= 1e-12 * mean**2, mean, found)  # equal, up to rounding
+    return np.where((mean > 0) & (ratio < 1), found, 0.0)
+
+
+def _gamma(
+    values: Tensor, segments: Segments, total: Numbers, squares: Numbers, ratio: Numbers
+) -> Numbers:
+    """`quantile` of a gamma distribution that is fitted to magnitudes."""
+    from scipy.special import gammainccinv
+
+    mean, logs = total / segments.length, np.zeros(len(total))
+    for t, (begin, n) in enumerate(segments.table):
+        size = np.abs(array(values)[begin : begin + n].astype(np.float64))
+        floor = np.sqrt(squares[t]) * 2.0**-52
+        logs[t] = np.log(np.where(size == 0, floor, size)).sum() / n
+    spread = np.log(mean) - logs
+    shape = (3 - spread + np.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
+    found = np.where(spread > 1e-9, mean / shape * gammainccinv(shape, ratio), mean)
+    return np.where((mean > 0) & (ratio < 1), found, 0.0)
+
+
+@counted_as(
+    lambda _, values, *__: [launch("reduction", "sidco.excess", values.numel(), values.nbytes)]
+)
+def excess(
+    values: Tensor, segments: Segments, limits: Numbers, rows: NDArray[np.bool_] | None = None
+) -> Numbers:
+    """Number, sum and sum of squares of |values| - limit where positive: `[3, tensors]`.
+
+    Of some rows only, if given.
+    """
+    tiles = segments.tiles if rows is None else segments.tiles[rows[segments.tiles[:, 0]]]
+    sums, low = np.zeros((3, len(tiles))), limits.astype(np.float32)
+    in_tiles(_sum_tiles, tiles, array(values), segments.table, low, sums)
+    return np.array([np.bincount(tiles[:, 0], each, len(low)) for each in sums])
+
+
+@loop
+def _sum_tiles(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, limits: Any, sums: Any
+) -> None:
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        part = values[table[t, 0] + first : table[t, 0] + last]
+        for at in range(0, part.size, SUM_BLOCK):
+            count, total, squares = _sums(part[at : at + SUM_BLOCK], limits[t])
+            sums[0, tile] += count
+            sums[1, tile] += total
+            sums[2, tile] += squares
+
+
+@summing_loop
+def _sums(values: Any, limit: Any) -> Any:
+    count, total, squares = np.int32(0), 0.0, 0.0
+    for i in range(values.size):
+        over = abs(values[i]) - limit
+        x = np.float64(over if over > np.float32(0) else np.float32(0))
+        count += np.int32(over > np.float32(0))
+        total += x
+        squares += x * x
+    return count, total, squares

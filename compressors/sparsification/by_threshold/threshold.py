@@ -63,16 +63,19 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        payloads = yield from gather_variable(self.encode(bucket))
+        return self.mean_of(payloads, bucket, add_message)
+
+    def encode(self, bucket: Bucket) -> Tensor:
+        """The message of a bucket, uint8; what is selected is freed before others are decoded."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         limit = just_above(chosen.threshold)
         indices, values, k = passing(bucket.gradient, segments, limit, memory=memory)
-        message, _ = sparse_message(
+        return sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=memory,
-        )  # fmt: skip
-        payloads = yield from gather_variable(message)
-        return self.mean_of(payloads, bucket, add_message)
+        )[0]  # fmt: skip
 
     @classmethod
     def properties(cls, parameters: ThresholdParameters) -> Properties:

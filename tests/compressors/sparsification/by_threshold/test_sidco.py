@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import gamma
 from torch import Tensor
 
 from gcsim.compressors.bucket import Bucket
@@ -28,7 +29,7 @@ def naive_threshold(a: Tensor, ratio: float, stages: int, distribution: str) -> 
         z = math.log(x.mean()) - np.log(np.maximum(x, floor)).mean()
         alpha = (3 - z + math.sqrt((z - 3) ** 2 + 24 * z)) / (12 * z)
         beta = x.mean() / alpha
-        t = beta * gamma_quantile(alpha, first)
+        t = beta * gamma.isf(first, alpha)
     for _ in range(stages - 1 if ratio < 0.25 else 0):
         excess = x[x > t] - t
         if not excess.size:
@@ -39,23 +40,6 @@ def naive_threshold(a: Tensor, ratio: float, stages: int, distribution: str) -> 
         else:
             t += naive_pareto(excess, left)
     return float(t)
-
-
-def gamma_quantile(alpha: float, above: float) -> float:
-    """By bisection of the series of the incomplete gamma function."""
-
-    def below(x: float) -> float:
-        terms = range(400)
-        logs = [
-            alpha * math.log(x) - x + k * math.log(x) - math.lgamma(alpha + k + 1) for k in terms
-        ]
-        return sum(math.exp(log) for log in logs)
-
-    low, high = 1e-300, 100.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < 1 - above else (low, middle)
-    return high
 
 
 def naive_pareto(x: Any, ratio: float) -> float:
@@ -82,29 +66,6 @@ def test_the_exponential_fit_is_exact_on_laplace_data(team: Any, stages: int) ->
     magnitude = -torch.log((torch.arange(n, dtype=torch.float64) + 0.5) / n)
     values = (magnitude * torch.tensor([1.0, -1.0]).repeat(n // 2)).float()
     assert sent_share(team, values, stages=stages) == pytest.approx(0.01, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    ("distribution", "stages", "share"),
-    # 1.19 and 1.03 % for two stages of the published code on this distribution; the spread of
-    # one sample of 1e6 is about 1 %
-    [("exponential", 2, 0.0119), ("generalised_pareto", 2, 0.0103)],
-)
-def test_known_shares_of_heavy_tailed_data(
-    team: Any, normal: Draw, distribution: str, stages: int, share: float
-) -> None:
-    values = normal(1_000_000, 1) * (0.8 * normal(1_000_000, 2)).exp()
-    found = sent_share(team, values, distribution=distribution, stages=stages)
-    assert found == pytest.approx(share, rel=0.03)
-
-
-def test_two_exponential_stages_on_log_normal_data(team: Any) -> None:
-    # t1 = e^.5 ln 4 = 2.2856, P(above) = P(z > .8267) = .2042, mean excess = e^.5 Phi(.1733) /
-    # .2042 - t1 = 2.307; t2 = t1 + 2.307 ln 25 = 9.711: P(z > 2.2733) = .01151
-    n = 400_000
-    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    values = torch.special.ndtri(uniform).exp().float()
-    assert sent_share(team, values, stages=2) == pytest.approx(0.01151, rel=0.005)
 
 
 @pytest.mark.parametrize("distribution", ["exponential", "generalised_pareto", "gamma"])
@@ -141,13 +102,6 @@ def test_several_steps_are_those_of_the_formulas(
             assert torch.equal(residual_of, errors[rank]) if error_feedback else residual_of is None
 
 
-def test_a_ratio_beyond_the_first_is_one_stage(team: Any, normal: Draw) -> None:
-    values = normal(20_000)
-    one = sent_share(team, values, ratio=0.4, stages=1)
-    assert sent_share(team, values, ratio=0.4, stages=5) == one
-    assert sent_share(team, values, ratio=1.0) == 1.0
-
-
 def test_the_number_of_stages_follows_what_was_sent(team: Any, normal: Draw) -> None:
     # One exponential stage sends .02 % of normal data, two .63 %, three 1.13 % at the target of
     # 1 %: 1 -> 2 -> 3 stages after five steps each, then within 20 %. Of N(0, 1) exp(.8 N(0, 1))
@@ -157,27 +111,11 @@ def test_the_number_of_stages_follows_what_was_sent(team: Any, normal: Draw) -> 
     counts = []
     for t in range(20):
         crew.step([normal(40_000, t)], t)
-        counts.append(member._stages[0].count)
+        counts.append(int(member._stages[0][0][0]))
     assert counts == [1] * 4 + [2] * 5 + [3] * 11
     for t in range(20, 60):
         crew.step([normal(40_000, t) * (0.8 * normal(40_000, 100 + t)).exp()], t)
-    assert member._stages[0].count == 7  # ceil(log2 100), the most
-
-
-def test_a_searched_number_of_stages_turns_round(team: Any, normal: Draw) -> None:
-    # 1 stage sends 2.5 % of N(0, 1) exp(.8 N(0, 1)), 2 stages 1.19 %, 3 .73 %, 4 .5 %: the fixed
-    # rule cannot leave 1, the search goes back and forth around 2
-    shares = {}
-    for adaptation in ("fixed", "searched"):
-        crew = team("sidco", [(40_000,)], workers=1, error_feedback=False, adaptation=adaptation)
-        total = 0
-        for t in range(40):
-            crew.step([normal(40_000, t) * (0.8 * normal(40_000, 100 + t)).exp()], t)
-            (frame,) = read_frames(crew.listener.received[-1][0])
-            total += frame.nonzero if t >= 20 else 0
-        shares[adaptation] = total / 20 / 40_000
-    assert shares["fixed"] == pytest.approx(0.0255, rel=0.05)
-    assert 0.005 < shares["searched"] < 0.015
+    assert int(member._stages[0][0][0]) == 7  # ceil(log2 100), the most
 
 
 @pytest.mark.parametrize("distribution", ["exponential", "generalised_pareto", "gamma"])
@@ -192,8 +130,3 @@ def test_the_largest_is_sent_when_nothing_passes(
     assert float(update.abs().max()) == float(given.abs().max())
     residual = crew.workers[0].residual[0]
     assert torch.equal(update + residual, given)
-
-
-def test_no_gradient_sends_nothing(team: Any) -> None:
-    for distribution in ("exponential", "generalised_pareto", "gamma"):
-        assert sent_share(team, torch.zeros(100), distribution=distribution) == 0.0
