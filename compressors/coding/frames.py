@@ -153,11 +153,9 @@ class Frames:
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
-        for found, asked in zip(self.size, sizes, strict=True):
-            if found != asked:
-                raise InputError(
-                    f"damaged payload: body of {found} bytes, its header asks for {asked}"
-                )
+        for wrong in np.flatnonzero(self.size != sizes):
+            found, asked = self.size[wrong], sizes[wrong]
+            raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
 
 # --- a bucket's message -----------------------------------------------------------------------
@@ -252,9 +250,9 @@ def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) ->
 
 
 def _demand_right(
-    message: Tensor, layout: BucketLayout, codec: int | Collection[int], right: bool
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], *right: bool
 ) -> None:
-    if not right:
+    if not all(right):
         _read(message, layout, codec)  # says what is wrong with which frame
         raise InputError("damaged payload: headers are not those that this worker's message has")
 
@@ -265,7 +263,7 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
     found = _headers(message, len(length))
     whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not whole.all() or not np.isin(found.codec, allowed).all():
+    if ends != total or not whole.all() or not set(found.codec.tolist()).issubset(allowed):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -280,7 +278,8 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right."""
+    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
+    each."""
     return bool(_agree(array(message), heads, at, sizes))
 
 

@@ -27,7 +27,7 @@ from gcsim.compressors.coding.integers.packing import (
     stray_bits,
     unfold_bits,
 )
-from gcsim.compressors.coding.rounding.bucket_levels import magnifier
+from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, written_back
@@ -38,7 +38,7 @@ from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 CHUNK = 4096
 """Elements whose bits are gathered before they are folded; a multiple of 8."""
-_WIDE = 512
+_WIDE = 1024
 """Columns from which on a row is worth a loop of vectors."""
 NONE = np.zeros(0, dtype=np.float32)
 NO_KEYS = np.zeros(0, dtype=np.uint64)
@@ -173,7 +173,9 @@ def add_levels(
     if room is not None:
         ends = np.stack((at + stripes.sizes, at + room), axis=1)
         stray |= any(data[first:last].any() for first, last in ends)
-    lines = [array(taken(levels, place, 4 * stripes.lines, torch.float32)) for place in places]
+    alike = places[:1] if places[0] is places[1] else places
+    found = [array(taken(levels, each, 4 * stripes.lines, torch.float32)) for each in alike]
+    lines = found[0], found[-1]
     right = not scales or ((lines[0] >= 0) & (lines[0] <= FLOAT32_MAX)).all()  # nor not-a-number
     demand_signs(stray=stray, right=bool(right))
     both = np.stack([np.float32(w) * line for w, line in zip(weights, lines, strict=True)])
@@ -203,10 +205,10 @@ def written_to(*targets: Tensor | None) -> Iterator[list[NDArray[Any]]]:
 
 
 @loop
-def _times(columns: int, first: int, width: int, size: int) -> int:
+def _times(rows: int, columns: int, first: int, width: int, size: int) -> int:
     """Rows of a narrow matrix that are treated as one, where the stripe is all of it."""
     whole = size == 0 and first == 0 and width == columns
-    return max(1, _WIDE // max(1, columns)) if whole else 1
+    return max(1, min(rows, _WIDE // max(1, columns))) if whole else 1
 
 
 @loop
@@ -222,12 +224,14 @@ def _repeated(lines: Any, times: int) -> Any:
 
 @loop
 def _run(here: int, end: int, width: int, present: int, size: int) -> Any:
-    """(row, column, elements up to the end of the row, of those that share a line, or `end`)."""
-    row, column = here // width, here % width
+    """(row, column, cell, elements up to the end of row or cell, or `end`)."""
+    row, cell = here // width, 0
+    column = here - row * width
     length = min(end - here, present - column)
     if size:
-        length = min(length, size - column % size)
-    return row, column, length
+        cell = column // size
+        length = min(length, (cell + 1) * size - column)
+    return row, column, cell, length
 
 
 @loop
@@ -245,8 +249,9 @@ def _put_tiles(
         own = values[offset : offset + rows * columns]
         out = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
-        times = _times(columns, first, width, size)
+        times = _times(rows, columns, first, width, size)
         some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        limits, lows, highs = some[0], some[len(some) // 2], some[-1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at, CHUNK):
             end = min(chunk + CHUNK, stop_at)
@@ -256,20 +261,20 @@ def _put_tiles(
                     drawn[k] = bits64(keys[e], chunk // 4 + k)
             here = chunk if present > 0 else end
             while here < end:
-                row, column, length = _run(here, end, width, present, size)
+                row, column, cell, length = _run(here, end, width, present, size)
                 if length <= 0:
                     here += width - column
                     continue
                 source = row * columns + first + column
                 part, marks = own[source : source + length], flags[here - chunk :]
                 if random:
-                    _draw(part, marks, random16[here - chunk :], lines[0, line + column // size])
+                    _draw(part, marks, random16[here - chunk :], lines[0, line + cell])
                 elif size:
-                    limit = lines[0, line + column // size]
+                    limit = lines[0, line + cell]
                     for i in range(part.size):
                         marks[i] = np.uint8(part[i] >= limit)
                 else:
-                    _compare(part, marks, some, column, keep_error)
+                    _compare(part, marks, limits, lows, highs, column, keep_error)
                 here += length
             fold_bits(words, out[chunk // 8 : (end + 7) // 8])
 
@@ -286,10 +291,12 @@ def _draw(part: Any, marks: Any, random16: Any, bound: Any) -> None:
 
 
 @loop
-def _compare(part: Any, marks: Any, lines: Any, column: int, keep_error: bool) -> None:
-    threshold = lines[0, column : column + part.size]
+def _compare(
+    part: Any, marks: Any, limits: Any, lows: Any, highs: Any, column: int, keep_error: bool
+) -> None:
+    threshold = limits[column:]
     if keep_error:
-        lows, highs = lines[1, column:], lines[2, column:]
+        lows, highs = lows[column:], highs[column:]
         for i in range(part.size):
             upper, lower = highs[i], lows[i]  # read both: a choice, not a condition
             above = part[i] >= threshold[i]
@@ -313,27 +320,28 @@ def _add_tiles(
         own = out[offset : offset + rows * columns]
         packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present, line = min(width, columns - first), begins[e]
-        times = _times(columns, first, width, size)
+        times = _times(rows, columns, first, width, size)
         some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        lows, highs = some[0], some[1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at if present > 0 else begin, CHUNK):
             end = min(chunk + CHUNK, stop_at)
             unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
             here = chunk
             while here < end:
-                row, column, length = _run(here, end, width, present, size)
+                row, column, cell, length = _run(here, end, width, present, size)
                 if length <= 0:
                     here += width - column
                     continue
                 source = row * columns + first + column
                 part, marks = own[source : source + length], flags[here - chunk :]
                 if size == 0:
-                    zeros, ones = some[0, column : column + length], some[1, column:]
+                    zeros, ones = lows[column:], highs[column:]
                     for i in range(part.size):
                         upper, lower = ones[i], zeros[i]
                         part[i] += upper if marks[i] else lower
                 else:
-                    zero, one = lines[0, line + column // size], lines[1, line + column // size]
+                    zero, one = lines[0, line + cell], lines[1, line + cell]
                     if add:
                         for i in range(part.size):
                             part[i] += one if marks[i] else zero

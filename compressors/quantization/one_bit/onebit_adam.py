@@ -54,7 +54,7 @@ from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
-from gcsim.compressors.segments import Segments
+from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
 
@@ -206,9 +206,11 @@ def add_chunks(
     found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
     size = whole.length // 8
     found.demand_sizes(4 + size)
-    length = np.clip(out.numel() - whole.begin, 0, whole.length)
-    cells = Segments(np.stack((whole.begin, length), axis=1)).whole
-    at = found.at
+    at, n = found.at, out.numel()
+    if n not in chunks.facts:
+        length = np.clip(n - whole.begin, 0, whole.length)
+        chunks.facts[n] = Segments(np.stack((whole.begin, length), axis=1)).whole
+    cells: Cells = chunks.facts[n]
     add_scaled_signs(out, cells, message, at + 4, at, weight, overwrite=overwrite, room=size)
 
 

@@ -219,7 +219,8 @@ def add_decoded(
     ).any():
         raise damaged(f"{blocks.tolist()} blocks for {n.tolist()} elements")
     found.demand_sizes(4 * blocks + sign_bytes)
-    cells = Cells(segments, np.maximum(1, size), blocks)
+    whole = segments.cells(None)
+    cells = whole if (blocks <= 1).all() else Cells(segments, np.maximum(1, size), blocks)
     at = found.at + 4 * blocks
     add_scaled_signs(out, cells, message, at, found.at, weight, overwrite=overwrite)
 

@@ -41,11 +41,12 @@ from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import (
     add_votes,
+    from_counters,
     put_more_than,
     votes_of,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import kernel, unpriced
+from gcsim.compressors.meter import unpriced
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments, starts
@@ -139,12 +140,6 @@ def negative(vector: Tensor, count: int) -> Tensor:
         return (vector < 0).view(torch.uint8)
     fits = count <= torch.iinfo(torch.int16).max
     return (vector < 0).to(torch.int16 if fits else torch.int32)
-
-
-@kernel("streaming", name="signsgd.from_counters")
-def from_counters(counts: Tensor, count: int) -> Tensor:
-    """The majority, float32 `[n]`, from the numbers of negative votes among `count`."""
-    return torch.where(counts > count // 2, -1.0, 1.0)
 
 
 def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ MOST: dict[str, tuple[int, int]] = {
 """Launches, and tensors that the host reads, of an encoding and a decoding."""
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Counts PyTorch's operators that run on a device."""
 
     launches, inside = 0, 0
@@ -66,7 +66,8 @@ class _Operators(TorchDispatchMode):
 def counted(name: str, tensors: int, patch: pytest.MonkeyPatch) -> tuple[int, int]:
     """(launches, reads) of the second step of a worker alone."""
     layout = layout_of_shapes(((9, 2),) * tensors)
-    member, found = create(name, Worker(rank=0, count=1, seed=0)), _Operators()
+    member = create(name, Worker(rank=0, count=1, seed=0))
+    found = _Operators()  # type: ignore[no-untyped-call]  # torch's own
     generator, seen = torch.Generator().manual_seed(1), list[int]()
     with patch.context() as own:
         wrap_launches(own, found.wrap)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.integers.packing import pack_signs, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import lost_by, put_sign_bits
+from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.coding.one_bit.signs import lost_by, pack_signs, put_sign_bits
 from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, votes_of
 from gcsim.compressors.meter import segment
 from gcsim.compressors.segments import ZERO, Segments, starts

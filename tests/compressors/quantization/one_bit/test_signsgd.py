@@ -14,6 +14,7 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.one_bit.votes import from_counters
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.signsgd import (
@@ -21,7 +22,6 @@ from gcsim.compressors.quantization.one_bit.signsgd import (
     Signum,
     SignumParameters,
     encode,
-    from_counters,
     negative,
     write_decoded,
 )
