@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import handled
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Found = Any
 """A number, or a tensor of whole numbers or bools on a device."""
 
@@ -43,12 +45,23 @@ class Demands:
         self.fixed: dict[Any, Any] = {}
         """Headers that all messages of this exchange have; `coding/frames.py` fills it."""
         self.unknown: list[tuple[Tensor, Callable[..., object]]] = []
+        self.faults: Tensor | None = None
+        """One of `unknown` in which kernels note what is wrong, a bit each."""
 
     def __enter__(self) -> None:
         self._before, _now.demands = entered(), self
 
     def __exit__(self, *_: object) -> None:
         _now.demands = self._before
+
+    def around(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function, whose demands are of this exchange: a server's."""
+
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside
 
     def require(self) -> None:
         """Make the checks; the host waits once, or not at all where there are none."""
@@ -57,7 +70,7 @@ class Demands:
 
     @unpriced
     def _require(self) -> None:
-        each, self.unknown = self.unknown, []
+        each, self.unknown, self.faults = self.unknown, [], None
         numbers = iter(torch.cat([found for found, _ in each]).tolist())
         for found, check in each:
             check(*(next(numbers) for _ in found))

@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.demands import Demands
-from gcsim.compressors.requests import Exchange, Request
+from gcsim.compressors.requests import Exchange, PushPull, Request
 from gcsim.errors import InputError, InternalError, Problem
 
 
@@ -46,6 +46,8 @@ def passed_on(
         except StopIteration as stop:
             demands.require()
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
+        if isinstance(request, PushPull):
+            request = replace(request, server=demands.around(request.server))
         try:
             reply = yield from ask(request)
         except RefusedRequestError as error:

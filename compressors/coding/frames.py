@@ -166,12 +166,14 @@ class Frames:
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
+    part: Segments | None = None,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
     `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
-    all messages of the exchange have these headers: `read` need not wait for a device. Raises
-    `InternalError` when a number does not fit its field.
+    all messages of the exchange have these headers: `read` need not wait for a device; so have
+    those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
+    when a number does not fit its field.
     """
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
@@ -185,7 +187,11 @@ def frames(
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
-        exchange.fixed[segments, message.shape, message.dtype] = known, heads
+        for table in (segments, *([part] if part is not None else [])):
+            n = len(table.table)
+            shape = torch.Size([message.numel() * n // len(sizes)])
+            some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
+            exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
 
 

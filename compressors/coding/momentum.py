@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors.coding.one_bit.bits import written_to
 from gcsim.compressors.coding.selecting.marks import BLOCK, Limits, Marks, count_marks, mark_block
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, in_tiles, loop, tensor, written_back
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Segments
 
@@ -54,36 +55,32 @@ def fill_velocity(
         count_marks(segments.length, marks.first, c, marks.host[0])
 
 
-@kernel("streaming", updates=("momentum", "error"), name="cser.local_step")
+@counted_as(
+    lambda direction, *given, nesterov=False, error=None: [
+        launch(
+            "streaming",
+            "qsparse_local_sgd.last_step" if error is not None
+            else "cser.local_step" if nesterov else "qsparse_local_sgd.local_step",
+            direction.numel(), (24 if error is None else 32) * direction.numel(),
+        )
+    ]
+)  # fmt: skip
 @primitive
-def error_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
-    """u = m u + g and E += g + m u, in place; the direction g + m u, float32 `[n]`."""
+def local_step(
+    gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
+    error: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """u = m u + g, and sums += d, in place; returns the direction d = u, or Nesterov's g + m u.
+
+    With `error`, a round of d = u ends: error += sums + d, and what was in `sums` is taken out and
+    returned, negative. All are float32 `[n]`.
+    """
     direction = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(error) as e:
-        in_parallel(_error_step, u.size, array(gradient), u, e, np.float32(m), direction)
+    with written_to(momentum, sums, error) as (u, s, e):
+        in_parallel(
+            _local_step, u.size, array(gradient), u, s, e, np.float32(m), nesterov, direction
+        )
     return tensor(direction, gradient)
-
-
-@kernel("streaming", updates=("momentum", "applied"), name="qsparse_local_sgd.local_step")
-@primitive
-def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
-    """u = m u + g and applied += u, in place; returns u, float32 `[n]`."""
-    direction = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(applied) as sums:
-        in_parallel(_local_step, u.size, array(gradient), u, sums, np.float32(m), direction)
-    return tensor(direction, gradient)
-
-
-@kernel("streaming", updates=("momentum", "applied", "error"), name="qsparse_local_sgd.last_step")
-@primitive
-def last_step(
-    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
-) -> Tensor:
-    """u = m u + g, error += applied + u, in place; takes `applied` out: returns -applied."""
-    taken = np.empty(gradient.numel(), dtype=np.float32)
-    with written_back(momentum) as u, written_back(applied) as sums, written_back(error) as e:
-        in_parallel(_last_step, u.size, array(gradient), u, sums, e, np.float32(m), taken)
-    return tensor(taken, gradient)
 
 
 # --- loops ----------------------------------------------------------------------------------------
@@ -116,40 +113,27 @@ def _add_momentum(
 
 
 @loop
-def _error_step(
-    start: int, stop: int, gradient: Any, momentum: Any, error: Any, m: Any, direction: Any
-) -> None:
-    gradient, momentum = gradient[start:stop], momentum[start:stop]
-    error, direction = error[start:stop], direction[start:stop]
-    for i in range(gradient.size):
-        momentum[i] = m * momentum[i] + gradient[i]
-        direction[i] = gradient[i] + m * momentum[i]
-        error[i] += direction[i]
-
-
-@loop
 def _local_step(
-    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, m: Any, direction: Any
-) -> None:
-    gradient, momentum = gradient[start:stop], momentum[start:stop]
-    applied, direction = applied[start:stop], direction[start:stop]
-    for i in range(gradient.size):
-        u = m * momentum[i] + gradient[i]
-        momentum[i] = u
-        applied[i] += u
-        direction[i] = u
-
-
-@loop
-def _last_step(
-    start: int, stop: int, gradient: Any, momentum: Any, applied: Any, error: Any, m: Any,
-    taken: Any,
+    start: int, stop: int, gradient: Any, momentum: Any, sums: Any, error: Any, m: Any,
+    nesterov: bool, direction: Any,
 ) -> None:  # fmt: skip
     gradient, momentum = gradient[start:stop], momentum[start:stop]
-    applied, error, taken = applied[start:stop], error[start:stop], taken[start:stop]
-    for i in range(gradient.size):
-        u = m * momentum[i] + gradient[i]
-        momentum[i] = u
-        error[i] += applied[i] + u
-        taken[i] = -applied[i]
-        applied[i] = np.float32(0)
+    sums, error, direction = sums[start:stop], error[start:stop], direction[start:stop]
+    if nesterov:
+        for i in range(gradient.size):
+            momentum[i] = m * momentum[i] + gradient[i]
+            direction[i] = gradient[i] + m * momentum[i]
+            sums[i] += direction[i]
+    elif error.size:
+        for i in range(gradient.size):
+            u = m * momentum[i] + gradient[i]
+            momentum[i] = u
+            error[i] += sums[i] + u
+            direction[i] = -sums[i]
+            sums[i] = np.float32(0)
+    else:
+        for i in range(gradient.size):
+            u = m * momentum[i] + gradient[i]
+            momentum[i] = u
+            sums[i] += u
+            direction[i] = u

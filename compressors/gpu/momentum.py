@@ -32,36 +32,22 @@ def fill_velocity(
     )  # fmt: skip
 
 
-def _momentum(momentum: Tensor, gradient: Tensor, m: float) -> Tensor:
-    """u = m u + g, in place."""
-    return momentum.mul_(float(np.float32(m))).add_(gradient)
-
-
-@kernel_of(loops.error_step)
-def error_step(gradient: Tensor, momentum: Tensor, error: Tensor, m: float) -> Tensor:
-    """By torch's operators."""
-    direction = gradient + _momentum(momentum, gradient, m) * float(np.float32(m))
-    error.add_(direction)
-    return direction
-
-
 @kernel_of(loops.local_step)
-def local_step(gradient: Tensor, momentum: Tensor, applied: Tensor, m: float) -> Tensor:
+def local_step(
+    gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
+    error: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """By torch's operators."""
-    direction = _momentum(momentum, gradient, m).clone()
-    applied.add_(direction)
+    factor = float(np.float32(m))
+    u = momentum.mul_(factor).add_(gradient)
+    if error is not None:
+        error.add_(sums + u)
+        taken = -sums
+        sums.zero_()
+        return taken
+    direction = gradient + u * factor if nesterov else u.clone()
+    sums.add_(direction)
     return direction
-
-
-@kernel_of(loops.last_step)
-def last_step(
-    gradient: Tensor, momentum: Tensor, applied: Tensor, error: Tensor, m: float
-) -> Tensor:
-    """By torch's operators."""
-    error.add_(applied + _momentum(momentum, gradient, m))
-    taken = -applied
-    applied.zero_()
-    return taken
 
 
 # --- kernels --------------------------------------------------------------------------------------

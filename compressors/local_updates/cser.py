@@ -43,7 +43,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.momentum import error_step
+from gcsim.compressors.coding.momentum import local_step
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
@@ -119,7 +119,8 @@ class Csea(Compressor[ErrorAveragingParameters]):
         error = self.kept("error", bucket)
         before = [error[part].clone() for part in gradients]  # a slice of [n] each
         momentum = self.kept("momentum", bucket)
-        update = error_step(bucket.gradient, momentum, error, self.parameters.momentum)
+        m = self.parameters.momentum
+        update = local_step(bucket.gradient, momentum, error, m, nesterov=True)
         for part, values in zip(gradients, before, strict=True):
             error[part] = values  # r = 0 where the gradients are averaged
         if not (gradients or errors):

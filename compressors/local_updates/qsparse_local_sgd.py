@@ -40,7 +40,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
-from gcsim.compressors.coding.momentum import last_step, local_step
+from gcsim.compressors.coding.momentum import local_step
 from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, counts_kept
@@ -133,7 +133,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
             return local_step(bucket.gradient, momentum, applied, m)
 
         error = bucket_state(self.residual, bucket)
-        update = last_step(bucket.gradient, momentum, applied, error, m)  # error is a now
+        update = local_step(bucket.gradient, momentum, applied, m, error=error)  # is a now
         message = self.encode(error, bucket.layout, step)
         add_decoded(message, bucket.layout, error, -1.0)
         payloads = yield from gather_variable(message)

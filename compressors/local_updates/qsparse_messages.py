@@ -27,12 +27,12 @@ from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
-from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.segments import Cells, Column, Segments, starts
+from gcsim.compressors.segments import Column, Segments
 
 STEPS = 127
 VALUE_BUCKET = 512
@@ -76,11 +76,7 @@ def encoded(
     coded, tail = coded_positions(indices, segments, k, coders)
     kept = Segments.behind(k)
     if rounding is None:
-        middle, begins = packed_bytes(k, 1), starts(packed_bytes(k, 1))
-        codes = values.new_empty(int(middle.sum()), dtype=torch.uint8)
-        cells, norms = kept.whole, values.new_zeros(len(k))
-        full = kept.cells(None)  # of tensors with elements
-        norms[_rows(full, norms)] = fold_signs(values, full, codes, begins)
+        middle, cells = packed_bytes(k, 1), kept.whole
     else:
         middle, cells = k, kept.cells(rounding.bucket)
         norms = cell_norms(values, cells, rounding.norm)
@@ -98,8 +94,11 @@ def encoded(
     message, at = frames(
         values, Codec.QSPARSE, segments, sizes, nonzero=k, flags=flags, params=params
     )
-    put(message, at, norms, head)
-    put(message, at + head, codes, middle)
+    if rounding is None:
+        fold_signs(values, cells, message, at + head, head=at)
+    else:
+        put(message, at, norms, head)
+        put(message, at + head, codes, middle)
     put(message, at + head + middle, coded, tail)
     return seal(message, at, sizes)
 
@@ -148,20 +147,13 @@ def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor,
     tail = found.size - head - middle
     if (tail < 0).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} kept values")
-    norms = taken(message, found.at, head, torch.float32)
-    values = norms.new_zeros(int(k.sum()))
+    values = torch.zeros(int(k.sum()), device=message.device)
     if signs[0]:
-        full = kept.cells(None)
-        scales = norms[_rows(full, norms)]
-        add_scaled_signs(values, full, message, found.at + head, scales, weight)
+        add_scaled_signs(values, cells, message, found.at + head, found.at, weight)
     else:
+        norms = taken(message, found.at, head, torch.float32)
         codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
-        add_levels(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
+        add_rounded(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
     coded = taken(message, found.at + head + middle, tail, torch.uint8)
     indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
     return flat_places(indices, segments, k), values
-
-
-def _rows(cells: Cells, like: Tensor) -> Tensor:
-    """The tensor of each cell."""
-    return torch.from_numpy(cells.owner).to(like.device)

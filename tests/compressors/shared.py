@@ -15,6 +15,7 @@ from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_scaled_signs,
@@ -27,10 +28,10 @@ from gcsim.compressors.coding.rounding.level_words import (
     coded_levels,
     decoded_levels,
 )
-from gcsim.compressors.coding.rounding.levels import Levels, add_levels, even, own, round_levels
+from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.segments import ZERO, Cells, Segments
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 MASK = (1 << 64) - 1
 Draw = Callable[..., Tensor]
@@ -88,7 +89,7 @@ def add_packed_levels(
     out: Tensor, packed: Tensor, norms: Tensor, *, size: int, steps: int, bits: int, weight: float
 ) -> None:
     """Undo `encode_levels`."""
-    add_levels(out, even(cells_of(out, size), norms, steps), packed, ZERO, fixed(bits), weight)
+    add_rounded(out, even(cells_of(out, size), norms, steps), packed, ZERO, fixed(bits), weight)
 
 
 def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
@@ -203,8 +204,17 @@ def cells_of(values: Tensor, size: int) -> Cells:
     return Segments.alone(values.numel()).cells(size)
 
 
-def packed_by(put_bits: Callable[..., None], values: Tensor, size: int, *given: Any) -> Tensor:
-    """Bits that a primitive of `binary.py` writes of a tensor alone, in cells of `size`."""
+def packed_by(values: Tensor, size: int, lines: Tensor, **given: Any) -> Tensor:
+    """Bits that `put_bits` writes of a tensor alone, in cells of `size` with a line each."""
     bits = torch.zeros(-(-values.numel() // 8), dtype=torch.uint8)
-    put_bits(values, cells_of(values, size), *given, bits, ZERO)
+    put_bits(values, Stripes.of(cells_of(values, size)), lines[None], bits, ZERO, **given)
     return bits
+
+
+def add_chosen(
+    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, levels: Tensor, weight: float
+) -> None:
+    """`add_levels` of lower and upper levels, float32 `[2, lines]`, each stripe's in order."""
+    places = 4 * stripes.begins, 4 * (stripes.begins + levels.shape[1])
+    data = levels.contiguous().view(-1).view(torch.uint8)
+    add_levels(out, stripes, bits, at, data, places, (weight, weight))

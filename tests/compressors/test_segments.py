@@ -47,7 +47,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("signsgd", {}),
     ("signum", {"aggregation": "all_gather"}),
     ("bingrad_b", {"clip": 2.0, "bucket": 100}),
-    ("bingrad_b", {"levels": "coherent"}),
     ("bingrad_pb", {}),
     ("onebit_sgd", {"aggregation": "all_gather"}),
 ]

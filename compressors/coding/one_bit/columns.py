@@ -1,65 +1,40 @@
-"""Matrices of a bucket as one bit an element and two levels a column, in stripes of columns.
+"""Matrices of a bucket with two levels a column: sums over columns, thresholds and levels.
 
-A bit says whether an element reaches its column's threshold. Loops pass over the rows as they lie
-in memory: the innermost one runs along a row, so that vectors hold elements of different columns. A
-narrow matrix is treated as one with several of its rows in each row.
+Loops pass over the rows as they lie in memory: the innermost one runs along a row, so that vectors
+hold elements of different columns. A narrow matrix is treated as one with several of its rows in
+each row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import TensorSlice
-from gcsim.compressors.coding.integers.packing import (
-    demand_no_stray,
-    fold_bits,
-    packed_bytes,
-    unfold_bits,
-)
-from gcsim.compressors.coding.one_bit.signs import written_to
+from gcsim.compressors.coding.frames import put
+from gcsim.compressors.coding.one_bit.bits import NONE, Stripes
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments, starts, tiles_of
+from gcsim.compressors.segments import Column, starts, tiles_of
 
-_CHUNK = 4096
-"""Elements whose bits are gathered before they are folded; a multiple of 8."""
+Threshold = Literal["zero", "mean"]
 _SUM_PARTS = 32
 """Most blocks of rows that are added up on their own."""
 _WIDE = 512
 """Columns from which on a row is worth a loop of vectors."""
-_NONE = np.zeros(0, dtype=np.float32)
 
 
 def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
     """(rows, columns) of a tensor: its first dimension by all others; a vector is one column."""
     rows = piece.shape[0] if piece.shape else 1
     return rows, (piece.numel // rows if rows else 0)
-
-
-@dataclass(frozen=True, eq=False)
-class Stripes:
-    """Neighbouring columns of matrices that lie in a flat vector."""
-
-    table: NDArray[np.int64]
-    """`[stripes, 6]`: rows and columns of the matrix, its first element, first column and width of
-    the stripe, which may reach beyond the matrix, and number of its first line."""
-
-    @cached_property
-    def width(self) -> Column:
-        return np.ascontiguousarray(self.table[:, 4])
-
-    @cached_property
-    def elements(self) -> Segments:
-        """The table of the stripes' elements, one stripe behind the other."""
-        return Segments.behind(self.table[:, 0] * self.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +79,11 @@ class Matrices:
     def _stripes(self, owners: Any) -> Stripes:
         rows = [
             (self.rows, self.columns, self.offset, owner * self.width, self.width,
-             self.line + number * self.lines)
+             self.line + number * self.lines, 0 * self.rows)
             for number, owner in enumerate(owners)
         ]  # fmt: skip
-        table = np.array(rows, dtype=np.int64)  # [owners, 6, matrices]
-        return Stripes(np.ascontiguousarray(table.transpose(0, 2, 1).reshape(-1, 6)))
+        table = np.array(rows, dtype=np.int64)  # [owners, 7, matrices]
+        return Stripes(np.ascontiguousarray(table.transpose(0, 2, 1).reshape(-1, 7)))
 
     @cached_property
     def owned(self) -> Matrices:
@@ -139,113 +114,82 @@ class Matrices:
         return tiles_of(size, np.maximum(1, together * wide)), np.ascontiguousarray(table)
 
 
-def _summing(
-    _: object, values: object, matrices: Matrices, *, centres: Tensor | None = None,
-    added: Tensor | None = None,
+def _measuring(
+    _: object, values: object, matrices: Matrices, threshold: Threshold, message: object,
+    at: object, *, added: Tensor | None = None,
 ) -> list[KernelCost]:  # fmt: skip
     n, lines = matrices.rows * matrices.columns, matrices.columns
-    if added is None:
-        return [launch("reduction", "columns.column_sums", n, 4 * n, 28 * lines)]
-    return [launch("reduction", "columns.add_and_sum_columns", n, 12 * n, 24 * lines)]
+    sums = launch("reduction", "columns.column_sums", n, 4 * n, 28 * lines)
+    first = sums
+    if added is not None:
+        first = launch("reduction", "columns.add_and_sum_columns", n, 12 * n, 24 * lines)
+    return [first] if threshold == "zero" else [first, sums]
 
 
-@counted_as(_summing)
+@counted_as(_measuring)
 @primitive
-def column_sums(
-    values: Tensor, matrices: Matrices, *, centres: Tensor | None = None,
+def column_levels(
+    values: Tensor, matrices: Matrices, threshold: Threshold, message: Tensor, at: Column, *,
     added: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
+    """Thresholds, lower and upper levels of columns; the levels are written to a message.
 
-    Half the sum or difference of the first two are the sums over the two sides. Lines beyond a
-    matrix have sums of 0.
+    With a threshold of zero the levels are the means of a column's elements on either side, 0
+    where there are none; else the threshold is the column's mean, and the levels lie the mean
+    distance from it below and above.
 
     Parameters
     ----------
     values : flat float32 that the matrices lie in, row by row
-    centres : float32 `[lines]`; None: zeros
+    message, at : uint8; first byte of each stripe's lower levels, which the upper ones follow
     added : as `values`; is first added to them, in place
 
     Returns
     -------
-    float64 `[3, lines]`
+    float32 `[3, lines]`, 0 of lines beyond a matrix
+    """
+    lines = np.zeros((3, matrices.count * matrices.lines), dtype=np.float32)
+    rows = np.repeat(matrices.stripes.table[:, 0], matrices.stripes.width)
+    total, magnitude, count = column_sums(values, matrices, lines[0], added)
+    with np.errstate(all="ignore"):  # empty sides, and overflow
+        if threshold == "zero":
+            # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
+            lows = np.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
+            highs = np.where(count > 0, (magnitude + total) / (2 * count), 0.0)
+            lines[1], lines[2] = lows, highs
+        else:
+            lines[0] = total / rows
+            _, magnitude, _ = column_sums(values, matrices, lines[0])
+            spread = (magnitude / rows).astype(np.float32)
+            lines[1], lines[2] = lines[0] - spread, lines[0] + spread
+    found, head = tensor(lines, values), 4 * matrices.stripes.width
+    put(message, np.concatenate((at, at + head)), found[1:].reshape(-1), np.tile(head, 2))
+    return found
+
+
+def column_sums(
+    values: Tensor, matrices: Matrices, centres: NDArray[np.float32], added: Tensor | None = None
+) -> NDArray[np.float64]:
+    """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
+
+    Half the sum or difference of the first two are the sums over the two sides. `centres` are
+    float32 `[lines]`; `added` is first added to the values, in place. Returns float64 `[3, lines]`;
+    lines beyond a matrix have sums of 0.
     """
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
-    found = np.zeros((3, matrices.count * matrices.lines), dtype=np.float64)
-    middle = np.zeros(len(matrices.line_of_columns), dtype=np.float32)
-    if centres is not None:
-        middle[:] = array(centres)[matrices.line_of_columns]
-    more = _NONE if added is None else np.ascontiguousarray(array(added))
+    found = np.zeros((3, len(centres)), dtype=np.float64)
+    more = NONE if added is None else np.ascontiguousarray(array(added))
     with written_back(values) as data:
         in_tiles(
             _sum_tiles, tiles, data, more, matrices.offset, matrices.rows * matrices.columns,
-            blocks, middle, starts(matrices.columns), sums,
+            blocks, centres[matrices.line_of_columns], starts(matrices.columns), sums,
         )  # fmt: skip
     _join_blocks(sums, blocks, matrices.line_of_columns, found)
-    return tensor(found, values)
+    return found
 
 
-@counted_as(
-    lambda _, values, stripes, lines, bits, at, *, keep_error: [
-        launch(
-            "streaming", "columns.column_bits" + ":keep_error" * keep_error,
-            stripes.elements.length, 4 * (1 + keep_error) * stripes.elements.length,
-            12 * stripes.width, packed_bytes(stripes.elements.length, 1),
-        )
-    ]
-)  # fmt: skip
-@primitive
-def put_column_bits(
-    values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *, keep_error: bool
-) -> None:
-    """Write bits v >= threshold of stripes; with `keep_error`, `values` loses what they say.
-
-    Parameters
-    ----------
-    values : flat float32 of the matrices; with `keep_error` each element of the stripes becomes
-        itself minus its level, in place
-    lines : thresholds, lower and upper levels: float32 `[3, lines]`
-    bits, at : uint8; first byte of each stripe's ceil(rows * width / 8), row by row; beyond the
-        matrix bits are 0
-    """
-    with written_to(bits, values if keep_error else None) as (out, errors):
-        data = errors if keep_error else np.ascontiguousarray(array(values))
-        in_tiles(
-            _bit_tiles, stripes.elements.tiles, data, stripes.table, array(lines), keep_error, out,
-            at,
-        )  # fmt: skip
-
-
-@counted_as(
-    lambda _, out, stripes, *given: [
-        launch(
-            "streaming", "columns.add_columns", stripes.elements.length,
-            8 * stripes.elements.length, packed_bytes(stripes.elements.length, 1),
-            8 * stripes.width,
-        )
-    ]
-)  # fmt: skip
-@primitive
-def add_columns(
-    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, lows: Tensor, highs: Tensor,
-    weight: float,
-) -> None:  # fmt: skip
-    """out += weight * (high if its bit is set else low) for stripes of columns, in place.
-
-    `lows` and `highs` are float32 `[lines]`; see `put_column_bits`. Raises `InputError` when bits
-    are set behind a stripe's last; `out` is then worthless.
-    """
-    data = array(bits)
-    demand_no_stray(data, at, stripes.elements.length, 1)
-    with written_back(out) as sums:
-        in_tiles(
-            _add_tiles, stripes.elements.tiles, sums, stripes.table, data, at, array(lows),
-            array(highs), np.float32(weight),
-        )  # fmt: skip
-
-
-# --- loops -----------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 @loop
@@ -281,62 +225,6 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
                     for column in range(columns):
                         total[lines[column]] += part[row * columns + column]
         begin += columns
-
-
-@loop
-def _bit_tiles(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, lines: Any, keep_error: bool,
-    bits: Any, at: Any,
-) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        e, begin, end = tiles[tile]
-        rows, columns, offset, first, width, line = table[e]
-        own = values[offset : offset + rows * columns]
-        times = _times(columns, first, width)
-        some = _repeated(lines[:, line : line + width], times)
-        out = bits[at[e] : at[e] + (rows * width + 7) // 8]
-        _stripe_bits(
-            begin, end, own, columns * times, first, width * times, some[0], some[1], some[2],
-            keep_error, out,
-        )  # fmt: skip
-
-
-@loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, out: Any, table: Any, bits: Any, at: Any, lows: Any,
-    highs: Any, weight: np.float32,
-) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        e, begin, end = tiles[tile]
-        rows, columns, offset, first, width, line = table[e]
-        own = out[offset : offset + rows * columns]
-        times = _times(columns, first, width)
-        both = np.empty((2, width), dtype=np.float32)
-        for i in range(width):
-            both[0, i], both[1, i] = lows[line + i], highs[line + i]
-        some = _repeated(both, times)
-        packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
-        _add_stripe(
-            begin, end, own, columns * times, first, width * times, packed, some[0], some[1],
-            weight,
-        )  # fmt: skip
-
-
-@loop
-def _times(columns: int, first: int, width: int) -> int:
-    """Rows of a narrow matrix that are treated as one, where the stripe is all of it."""
-    return max(1, _WIDE // columns) if first == 0 and width == columns else 1
-
-
-@loop
-def _repeated(lines: Any, times: int) -> Any:
-    count, width = lines.shape
-    out = np.empty((count, width * times), dtype=np.float32)
-    for row in range(count):
-        for again in range(times):
-            for i in range(width):
-                out[row, again * width + i] = lines[row, i]
-    return out
 
 
 @loop
@@ -382,68 +270,6 @@ def _add_columns(
                     magnitude[i] += abs(distance)
                     count[i] += np.float64(distance >= 0)
                 first += columns
-
-
-@loop
-def _stripe_bits(
-    start: int, stop: int, values: Any, columns: int, first: int, width: int, thresholds: Any,
-    lows: Any, highs: Any, keep_error: bool, bits: Any,
-) -> None:  # fmt: skip
-    """Bits of some elements of a stripe, counted row by row; the error takes their place."""
-    words = np.empty(_CHUNK // 8, dtype=np.uint64)
-    flags = words.view(np.uint8)
-    present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
-    for at in range(start, stop, _CHUNK):
-        end = min(at + _CHUNK, stop)
-        words[:] = np.uint64(0)
-        here = at if present > 0 else end
-        while here < end:
-            row, column = here // width, here % width
-            next_row = here - column + width
-            length = max(0, min(end - here, present - column))
-            source = row * columns + first + column  # the stripe lies in rows of the whole matrix
-            part, marks = values[source : source + length], flags[here - at :]
-            threshold = thresholds[column : column + length]
-            low, high = lows[column : column + length], highs[column : column + length]
-            if keep_error:
-                for i in range(length):
-                    upper, lower = high[i], low[i]  # read both: a choice, not a condition
-                    above = part[i] >= threshold[i]
-                    marks[i] = np.uint8(above)
-                    part[i] -= upper if above else lower
-            else:
-                for i in range(length):
-                    marks[i] = np.uint8(part[i] >= threshold[i])
-            here = min(end, next_row)
-        fold_bits(words, bits[at // 8 : (end + 7) // 8])
-
-
-@loop
-def _add_stripe(
-    start: int, stop: int, out: Any, columns: int, first: int, width: int, bits: Any, lows: Any,
-    highs: Any, weight: np.float32,
-) -> None:  # fmt: skip
-    """Add weight * level to some elements of a stripe, counted row by row."""
-    words = np.empty(_CHUNK // 8, dtype=np.uint64)
-    flags = words.view(np.uint8)
-    present = min(width, columns - first)
-    if present <= 0:
-        return
-    for at in range(start, stop, _CHUNK):
-        end = min(at + _CHUNK, stop)
-        unfold_bits(bits[at // 8 : (end + 7) // 8], words)
-        here = at
-        while here < end:
-            row, column = here // width, here % width
-            next_row = here - column + width
-            length = max(0, min(end - here, present - column))
-            source = row * columns + first + column
-            sums, marks = out[source : source + length], flags[here - at :]
-            low, high = lows[column : column + length], highs[column : column + length]
-            for i in range(length):
-                upper, lower = high[i], low[i]
-                sums[i] += weight * (upper if marks[i] else lower)
-            here = min(end, next_row)
 
 
 @loop

@@ -1,8 +1,6 @@
-"""Signs of a bucket as one bit an element, with a scale for each block; and back.
+"""Signs of a bucket as one bit an element, with a scale for each cell; and back.
 
-A bit says negative; zero of either sign counts as positive. Bits are packed little endian and
-padded with zeros to a whole byte. Blocks of `length` consecutive elements (the last may be
-shorter) share a scale.
+A bit says negative; zero of either sign counts as positive.
 
 Error feedback in one pass. The error after coding p with scale s is e = p - s sign(p). The next
 vector to code is x + e; its signs do not depend on its scale, so one loop reads x and p, writes
@@ -12,22 +10,13 @@ it is read next. A loop that writes e would wait for the scale and pass over p a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import (
-    check_packed,
-    damaged,
-    has_stray,
-    packed_bytes,
-    put_signs,
-    stray_bits,
-    unfold_bits,
-)
+from gcsim.compressors.coding.frames import as_bytes, put
+from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
+from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -47,11 +36,7 @@ from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
 """What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
-
-_NONE = np.zeros(0, dtype=np.float32)
-
-
-# --- from numbers to bits --------------------------------------------------------------------
+NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 
 
 @counted_as(
@@ -109,9 +94,6 @@ def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
     return torch.where(coded < 0, coded + each, coded - each)
 
 
-NO_FACTORS = 0.0, 0.0, 0.0, 0.0
-
-
 def nesterov(decay: float) -> tuple[float, float, float, float]:
     """Factors of Nesterov's direction: u = decay u + v; v + decay u is coded."""
     return decay, 1.0, 1.0, decay
@@ -119,8 +101,8 @@ def nesterov(decay: float) -> tuple[float, float, float, float]:
 
 def _fold_launches(
     _: object, values: object, cells: Cells, bits: object, at: object, *,
-    coded: object = None, scales: object = None, mixed: object = None,
-    factors: object = NO_FACTORS, keep: bool = False, norm: object = "mean_abs",
+    coded: object = None, scales: object = None, mixed: object = None, keep: bool = False,
+    **chosen: object,
 ) -> list[KernelCost]:  # fmt: skip
     names = "signs.fold_average", "signs.fold_nesterov"
     name = names[keep] if mixed is not None else "signs.fold"
@@ -135,10 +117,10 @@ def _fold_launches(
 @counted_as(_fold_launches)
 @primitive
 def fold_signs(
-    values: Tensor, cells: Cells, bits: Tensor, at: Column, *,
-    coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
-    factors: tuple[float, float, float, float] = NO_FACTORS, keep: bool = False,
-    norm: Norm = "mean_abs",
+    values: Tensor, cells: Cells, bits: Tensor, at: Column, *, head: Column | None = None,
+    pieces: bool = False, coded: Tensor | None = None, scales: Tensor | None = None,
+    mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
+    keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
     """Write the signs of values, plus what the last call lost, and return the scales; in one pass.
 
@@ -147,6 +129,9 @@ def fold_signs(
     values : flat float32 of the cells' table
     cells : elements that share a scale
     bits, at : uint8 that is written to; first byte of each tensor's ceil(n / 8)
+    head : first byte of each tensor's scales, which are written there too
+    pieces : the one tensor's bits are cut into equal pieces, each of which ends one of equally long
+        frames; `at` and `head` have a number for each
     coded : as `values`, the vector that was coded last (zeros at first); replaced by
         values + coded - scale sign(coded)
     scales : float32 `[cells]`, those that `coded` was coded with (zeros at first)
@@ -156,7 +141,7 @@ def fold_signs(
 
     Returns
     -------
-    float32 `[cells]`
+    float32 `[cells]`, 0 of a cell without elements
     """
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // SUM_BLOCK) + count
@@ -164,27 +149,49 @@ def fold_signs(
     m, c, a, b = (np.float32(factor) for factor in factors)
     squares = norm == "rms"
     g = np.ascontiguousarray(array(values))
-    before = _NONE if scales is None else array(scales)
+    before = NONE if scales is None else array(scales)
     with written_to(bits, coded, mixed) as (out, p, u):
+        places = out.reshape(len(at), -1)[:, at[0] :] if pieces else out
+        found = np.zeros(places.size, dtype=np.uint8) if pieces else out
         in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
-            starts(slots), m, c, a, b, keep, out, at, sums, squares,
+            starts(slots), m, c, a, b, keep, found, ZERO if pieces else at, sums, squares,
         )  # fmt: skip
+        if pieces:
+            places[:] = found.reshape(places.shape)
     if not cells.total:
         return values.new_empty(0)
     # Block t and cell c meet in sum t + c; between two cells that end with a block lies a zero.
     size = cells.size[cells.owner]
     begins = starts(slots)[cells.owner] + cells.number * size // SUM_BLOCK + cells.number
-    totals = np.add.reduceat(sums, begins)
-    means = np.sqrt(totals / cells.length) if squares else totals / cells.length
-    return tensor(np.minimum(means, FLOAT32_MAX).astype(np.float32), values)
+    totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
+    means = np.sqrt(totals) if squares else totals
+    fresh = tensor(np.minimum(means, FLOAT32_MAX).astype(np.float32), values)
+    if head is not None:
+        put(bits, head, *(fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count))
+    return fresh
 
 
-@contextmanager
-def written_to(*targets: Tensor | None) -> Iterator[list[NDArray[Any]]]:
-    """`written_back` of each, an empty array for None."""
-    with ExitStack() as stack:
-        yield [_NONE if t is None else stack.enter_context(written_back(t)) for t in targets]
+def add_scaled_signs(
+    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor | Column, weight: float, *,
+    overwrite: bool = False, room: Column | None = None,
+) -> None:  # fmt: skip
+    """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
+
+    `out` is a flat float32 of the cells' table. `scales` are float32 `[cells]`, or the column of
+    the bytes of `bits` where those of each tensor begin. See `add_levels`.
+    """
+    if isinstance(scales, torch.Tensor):
+        levels, places = as_bytes(scales), 4 * cells.first
+    else:
+        levels, places = bits, scales
+    add_levels(
+        out, Stripes.of(cells), bits, at, levels, (places, places), (weight, -weight),
+        overwrite=overwrite, scales=True, room=room,
+    )  # fmt: skip
+
+
+# --- loops ----------------------------------------------------------------------------------------
 
 
 @loop
@@ -257,100 +264,3 @@ def _sum_of_magnitudes(values: Any) -> float:
     for i in range(values.size):
         total += np.float64(abs(values[i]))
     return total
-
-
-# --- from bits to numbers --------------------------------------------------------------------
-
-
-def _unfold_launches(
-    _: object, out: object, cells: Cells, bits: object, at: object, scales: object,
-    weight: object, *, overwrite: bool = False, room: object = None,
-) -> list[KernelCost]:  # fmt: skip
-    name = "signs.write_signs" if overwrite else "signs.add_signs"
-    n = cells.segments.length
-    return [launch("streaming", name, n, 8 * n, packed_bytes(n, 1), 4 * cells.count)]
-
-
-@counted_as(_unfold_launches)
-@primitive
-def add_scaled_signs(
-    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
-    overwrite: bool = False, room: Column | None = None,
-) -> None:  # fmt: skip
-    """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
-
-    Parameters
-    ----------
-    out : flat float32 of the cells' table
-    cells : elements that share a scale
-    bits, at : uint8; first byte of each tensor's ceil(n / 8), or `room` of which the others are 0
-    scales : float32 `[cells]`
-    weight : a number
-
-    Raises
-    ------
-    InputError
-        When bits are set behind a tensor's last, or a scale is not a finite number >= 0; what
-        kernels make of `out` is then worthless.
-    """
-    data, factors, length = array(bits), array(scales), cells.segments.length
-    stray = has_stray(data, at, length, 1)
-    if room is not None:
-        ends = np.stack((at + packed_bytes(length, 1), at + room), axis=1)
-        stray |= any(data[first:last].any() for first, last in ends)
-    demand_signs(
-        stray=stray,
-        right=bool(((factors >= 0) & (factors <= FLOAT32_MAX)).all()),  # nor not-a-number
-    )
-    factors = factors * np.float32(weight)
-    with written_back(out) as target:
-        in_tiles(
-            _decode_tiles, cells.segments.tiles, data, at, factors, cells.segments.table,
-            cells.first, cells.size, target, not overwrite,
-        )  # fmt: skip
-
-
-def demand_signs(stray: bool, right: bool = True) -> None:
-    """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
-    if stray:
-        raise stray_bits()
-    if not right:
-        raise damaged("a scale is negative or not a finite number")
-
-
-@loop
-def _decode_tiles(
-    start: int, stop: int, tiles: Any, bits: Any, at: Any, factors: Any, table: Any, cells: Any,
-    sizes: Any, out: Any, add: bool,
-) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t, 0], table[t, 1]
-        own = bits[at[t] : at[t] + (n + 7) // 8]
-        decoding(first, last, own, factors[cells[t] :], sizes[t], out[begin : begin + n], add)
-
-
-@loop
-def decoding(
-    start: int, stop: int, bits: Any, factors: Any, length: int, out: Any, add: bool
-) -> None:
-    """Write the factor of each element's block with its sign, or add it."""
-    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
-    flags = words.view(np.uint8)
-    for first in range(start, stop, SUM_BLOCK):
-        last = min(first + SUM_BLOCK, stop)
-        unfold_bits(bits[first // 8 : (last + 7) // 8], words)
-        at = first
-        while at < last:
-            block = at // length
-            end = min(last, (block + 1) * length)
-            part = out[at:end]
-            negative = flags[at - first : end - first]
-            factor = factors[block]
-            if add:
-                for i in range(part.size):
-                    part[i] += -factor if negative[i] else factor
-            else:
-                for i in range(part.size):
-                    part[i] = -factor if negative[i] else factor
-            at = end

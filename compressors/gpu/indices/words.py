@@ -14,13 +14,12 @@ from gcsim.compressors.coding.indices import words as loops
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import (
     Parts,
-    by_program,
     launch_parts,
     own_part,
+    own_row,
     parts_of,
     starts,
 )
-from gcsim.compressors.gpu.scans import MAGNITUDE, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -63,13 +62,14 @@ def unambiguous_signs(
     parts = _parts(residual, segments)
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
-    counts = residual.new_empty(parts.firsts[-1], dtype=torch.int64)
+    counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
+    k = residual.new_zeros(len(segments.table), dtype=torch.int32)
     launch_parts(
         _send, parts, residual, moment, gradient.contiguous(), second_moment.contiguous(), words,
-        chosen, counts, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
+        chosen, counts, k, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
         AFTER=after, BLOCK=BLOCK,
     )  # fmt: skip
-    return _listed(words, chosen, counts, parts)
+    return _listed(words, chosen, counts, k, parts)
 
 
 @kernel_of(loops.clear_powers)
@@ -82,21 +82,19 @@ def clear_powers(
     parts = _parts(delayed, segments)
     words = delayed.new_empty(delayed.numel(), dtype=torch.int32)
     chosen = delayed.new_empty(delayed.numel(), dtype=torch.uint8)
-    tops = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
+    counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
+    tops, k = delayed.new_zeros((2, len(segments.table)), dtype=torch.int32)
+    exponents = delayed.new_zeros(len(k), dtype=torch.int8)
     launch_parts(
         _find, parts, delayed, moment, gradient.contiguous(), second_moment.contiguous(), chosen,
         tops, float64_bits(alpha), float(np.float32(zeta)), WHOLE=whole, BLOCK=BLOCK,
     )  # fmt: skip
-    largest = joined(tops, there(parts.firsts, delayed.device), MAGNITUDE)
-    caps = torch.where(largest == 0, loops.BIAS << loops.MANTISSA_BITS, largest)
-    caps = caps.clamp(max=loops.LARGEST) & (255 << loops.MANTISSA_BITS)
-    counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int64)
     launch_parts(
-        _code, parts, delayed, moment, words, chosen, counts, by_program(caps, parts), DROP=drop,
-        MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST, BLOCK=BLOCK,
+        _code, parts, delayed, moment, words, chosen, counts, k, tops, exponents, DROP=drop,
+        MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST,
+        BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
     )  # fmt: skip
-    exponents = ((caps >> loops.MANTISSA_BITS) - loops.BIAS).to(torch.int8)
-    return *_listed(words, chosen, counts, parts), exponents
+    return *_listed(words, chosen, counts, k, parts), exponents
 
 
 def _parts(like: Tensor, segments: Segments) -> Parts:
@@ -104,14 +102,14 @@ def _parts(like: Tensor, segments: Segments) -> Parts:
     return parts_of(like, elements, [blocks(n) for n in elements], segments.begin.tolist())
 
 
-def _listed(words: Tensor, chosen: Tensor, counts: Tensor, parts: Parts) -> tuple[Tensor, Column]:
+def _listed(
+    words: Tensor, chosen: Tensor, counts: Tensor, k: Tensor, parts: Parts
+) -> tuple[Tensor, Column]:
     """(the words of what is chosen; how many each part has)."""
-    upto = counts.cumsum(0)
-    found = torch.cat((upto.new_zeros(1), upto))[there(parts.firsts, upto.device)]
-    k = np.diff(np.array(found.tolist(), dtype=np.int64))
-    out = words.new_empty(int(k.sum()))
-    launch_parts(_list, parts, words, chosen, upto, out, BLOCK=BLOCK)
-    return out, k
+    many = np.array(k.tolist(), dtype=np.int64)
+    out = words.new_empty(int(many.sum()))
+    launch_parts(_list, parts, words, chosen, counts.cumsum(0), out, BLOCK=BLOCK)
+    return out, many
 
 
 @kernel_of(loops.add_words)
@@ -131,9 +129,17 @@ def add_words(
 # --- kernels --------------------------------------------------------------------------------------
 
 
+@triton.jit
+def _note(chosen, counts, k, table, parts):
+    """How many elements of a block travel."""
+    hits = tl.sum(chosen.to(tl.int32), axis=0)
+    tl.store(counts + tl.program_id(0), hits)
+    tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)
+
+
 @triton.jit(do_not_specialize=["alpha"])
 def _send(
-    r, v, gradient, second_moment, words, chosen, counts, alpha: tl.uint64, tau, zeta,
+    r, v, gradient, second_moment, words, chosen, counts, k, alpha: tl.uint64, tau, zeta,
     table, parts, AFTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
@@ -156,7 +162,7 @@ def _send(
     tl.store(v + at, zeta * tl.maximum(tl.where(clear, corrected, second), 0.0), mask=here)
     tl.store(words + at, (within | tl.where(positive, 0, 1 << 31)).to(tl.int32), mask=here)
     tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    tl.store(counts + tl.program_id(0), tl.sum(clear.to(tl.int32), axis=0).to(tl.int64))
+    _note(clear, counts, k, table, parts)
 
 
 @triton.jit(do_not_specialize=["alpha"])
@@ -181,13 +187,15 @@ def _find(
     counted = size
     if not WHOLE:
         counted = tl.where(clear, size, 0)
-    tl.store(tops + tl.program_id(0), tl.max(tl.where(here, counted, 0), axis=0))
+    top = tl.max(tl.where(here, counted, 0), axis=0)
+    tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
 
 
 @triton.jit
 def _code(
-    r, v, words, chosen, counts, caps, table, parts, DROP: tl.constexpr,
-    MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BLOCK: tl.constexpr,
+    r, v, words, chosen, counts, k, tops, exponents, table, parts, DROP: tl.constexpr,
+    MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The word of each clear element; of those whose d fits, r and v become zero."""
     column, number, n = own_part(table, parts)
@@ -195,7 +203,11 @@ def _code(
     at = tl.load(column + 2 * parts) + within
     clear = tl.load(chosen + at, mask=within < n, other=0) != 0
     bits = tl.load(r + at, mask=clear, other=0.0).to(tl.int32, bitcast=True)
-    cap = tl.load(caps + tl.program_id(0))
+    row = own_row(table, parts, tl.program_id(0))
+    top = tl.load(tops + row)
+    cap = tl.minimum(tl.where(top == 0, BIAS << MANTISSA, top), LARGEST) & (255 << MANTISSA)
+    if number == 0:
+        tl.store(exponents + row, ((cap >> MANTISSA) - BIAS).to(tl.int8))
     rounded = tl.minimum(((bits & 0x7FFFFFFF) + 0x400000) & 0x7F800000, cap)
     depth = (cap - rounded) >> MANTISSA
     fits = clear & (depth <= DEEPEST)
@@ -207,7 +219,7 @@ def _code(
         gone = clear
     tl.store(r + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
     tl.store(v + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
-    tl.store(counts + tl.program_id(0), tl.sum(fits.to(tl.int32), axis=0).to(tl.int64))
+    _note(fits, counts, k, table, parts)
 
 
 @triton.jit

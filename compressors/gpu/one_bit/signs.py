@@ -1,10 +1,13 @@
 """Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`.
 
-Coding is one kernel that brings the memory on and packs bits, and one that adds up magnitudes for
-the scales: those are sums in float64, whose last bit may differ as `reductions.py` says.
+One kernel brings the memory on, packs bits and adds up a tile's magnitudes, cell by cell; a second
+one adds those of each cell and writes its scale. Sums are of float64, whose last bit may differ as
+`reductions.py` says.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import triton
@@ -13,89 +16,70 @@ import triton.language as tl
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import signs as loops
 from gcsim.compressors.coding.one_bit.signs import Norm
-from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.scans import ABSOLUTE, SQUARES, bucket_totals
-from gcsim.compressors.gpu.words import (
-    GROUPS,
-    load_codes,
-    places_of,
-    store_codes,
-    there,
-    tiles,
-)
+from gcsim.compressors.gpu.words import GROUPS, places_of, tiles
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Column, Segments, starts
+
+_NONE, _MAGNITUDES, _SQUARES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+_TILE = tl.constexpr(8 * GROUPS)
+"""Elements of a program."""
 
 
 @kernel_of(loops.put_sign_bits)
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """A fold without memories."""
-    _fold_parts(values.contiguous(), bits, segments.whole, at)
+    _fold_parts(values, segments.whole, bits, at, starts(at), SUMS=0)
 
 
 @kernel_of(loops.fold_signs)
 def fold_signs(
-    values: Tensor, cells: Cells, bits: Tensor, at: Column, *,
-    coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
-    factors: tuple[float, float, float, float] = loops.NO_FACTORS, keep: bool = False,
-    norm: Norm = "mean_abs",
+    values: Tensor, cells: Cells, bits: Tensor, at: Column, *, head: Column | None = None,
+    pieces: bool = False, coded: Tensor | None = None, scales: Tensor | None = None,
+    mixed: Tensor | None = None, factors: tuple[float, float, float, float] = loops.NO_FACTORS,
+    keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Sums for the scales may differ as `reductions.py` says."""
-    data = values.contiguous()
+    """Two kernels."""
+    slots = -(-cells.segments.length // _TILE.value) + cells.count
+    first, kind = starts(slots), 1 + (norm == "rms")
+    sums = values.new_empty(int(slots.sum()), dtype=torch.float64)
     _fold_parts(
-        data, bits, cells, at, coded=coded, scales=scales, mixed=mixed, factors=factors,
-        keep=keep,
+        values, cells, bits, at, first, coded=coded, scales=scales, mixed=mixed, sums=sums,
+        factors=factors, pieces=pieces, KEEP=keep, SUMS=kind,
     )  # fmt: skip
-    if not cells.total:
-        return values.new_empty(0)
-    squares = norm == "rms"
-    totals = bucket_totals(
-        data if coded is None else coded, cells, SQUARES if squares else ABSOLUTE
-    )
-    means = totals / there(cells.length, values.device, np.float64)
-    means = means.sqrt() if squares else means
-    # not-a-number passes, as it does in numpy's minimum
-    return means.clamp(max=FLOAT32_MAX).float()
+    found = values.new_empty(cells.total)
+    columns = cells.segments.length, cells.count, cells.size, first, cells.first
+    places = at if head is None else head[: len(cells.count)]
+    parts = parts_of(values, *(each.tolist() for each in (*columns, places)))
+    copies = len(at) if pieces else 1
+    launch_parts(
+        _scale, parts, sums, found, bits, copies, bits.numel() // copies, HEAD=head is not None,
+        SUMS=kind, BLOCK=512,
+    )  # fmt: skip
+    return found
 
 
 def _fold_parts(
-    values: Tensor, bits: Tensor, cells: Cells, at: Column, *,
+    values: Tensor, cells: Cells, bits: Tensor, at: Column, first: Column, *,
     coded: Tensor | None = None, scales: Tensor | None = None, mixed: Tensor | None = None,
-    factors: tuple[float, float, float, float] = loops.NO_FACTORS, keep: bool = False,
+    sums: Tensor | None = None, pieces: bool = False, KEEP: bool = False,
+    factors: tuple[float, float, float, float] = loops.NO_FACTORS, **constants: Any,
 ) -> None:  # fmt: skip
-    """Bring memories on, and write signs to `bits` from `at` on."""
-    length, begin = cells.segments.length.tolist(), cells.segments.begin.tolist()
-    columns = (each.tolist() for each in (at, cells.first, cells.size))
-    parts = parts_of(values, length, [tiles(n) for n in length], begin, *columns)
+    """Bring memories on, and write signs to `bits` from `at` on, and sums to `sums`."""
+    n, frame = cells.segments.length, bits.numel() // max(1, len(at))
+    piece = frame - int(at[0]) if pieces else 0
+    sizes = np.array([len(at) * piece]) if pieces else packed_bytes(n, 1)
+    columns = cells.segments.begin, at[: len(n)], cells.first, cells.size, first, sizes
+    programs = [tiles(8 * size) for size in sizes.tolist()]
+    parts = parts_of(values, n.tolist(), programs, *(each.tolist() for each in columns))
+    data = values.contiguous()
+    given = (data if each is None else each for each in (mixed, coded, scales, sums))
     launch_parts(
-        _fold, parts, values, values if mixed is None else mixed,
-        values if coded is None else coded, values if scales is None else scales, bits,
-        *(float(np.float32(factor)) for factor in factors), MIX=mixed is not None, KEEP=keep,
-        ERROR=coded is not None, GROUPS=GROUPS, INDEX=parts.index,
+        _fold, parts, data, *given, bits, *(float(np.float32(each)) for each in factors), piece,
+        frame, MIX=mixed is not None, KEEP=KEEP, ERROR=coded is not None, PIECES=pieces,
+        GROUPS=GROUPS, INDEX=parts.index, **constants,
     )  # fmt: skip
-
-
-@kernel_of(loops.add_scaled_signs)
-def add_scaled_signs(
-    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor, weight: float, *,
-    overwrite: bool = False, room: Column | None = None,
-) -> None:  # fmt: skip
-    """Padding is checked `when_known`."""
-    segments = cells.segments
-    room = packed_bytes(segments.length, 1) if room is None else room
-    rows = segments.length, segments.begin, at, cells.first, cells.size, room
-    elements, *columns = (row.tolist() for row in rows)
-    parts = parts_of(out, elements, [tiles(8 * n) for n in columns[-1]], *columns)
-    stray = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
-    launch_parts(
-        _write, parts, out, bits.contiguous(), scales, stray, float(np.float32(weight)),
-        ADD=not overwrite, GROUPS=GROUPS, INDEX=parts.index,
-    )  # fmt: skip
-    right = ((scales >= 0) & (scales <= FLOAT32_MAX)).all()  # nor not-a-number
-    when_known(torch.stack((stray.any(), right)), loops.demand_signs)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -103,15 +87,17 @@ def add_scaled_signs(
 
 @triton.jit
 def _fold(
-    values, mixed, coded, scales, bits, m, c, a, b, table, parts,
-    MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr,
-    GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    values, mixed, coded, scales, sums, bits, m, c, a, b, piece, frame, table, parts,
+    MIX: tl.constexpr, KEEP: tl.constexpr, ERROR: tl.constexpr, PIECES: tl.constexpr,
+    SUMS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits."""
+    """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
     column, number, n = own_part(table, parts)
     group, at = places_of(number, GROUPS, INDEX)
     here = at < n
     begin = tl.load(column + 2 * parts)
+    size = tl.load(column + 5 * parts)
+    block = at // size.to(INDEX)
     x = tl.load(values + begin + at, mask=here, other=0.0)
     if MIX:
         fresh = m * tl.load(mixed + begin + at, mask=here, other=0.0) + c * x
@@ -120,31 +106,57 @@ def _fold(
         x = a * x + b * fresh
     if ERROR:
         p = tl.load(coded + begin + at, mask=here, other=0.0)
-        block = at // tl.load(column + 5 * parts).to(INDEX)
         scale = tl.load(scales + tl.load(column + 4 * parts) + block, mask=here, other=0.0)
         x = x + (p - tl.where(p < 0.0, -scale, scale))
         tl.store(coded + begin + at, x, mask=here)
-    place = bits + tl.load(column + 3 * parts)
-    store_codes(place, group, (x < 0.0) & here, (n + 7) // 8, 1)
+    lane = tl.arange(0, 8)[None, :]
+    byte = tl.sum(((x < 0.0) & here).to(tl.int32) << lane, axis=1)
+    place = group.to(tl.int64)
+    if PIECES:
+        place = place // piece * frame + place % piece
+    where = bits + tl.load(column + 3 * parts) + place
+    tl.store(where, byte.to(tl.uint8), mask=group < tl.load(column + 7 * parts))
+    if SUMS > 0:  # tile t and cell c meet in sum t + c
+        wide = x.to(tl.float64)
+        each = tl.abs(wide)
+        if SUMS == _SQUARES:
+            each = wide * wide
+        low = number.to(tl.int64) * _TILE
+        cell = low // size
+        cells = tl.where(low < n, (tl.minimum(low + _TILE, n) - 1) // size + 1, 0)
+        slot = sums + tl.load(column + 6 * parts) + number
+        while cell < cells:
+            total = tl.where(here & (block == cell), each, 0.0)
+            tl.store(slot + cell, tl.sum(tl.sum(total, axis=1), axis=0))
+            cell += 1
 
 
 @triton.jit
-def _write(
-    out, packed, scales, stray, weight, table, parts, ADD: tl.constexpr,
-    GROUPS: tl.constexpr, INDEX: tl.constexpr,
+def _scale(
+    sums, scales, bits, copies, frame, table, parts, HEAD: tl.constexpr, SUMS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """A program adds up a cell."""
     column, number, n = own_part(table, parts)
-    group, at = places_of(number, GROUPS, INDEX)
-    here = at < n
-    room = tl.load(column + 6 * parts)
-    negative = load_codes(packed + tl.load(column + 3 * parts), group, room, 1)
-    behind = tl.where(here, 0, negative)
-    tl.store(stray + tl.program_id(0), tl.max(tl.max(behind, axis=1), axis=0))
-    block = at // tl.load(column + 5 * parts).to(INDEX)
-    scale = tl.load(scales + tl.load(column + 4 * parts) + block, mask=here, other=0.0)
-    factor = scale * weight
-    signed = tl.where(negative != 0, -factor, factor)
-    target = out + tl.load(column + 2 * parts) + at
-    if ADD:
-        signed = tl.load(target, mask=here, other=0.0) + signed
-    tl.store(target, signed, mask=here)
+    size = tl.load(column + 2 * parts)
+    begin = number * size
+    end = tl.minimum(begin + size, n)
+    slot = sums + tl.load(column + 3 * parts) + number
+    total = tl.zeros([BLOCK], dtype=tl.float64)
+    last = tl.where(begin < end, (end - 1) // _TILE + 1, 0)
+    for start in range(begin // _TILE, last, BLOCK):
+        tile = start + tl.arange(0, BLOCK)
+        total += tl.load(slot + tile, mask=tile < last, other=0.0)
+    mean = tl.sum(total, axis=0) / tl.maximum(end - begin, 1).to(tl.float64)
+    if SUMS == _SQUARES:
+        mean = tl.sqrt(mean)
+    # not-a-number passes, as it does in numpy's minimum
+    scale = tl.where(mean > 3.4028234663852886e38, 3.4028234663852886e38, mean).to(tl.float32)
+    tl.store(scales + tl.load(column + 4 * parts) + number, scale)
+    if HEAD:
+        lane = tl.arange(0, 4)
+        byte = (scale.to(tl.uint32, bitcast=True) >> (8 * lane)) & 255
+        place = bits + tl.load(column + 5 * parts) + 4 * number + lane
+        for _ in range(copies):
+            tl.store(place, byte.to(tl.uint8))
+            place += frame

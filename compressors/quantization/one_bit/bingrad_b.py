@@ -5,20 +5,12 @@ v says v >= b0. Both means are the best levels for this b0, and what is decoded 
 mean. The error is the variance within the two classes, at most the bucket's variance, for N(0, 1)
 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. No state.
 
-`lloyd_iterations` repeats b0 = (low + high) / 2 and the class means: the paper's condition is its
-fixed point, which the mean alone meets for symmetric buckets only.
-
-With `levels` = coherent all workers use the same levels: an all-reduce of the buckets' means
-gives b0, one of the class sums and counts gives the means over all workers' elements (again for
-each Lloyd iteration). Then the bits alone travel, and only their number an element matters to
-whoever adds them up. What is decoded has the mean bucket's mean.
-
 With `clip` = c elements are clipped to c standard deviations of their bucket before anything else.
 
-Payload: 1 bit an element and 64 a bucket; coherent: 1 bit, and 32 + 96 a bucket are all-reduced.
+Payload: 1 bit an element and 64 a bucket.
 
-Assumes b0 = mean, as the paper does "for ease of implementation"; an empty class's level is b0.
-The paper says only that coherent levels are possible, not how: pooled means are the counterpart.
+Assumes b0 = mean, as the paper does "for ease of implementation", where its condition asks for the
+middle of the two levels; an empty class's level is b0.
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
 Communication-Efficient Distributed Training", arXiv:2002.11082, equations 16 and 17, Algorithm 2.
@@ -26,41 +18,28 @@ Communication-Efficient Distributed Training", arXiv:2002.11082, equations 16 an
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from functools import partial
-from typing import Any, Literal
-
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.one_bit.binary import (
-    KNOWN_LEVELS,
     TWO_LEVELS,
     add_decoded,
     class_means,
-    class_sums,
     clip_to_spread,
     clipped,
     message_of,
-    put_bits_above,
 )
 from gcsim.compressors.coding.rounding.bucket_levels import Clip
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
-from gcsim.compressors.segments import Cells, Segments
+from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.segments import Segments
 
 
 class BinGradBParameters(CompressorParameters):
     bucket: int = Field(
         2048, ge=1, le=65535, description="elements that share two levels (64 bits a bucket)"
-    )
-    lloyd_iterations: int = Field(
-        0, ge=0, le=50, description="times that threshold and class means are improved in turn"
-    )
-    levels: Literal["own", "coherent"] = Field(
-        "own", description="each worker's own levels, or the same on all (two small all-reduces)"
     )
     clip: Clip = None
 
@@ -71,7 +50,7 @@ class BinGradB(Compressor[BinGradBParameters]):
     about = About(
         title="BinGrad-b",
         family="quantization",
-        collective="all-gather (coherent: small all-reduces before)",
+        collective="all-gather",
         bits="1 + 64 / bucket",
         paper="Xu et al., arXiv:2002.11082",
     )
@@ -79,13 +58,13 @@ class BinGradB(Compressor[BinGradBParameters]):
     @classmethod
     def properties(cls, parameters: BinGradBParameters) -> Properties:
         """See `Compressor.properties`: the error is the sum of squares within the classes."""
-        size, iterations = parameters.bucket, parameters.lloyd_iterations
+        size = parameters.bucket
 
         def error(values: Tensor) -> float:
             coded, cells = values.clone(), Segments.alone(values.numel()).cells(size)
             if parameters.clip is not None:
                 clip_to_spread(coded, cells, parameters.clip)
-            thresholds, lows, highs = class_means(coded, cells, iterations)
+            thresholds, lows, highs = class_means(coded, cells)
             at = torch.arange(values.numel()) // size
             decoded = torch.where(coded >= thresholds[at], highs[at], lows[at])
             return float((values.double() - decoded.double()).square().sum())
@@ -94,34 +73,9 @@ class BinGradB(Compressor[BinGradBParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         size = self.parameters.bucket
-        gradient = clipped(bucket, size, self.parameters.clip).gradient
-        cells, known = Segments.of(bucket.layout).cells(size), None
-        if self.parameters.levels == "own":
-            found = class_means(gradient, cells, self.parameters.lloyd_iterations)
-            thresholds, *levels = found  # [cells] each
-            flags = TWO_LEVELS
-        else:
-            thresholds, *levels = yield from self._agree(gradient, cells)
-            known, flags = (*levels, size), KNOWN_LEVELS
-            levels = []  # do not travel
-        bits = partial(put_bits_above, gradient, cells, thresholds)
-        payloads = yield AllGather(payload=message_of(gradient, cells, flags, levels, bits))
-        return self.mean_of(payloads, bucket, add_decoded, known=known)
-
-    def _agree(
-        self, gradient: Tensor, cells: Cells
-    ) -> Generator[Request, Any, tuple[Tensor, Tensor, Tensor]]:
-        """(thresholds, lower, upper levels) of all workers' elements, float32 `[cells]` each."""
-        lengths = torch.from_numpy(cells.length).to(gradient)
-        total = lengths * float(self.worker.count)
-        below, above, _ = class_sums(gradient, cells, torch.zeros_like(lengths))
-        thresholds = (yield AllReduce(tensor=below + above)) / total
-        lows, highs = thresholds, thresholds
-        for iteration in range(self.parameters.lloyd_iterations + 1):
-            if iteration:
-                thresholds = (lows + highs) / 2
-            sums = class_sums(gradient, cells, thresholds)
-            below, above, count = yield AllReduce(tensor=sums)
-            lows = torch.where(count < total, below / (total - count).clamp(min=1), thresholds)
-            highs = torch.where(count > 0, above / count.clamp(min=1), thresholds)
-        return thresholds, lows, highs
+        gradient = clipped(bucket, size, self.parameters.clip)
+        cells = Segments.of(bucket.layout).cells(size)
+        lines = class_means(gradient, cells)  # [3, cells]
+        message = message_of(gradient, cells, TWO_LEVELS, lines, lines[1:])
+        payloads = yield AllGather(payload=message)
+        return self.mean_of(payloads, bucket, add_decoded)

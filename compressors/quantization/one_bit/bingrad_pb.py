@@ -23,8 +23,6 @@ read as b_-1 < v < b_1) and 15.
 
 from __future__ import annotations
 
-from functools import partial
-
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
@@ -36,7 +34,6 @@ from gcsim.compressors.coding.one_bit.binary import (
     clipped,
     message_of,
     optimal_bounds,
-    put_random_bits,
 )
 from gcsim.compressors.coding.rounding.bucket_levels import Clip
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -81,10 +78,10 @@ class BinGradPb(Compressor[BinGradPbParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         size, me = self.parameters.bucket, self.worker
-        gradient = clipped(bucket, size, self.parameters.clip).gradient
+        gradient = clipped(bucket, size, self.parameters.clip)
         cells = Segments.of(bucket.layout).cells(size)
-        bounds = optimal_bounds(gradient, cells)  # [cells]
+        bounds = optimal_bounds(gradient, cells)[None]  # [1, cells]
         keys = keys_of(bucket.layout, me.seed, step, "bingrad_pb rounding", me.rank)
-        bits = partial(put_random_bits, gradient, cells, bounds, keys)
-        payloads = yield AllGather(payload=message_of(gradient, cells, SYMMETRIC, [bounds], bits))
+        message = message_of(gradient, cells, SYMMETRIC, bounds, bounds, keys)
+        payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded)

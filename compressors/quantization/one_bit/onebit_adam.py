@@ -29,7 +29,7 @@ cost.
 Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
 correction, as in their code and algorithm. The padding of the last chunks is neither in a scale
 nor in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows
-of an embedding that are never used) does not stay so, unless `mask_unused` keeps it where v is 0.
+of an embedding that are never used) does not stay so, unlike with the mask of their code.
 The errors re-enter through the momentum's recursion: the sum of the updates is not conserved.
 
 Source: H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
@@ -41,20 +41,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, put, read, seal, taken
+from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.one_bit.signs import NO_FACTORS, Norm, add_scaled_signs, fold_signs
+from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
 
 
@@ -73,9 +73,6 @@ class OneBitAdamParameters(CompressorParameters):
         description="what is returned: momentum over root of variance, or the momentum alone, in "
         "units of SGD's momentum buffer",
     )
-    mask_unused: bool = Field(
-        False, description="keep the momentum 0 where the variance is 0 after the warm-up"
-    )
 
 
 class OneBitAdam(Compressor[OneBitAdamParameters]):
@@ -89,17 +86,6 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         state="momentum, variance, error (n each), error of the owned chunk (n / workers)",
         paper="Tang et al., ICML 2021, arXiv:2102.02888",
     )
-
-    def __init__(self, worker: Worker, parameters: OneBitAdamParameters) -> None:
-        super().__init__(worker, parameters)
-        self._momentum: dict[int, Tensor] = {}
-        self._variance: dict[int, Tensor] = {}
-        self._divisor: dict[int, Tensor] = {}
-        """sqrt(v) + eps, which takes the variance's place when that is frozen."""
-        self._coded: dict[int, Tensor] = {}
-        self._scale: dict[int, Tensor] = {}
-        self._server_coded: dict[int, Tensor] = {}
-        self._server_scale: dict[int, Tensor] = {}
 
     @classmethod
     def warmup_steps(cls, parameters: OneBitAdamParameters) -> int:
@@ -126,37 +112,39 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
             mean = yield AllReduce(tensor=bucket.gradient.clone())
             return self._warm_up(bucket, mean.div_(self.worker.count))
 
-        received = yield AllToAll(payloads=self._messages(bucket))
-        parts = yield AllGather(payload=self._answer(bucket, received), part=True)
-        m = bucket_state(self._momentum, bucket)
-        fill_once(_write_chunks, parts, m, self._chunks(bucket))
+        m, beta, rank = self.kept("momentum", bucket), self.parameters.beta1, self.worker.rank
+        chunks = self._chunks(bucket)
+        own = chunks.alone[rank]
+        factors = beta, 1.0 - beta, 0.0, 1.0  # b1 m + (1 - b1) g is coded
+        given = bucket, "worker", bucket.gradient, chunks, own
+        received = yield AllToAll(payloads=self._coded(*given, mixed=m, factors=factors))
+        mean = torch.empty_like(chunks.slices[rank].of(bucket.gradient))
+        for number, message in enumerate(received):
+            add_chunks(message, own, mean, 1.0 / self.worker.count, overwrite=number == 0)
+        (answer,) = self._coded(bucket, "owner", mean, own, own)
+        parts = yield AllGather(payload=answer, part=True)
+        fill_once(_write_chunks, parts, m, chunks)
         return self._compressed(bucket, m)
-
-    # --- Adam ------------------------------------------------------------------------------
 
     def _warm_up(self, bucket: Bucket, mean: Tensor) -> Tensor:
         p = self.parameters
-        m = bucket_state(self._momentum, bucket).mul_(p.beta1).add_(mean, alpha=1 - p.beta1)
-        v = bucket_state(self._variance, bucket).mul_(p.beta2)
+        m = self.kept("momentum", bucket).mul_(p.beta1).add_(mean, alpha=1 - p.beta1)
+        v = self.kept("variance", bucket).mul_(p.beta2)
         v.addcmul_(mean, mean, value=1 - p.beta2)
         if p.update == "momentum":
             return m / (1 - p.beta1)
         return m / v.sqrt().add_(p.epsilon)
 
     def _compressed(self, bucket: Bucket, m: Tensor) -> Tensor:
-        """The update after the exchange that made `m`, which is masked in place."""
-        p, index = self.parameters, bucket.layout.index
-        if index not in self._divisor and (p.update == "adam" or p.mask_unused):
-            v = self._variance.pop(index, None)
-            root = m.abs().div_(1 - p.beta1) if v is None else v.sqrt_()
-            self._divisor[index] = root.add_(p.epsilon)
-        if p.mask_unused:  # eps itself: the root of v is 0, or lost beside it
-            m.masked_fill_(self._divisor[index] == p.epsilon, 0.0)
+        """The update after the exchange that made `m`."""
+        p, index, divisors = self.parameters, bucket.layout.index, self.state["divisor"]
         if p.update == "momentum":
             return m / (1 - p.beta1)
-        return m / self._divisor[index]
-
-    # --- signs -----------------------------------------------------------------------------
+        if index not in divisors:  # sqrt(v) + eps takes the variance's place
+            v = self.state["variance"].pop(index, None)
+            root = m.abs().div_(1 - p.beta1) if v is None else v.sqrt_()
+            divisors[index] = root.add_(p.epsilon)
+        return m / divisors[index]
 
     def _chunks(self, bucket: Bucket) -> BucketLayout:
         """The bucket as one chunk a worker: n / workers elements, in whole bytes of signs."""
@@ -166,39 +154,25 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         chunks: BucketLayout = facts[key]
         return chunks
 
-    def _messages(self, bucket: Bucket) -> list[Tensor]:
-        """Messages to the owners of chunks: this worker's signs there, and its scale."""
-        beta, chunks = self.parameters.beta1, self._chunks(bucket)
-        return self._coded_as(
-            chunks, bucket.gradient, bucket_state(self._coded, bucket), self._scale,
-            bucket.layout.index, mixed=bucket_state(self._momentum, bucket),
-            factors=(beta, 1.0 - beta, 0.0, 1.0),  # b1 m + (1 - b1) g is coded
-        )  # fmt: skip
-
-    def _answer(self, bucket: Bucket, received: Iterable[Tensor]) -> Tensor:
-        """The mean of this worker's chunk over all workers plus what was lost of it, coded."""
-        rank, count, index = self.worker.rank, self.worker.count, bucket.layout.index
-        own = self._chunks(bucket).alone[rank]
-        mean = torch.empty_like(self._chunks(bucket).slices[rank].of(bucket.gradient))
-        for number, message in enumerate(received):
-            add_chunks(message, own, mean, 1.0 / count, overwrite=number == 0)
-        coded = self._server_coded.setdefault(index, torch.zeros_like(mean))
-        (message,) = self._coded_as(own, mean, coded, self._server_scale, index)
-        return message
-
-    def _coded_as(
-        self, chunks: BucketLayout, values: Tensor, coded: Tensor, scale: dict[int, Tensor],
-        index: int, mixed: Tensor | None = None,
-        factors: tuple[float, float, float, float] = NO_FACTORS,
+    def _coded(
+        self, bucket: Bucket, who: str, values: Tensor, chunks: BucketLayout, own: BucketLayout,
+        **mixing: Any,
     ) -> list[Tensor]:  # fmt: skip
-        """A message for each chunk; `coded` and `scale` are the memory, see `fold_signs`."""
-        cells = Segments.alone(values.numel()).cells(None)
-        bits = values.new_zeros(chunks.numel // 8, dtype=torch.uint8)
-        scale[index] = fold_signs(
-            values, cells, bits, ZERO, coded=coded, mixed=mixed, factors=factors,
-            scales=scale.get(index, coded.new_zeros(cells.total)), norm=self.parameters.scale,
+        """A message for each chunk: signs of values plus what the last ones lost, and their scale.
+
+        For `mixing` see `fold_signs`. Kept are the vector that was coded last, and its scale.
+        """
+        frames_of_all, index = Segments.of(chunks), bucket.layout.index
+        coded, scales = self.state[f"{who}'s vector"], self.state[f"{who}'s scale"]
+        if index not in coded:
+            coded[index], scales[index] = torch.zeros_like(values), values.new_zeros(1)
+        sizes, part = 4 + frames_of_all.length // 8, Segments.of(own)
+        message, at = frames(values, Codec.SIGN_BLOCK, frames_of_all, sizes, fixed=True, part=part)
+        scales[index] = fold_signs(
+            values, Segments.alone(values.numel()).whole, message, at + 4, head=at, pieces=True,
+            coded=coded[index], scales=scales[index], norm=self.parameters.scale, **mixing,
         )  # fmt: skip
-        return chunk_messages(bits, scale[index], chunks)
+        return list(seal(message, at, sizes).chunk(len(sizes)))
 
 
 def chunks_of(n: int, count: int) -> BucketLayout:
@@ -211,17 +185,6 @@ def chunks_of(n: int, count: int) -> BucketLayout:
             for rank in range(count)
         ),
     )
-
-
-def chunk_messages(bits: Tensor, scale: Tensor, chunks: BucketLayout) -> list[Tensor]:
-    """A frame for each chunk: the scale, float32 `[1]` (`[0]` says 0), and its bits."""
-    segments = Segments.of(chunks)
-    head, size = segments.column(4), segments.length // 8
-    message, at = frames(bits, Codec.SIGN_BLOCK, segments, head + size, fixed=True)
-    scales = scale.expand(len(size)) if scale.numel() else scale.new_zeros(len(size))
-    put(message, at, scales, head)
-    put(message, at + head, bits, size)
-    return list(seal(message, at, head + size).chunk(len(size)))
 
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
@@ -238,17 +201,15 @@ def add_chunks(
     """out += weight * scale * sign, in place; `out` is float32 `[n]`, perhaps shorter than chunks.
 
     With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not a
-    frame for each chunk, or is damaged.
+    frame for each chunk (a scale, float32, and bits), or is damaged.
     """
     found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
-    head, size = whole.column(4), whole.length // 8
-    found.demand_sizes(head + size)
+    size = whole.length // 8
+    found.demand_sizes(4 + size)
     length = np.clip(out.numel() - whole.begin, 0, whole.length)
-    cells = Segments(np.stack((whole.begin, length), axis=1)).cells(None)
-    scales = taken(message, found.at, head, torch.float32)[: cells.total]
-    add_scaled_signs(
-        out, cells, message, found.at + head, scales, weight, overwrite=overwrite, room=size
-    )
+    cells = Segments(np.stack((whole.begin, length), axis=1)).whole
+    at = found.at
+    add_scaled_signs(out, cells, message, at + 4, at, weight, overwrite=overwrite, room=size)
 
 
 def sign_error(vector: Tensor, norm: Norm) -> float:

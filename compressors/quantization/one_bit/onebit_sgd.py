@@ -33,19 +33,18 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
+from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import (
     Matrices,
-    Stripes,
-    add_columns,
-    column_sums,
+    Threshold,
+    column_levels,
     matrix_shape,
-    put_column_bits,
 )
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -54,27 +53,16 @@ from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once
 
-Threshold = Literal["zero", "mean"]
-
 
 class OneBitSgdParameters(CompressorParameters):
     threshold: Threshold = Field(
         "zero", description="what a bit compares with: zero, or the column's mean"
-    )
-    levels_per: Literal["column", "tensor"] = Field(
-        "column", description="elements that share two levels (64 bits): a matrix column, or all"
     )
     aggregation: Literal["stripes", "all_gather"] = Field(
         "stripes",
         description="each worker sums and codes again a stripe of columns, or all decode all",
     )
     error_feedback: bool = Field(True, description="add what was lost to the next step")
-
-    @model_validator(mode="after")
-    def _a_tensor_cannot_be_cut(self) -> OneBitSgdParameters:
-        if self.levels_per == "tensor" and self.aggregation == "stripes":
-            raise ValueError("levels_per: tensor needs aggregation: all_gather (no columns to cut)")
-        return self
 
 
 class OneBitSgd(Compressor[OneBitSgdParameters]):
@@ -89,11 +77,6 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         paper="Seide et al., Interspeech 2014",
     )
 
-    def __init__(self, worker: Worker, parameters: OneBitSgdParameters) -> None:
-        super().__init__(worker, parameters)
-        self._owned_error: dict[int, Tensor] = {}
-        """By bucket: of the stripes that this worker owns, one tensor after the other."""
-
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
         """See `Compressor.properties`: with a threshold of zero, no more than one column."""
@@ -104,42 +87,44 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             encoded(left, matrix, parameters.threshold, Segments.behind(n), keep_error=True)
             return energy(left)
 
-        whole = parameters.levels_per == "tensor"
         return Properties(
-            error_bound=error if whole or parameters.threshold == "zero" else None,
-            error_is_exact=whole,
+            error_bound=error if parameters.threshold == "zero" else None,
             conserves=parameters.error_feedback,
         )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        layout, count = bucket.layout, self.worker.count
-        if self.parameters.error_feedback:
-            values, added = self.kept("error", bucket), bucket.gradient
-        else:
-            values, added = bucket.gradient, None
-        matrices = self._matrices(layout)
-        messages = self._encode(values, layout, matrices, added)
+        layout, count, feedback = bucket.layout, self.worker.count, self.parameters.error_feedback
+        values = self.kept("error", bucket) if feedback else bucket.gradient
+        matrices, frames_of_all = self._matrices(layout)
+        messages = self._encode(values, matrices, layout, frames_of_all, bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=messages[0])
             return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
         received = yield AllToAll(payloads=messages)
         own = matrices.owned
-        total = self._owned(layout, own, bucket.gradient)
+        total = bucket.gradient.new_zeros(int((own.rows * own.columns).sum()))
+        if feedback:  # what coding the stripes has lost so far, one tensor after the other
+            total = self.state["owned"].setdefault(layout.index, total)
         for message in received:
             add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
-        (message,) = self._encode(total, layout, own)
+        (message,) = self._encode(total, own, layout, layout)
         answers = yield AllGather(payload=message, part=True)
         update = torch.zeros_like(bucket.gradient)
-        return fill_once(_add_all, answers, update, layout, matrices)
+        return fill_once(_add_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
-        held, owned = self.kept("error", bucket).clone(), self._owned_error.get(bucket.layout.index)
+        held, owned = (
+            self.kept("error", bucket).clone(),
+            self.state["owned"].get(bucket.layout.index),
+        )
         if owned is not None:
-            matrices, at = self._matrices(bucket.layout).stripes_of(self.worker.rank), 0
-            for rows, columns, offset, first, width, _ in matrices.table.tolist():
+            matrices, at = self._matrices(bucket.layout)[0], 0
+            for rows, columns, offset, first, width, *_ in matrices.stripes_of(
+                self.worker.rank
+            ).table:
                 whole = held[offset : offset + rows * columns].view(rows, columns)
                 error = owned[at : at + rows * width].view(rows, width)
                 part = whole[:, first : first + width]
@@ -147,80 +132,51 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
                 at += rows * width
         return held
 
-    def _matrices(self, layout: BucketLayout) -> Matrices:
-        whole = self.parameters.levels_per == "tensor"
+    def _matrices(self, layout: BucketLayout) -> tuple[Matrices, BucketLayout]:
+        """(the bucket's tensors as matrices, the tensors of the frames of all owners)."""
         count = self.worker.count if self.parameters.aggregation == "stripes" else 1
-        known: dict[Any, Matrices] = layout.facts
-        if (key := (OneBitSgd, whole, count)) not in known:
-            known[key] = matrices_of(layout, count, whole=whole)
+        known: dict[Any, tuple[Matrices, BucketLayout]] = layout.facts
+        if (key := (OneBitSgd, count)) not in known:
+            repeated = BucketLayout(index=layout.index, slices=layout.slices * count)
+            known[key] = matrices_of(layout, count), repeated
         return known[key]
 
-    def _owned(self, layout: BucketLayout, stripes: Matrices, like: Tensor) -> Tensor:
-        """Sums that the owned stripes are added to: their errors, or zeros."""
-        numel = int((stripes.rows * stripes.columns).sum())
-        if not self.parameters.error_feedback:
-            return like.new_zeros(numel)
-        if layout.index not in self._owned_error:
-            self._owned_error[layout.index] = like.new_zeros(numel)
-        return self._owned_error[layout.index]
-
     def _encode(
-        self, values: Tensor, layout: BucketLayout, matrices: Matrices, added: Tensor | None = None
-    ) -> list[Tensor]:
-        tensors, chosen = Segments.of(_repeated(layout, matrices.count)), self.parameters
+        self, values: Tensor, matrices: Matrices, layout: BucketLayout, tensors: BucketLayout,
+        added: Tensor | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        chosen = self.parameters
+        feedback = chosen.error_feedback
         return encoded(
-            values, matrices, chosen.threshold, tensors, keep_error=chosen.error_feedback,
-            added=added,
+            values, matrices, chosen.threshold, Segments.of(tensors), keep_error=feedback,
+            added=added if feedback else None, part=Segments.of(layout),
         )  # fmt: skip
 
 
-def matrices_of(layout: BucketLayout, count: int, *, whole: bool = False) -> Matrices:
-    """A bucket's tensors in `count` stripes each; `whole`: each tensor is one column."""
-    shapes = [(p.numel, min(1, p.numel)) if whole else matrix_shape(p) for p in layout.slices]
-    rows, columns = np.array(shapes, dtype=np.int64).T
+def matrices_of(layout: BucketLayout, count: int) -> Matrices:
+    """A bucket's tensors in `count` stripes each."""
+    rows, columns = np.array([matrix_shape(p) for p in layout.slices], dtype=np.int64).T
     return Matrices(rows, columns, Segments.of(layout).begin, count)
 
 
 def encoded(
     values: Tensor, matrices: Matrices, threshold: Threshold, tensors: Segments, *,
-    keep_error: bool, added: Tensor | None = None,
+    keep_error: bool, added: Tensor | None = None, part: Segments | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """A message for each owner of stripes, of `values`, or of values + `added`.
 
     Both are flat float32 vectors that the matrices lie in. With `keep_error` `values` become what
-    the messages do not say. `tensors` is the table of all frames' tensors.
+    the messages do not say. `tensors` is the table of all frames' tensors, `part` one message's.
     """
-    lines = column_levels(values, matrices, threshold, added)
     stripes = matrices.stripes
-    sent, head = stripes.elements.length, 4 * stripes.width
-    sizes = 2 * head + packed_bytes(sent, 1)
-    message, at = frames(values, Codec.BINARY, tensors, sizes, nonzero=sent, fixed=True)
-    put(message, at, lines[1], head)
-    put(message, at + head, lines[2], head)
-    put_column_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
+    head = 4 * stripes.width
+    sizes = 2 * head + stripes.sizes
+    message, at = frames(
+        values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length, fixed=True, part=part
+    )
+    lines = column_levels(values, matrices, threshold, message, at, added=added)
+    put_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
     return list(seal(message, at, sizes).chunk(matrices.count))
-
-
-def column_levels(
-    values: Tensor, matrices: Matrices, threshold: Threshold, added: Tensor | None = None
-) -> Tensor:
-    """Thresholds, lower and upper levels: float32 `[3, lines]`, 0 beyond a matrix.
-
-    `added`, a vector as `values`, is first added to them, in place.
-    """
-    total, magnitude, count = column_sums(values, matrices, added=added)
-    stripes = matrices.stripes
-    of_lines = torch.from_numpy(np.repeat(stripes.table[:, 0], stripes.width))
-    rows = of_lines.to(values.device, torch.float64)
-    if threshold == "zero":
-        # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
-        highs = torch.where(count > 0, (magnitude + total) / (2 * count), 0.0)
-        lows = torch.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
-        return torch.stack((torch.zeros_like(lows), lows, highs)).float()
-    means = (total / rows).float()
-    _, magnitude, _ = column_sums(values, matrices, centres=means)
-    spread = (magnitude / rows).float()
-    return torch.stack((means, means - spread, means + spread))
 
 
 def add_decoded(
@@ -235,26 +191,16 @@ def add_decoded(
     if found.flags.any() or found.params.any() or (found.nonzero != sent).any():
         raise damaged(f"{found.nonzero.tolist()} elements of stripes, not {sent.tolist()}")
     at, head = found.at, 4 * stripes.width
-    found.demand_sizes(2 * head + packed_bytes(sent, 1))
-    lows = taken(message, at, head, torch.float32)  # [lines]
-    highs = taken(message, at + head, head, torch.float32)
-    add_columns(out, stripes, message, at + 2 * head, lows, highs, weight)
+    found.demand_sizes(2 * head + stripes.sizes)
+    places = at, at + head
+    add_levels(out, stripes, message, at + 2 * head, message, places, (weight, weight))
 
 
 def _add_all(
-    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, matrices: Matrices
+    answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
     """Those of all owners, in order: together they are the frames of all stripes."""
     each = list(answers)
     if len({len(message) for message in each}) != 1:
         raise damaged(f"stripes of {[len(message) for message in each]} bytes")
-    frames_of_all = _repeated(layout, matrices.count)
-    add_decoded(torch.cat(each), frames_of_all, out, 1.0, stripes=matrices.stripes)
-
-
-def _repeated(layout: BucketLayout, count: int) -> BucketLayout:
-    """The tensors of all frames of `count` owners."""
-    known: dict[Any, BucketLayout] = layout.facts
-    if (key := ("repeated", count)) not in known:
-        known[key] = BucketLayout(index=layout.index, slices=layout.slices * count)
-    return known[key]
+    add_decoded(torch.cat(each), layout, out, 1.0, stripes=stripes)

@@ -32,7 +32,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import (
     add_scaled_signs,
@@ -132,7 +132,7 @@ class EfSignSgd(ScaledSign):
 
 
 class SignMemory:
-    """What sign coding has lost, bucket by bucket, and how it is made up for.
+    """Sign coding with a memory of what it has lost, bucket by bucket.
 
     Kept are the vector p that was coded last and its scales: the error p - Q(p) follows from them
     (see `coding.one_bit.signs`). Blocks have at most `most` elements, None: they are whole tensors.
@@ -149,7 +149,7 @@ class SignMemory:
         With `momentum`, float32 `[n]`, that is updated in place and Nesterov's direction is
         coded in the place of the gradient; see `nesterov`.
         """
-        index, cells = bucket.layout.index, self._cells(bucket)
+        index, cells = bucket.layout.index, Segments.of(bucket.layout).even_cells(self._most)
         coded = bucket_state(self._coded, bucket)
         if index not in self._scales:
             self._scales[index] = _no_scales(coded, cells)
@@ -164,10 +164,8 @@ class SignMemory:
         index = bucket.layout.index
         if index not in self._scales:
             return torch.zeros_like(bucket.gradient)
-        return lost_by(self._coded[index], self._scales[index], self._cells(bucket))
-
-    def _cells(self, bucket: Bucket) -> Cells:
-        return Segments.of(bucket.layout).even_cells(self._most)
+        cells = Segments.of(bucket.layout).even_cells(self._most)
+        return lost_by(self._coded[index], self._scales[index], cells)
 
 
 @counted_as(
@@ -180,15 +178,6 @@ def _no_scales(like: Tensor, cells: Cells) -> Tensor:
 # --- messages: one frame a tensor, float32 scales and then bits ------------------------------
 
 
-def block_length(n: int, most: int | None) -> int:
-    """Length of all blocks but the last: as equal as can be, at most `most`; 0 for n = 0.
-
-    With B = ceil(n / length) blocks, length = ceil(n / B): a receiver knows it from B.
-    """
-    blocks = 1 if most is None else max(1, -(-n // most))
-    return -(-n // blocks)
-
-
 def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Tensor:
     """The message of a float32 `[layout.numel]`: uint8; blocks of at most `most` elements."""
     return _message(vector, Segments.of(layout).even_cells(most))[0]
@@ -196,11 +185,9 @@ def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Ten
 
 def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tensor]:
     """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
-    segments, head = cells.segments, 4 * cells.count
-    sizes = head + packed_bytes(segments.length, 1)
-    message, at = frames(values, Codec.SIGN_BLOCK, segments, sizes, fixed=True)
-    scales = fold_signs(values, cells, message, at + head, **memory)
-    put(message, at, scales, head)
+    sizes = 4 * cells.count + packed_bytes(cells.segments.length, 1)
+    message, at = frames(values, Codec.SIGN_BLOCK, cells.segments, sizes, fixed=True)
+    scales = fold_signs(values, cells, message, at + 4 * cells.count, head=at, **memory)
     return seal(message, at, sizes), scales
 
 
@@ -220,8 +207,8 @@ def add_decoded(
 ) -> None:
     """out += weight * scale * sign, in place; `out` is float32 `[layout.numel]`.
 
-    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is damaged
-    or of another layout.
+    With `overwrite`, out = weight * scale * sign. The number of scales says how long blocks are.
+    Raises `InputError` when the message is damaged or of another layout.
     """
     segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
     n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
@@ -232,10 +219,9 @@ def add_decoded(
     ).any():
         raise damaged(f"{blocks.tolist()} blocks for {n.tolist()} elements")
     found.demand_sizes(4 * blocks + sign_bytes)
-    scales = taken(message, found.at, 4 * blocks, torch.float32)
     cells = Cells(segments, np.maximum(1, size), blocks)
     at = found.at + 4 * blocks
-    add_scaled_signs(out, cells, message, at, scales, weight, overwrite=overwrite)
+    add_scaled_signs(out, cells, message, at, found.at, weight, overwrite=overwrite)
 
 
 def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:
@@ -244,9 +230,8 @@ def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:
     |v|^2 - gain (2 - gain) |v|_1^2 / n, because |Q(v)|^2 and Q(v) v are both |v|_1^2 / n.
     """
     error = 0.0
-    length = block_length(vector.numel(), most)
-    for start in range(0, vector.numel(), max(1, length)):
-        block = vector[start : start + length].double()
+    for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
+        block = vector[begin:end].double()
         kept = block.abs().sum().square() / block.numel()
         error += float(block.square().sum() - gain * (2.0 - gain) * kept)
     return error

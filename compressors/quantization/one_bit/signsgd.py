@@ -2,8 +2,7 @@
 
 Worker: the signs of the gradient (signSGD), or of its running average m = beta m + (1 - beta) g
 (Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
-positive, and so does a tie of an even number of workers; `tie` "zero" makes it 0, which one bit
-down cannot say.
+positive, and so does a tie of an even number of workers.
 
 Three ways to count:
 
@@ -27,19 +26,26 @@ Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import TypeVar
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
-from gcsim.compressors.coding.one_bit.votes import add_votes, from_counters, more_than, no_votes
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
+from gcsim.compressors.coding.one_bit.signs import put_sign_bits
+from gcsim.compressors.coding.one_bit.votes import (
+    add_votes,
+    put_more_than,
+    votes_of,
+)
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.meter import kernel, unpriced
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments, starts
@@ -52,15 +58,6 @@ class SignSgdParameters(CompressorParameters):
         description="who counts: a server (1 bit up, 1 down), every worker (1 bit from each), or "
         "an all-reduce of counters (8 bits up to 255 workers)",
     )
-    tie: Literal["plus", "zero"] = Field(
-        "plus", description="an element's update when the votes are equal; zero: not by push_pull"
-    )
-
-    @model_validator(mode="after")
-    def _a_bit_holds_no_zero(self) -> SignSgdParameters:
-        if self.tie == "zero" and self.aggregation == "push_pull":
-            raise ValueError("tie = zero does not fit the bit that a server returns")
-        return self
 
 
 class SignumParameters(SignSgdParameters):
@@ -89,18 +86,17 @@ class SignSgd(Compressor[P]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout, voted, count = bucket.layout, self._voted(bucket), self.worker.count
-        ties = self.parameters.tie == "zero" and count % 2 == 0
         if self.parameters.aggregation == "counters":
             counts = yield AllReduce(tensor=negative(voted, count))
-            return from_counters(counts, count, ties)
+            return from_counters(counts, count)
         update = torch.empty_like(bucket.gradient)
         if self.parameters.aggregation == "all_gather":
             payloads = yield AllGather(payload=encode(voted, layout))
-            return fill_once(_write_majority, payloads, update, layout, count, ties)
+            return fill_once(_write_majority, payloads, update, layout, count)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             votes = counted(payloads, layout, count, voted)
-            return message_of(more_than(votes, count // 2), layout)
+            return _message(voted, layout, put_more_than, votes, count // 2)
 
         answer = yield PushPull(
             payload=encode(voted, layout), server=serve, without_server="alltoall_allgather"
@@ -145,23 +141,28 @@ def negative(vector: Tensor, count: int) -> Tensor:
     return (vector < 0).to(torch.int16 if fits else torch.int32)
 
 
+@kernel("streaming", name="signsgd.from_counters")
+def from_counters(counts: Tensor, count: int) -> Tensor:
+    """The majority, float32 `[n]`, from the numbers of negative votes among `count`."""
+    return torch.where(counts > count // 2, -1.0, 1.0)
+
+
 def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:
-    """Numbers of workers that say negative (`no_votes`); `InputError` for a damaged message."""
+    """Numbers of workers that say negative (`votes_of`); `InputError` for a damaged message."""
     segments = Segments.of(layout)
-    counts = no_votes(segments, count, like)
-    for message in messages:
-        add_votes(counts, message, bits_in(message, layout), segments)
+    counts = votes_of(segments, count, like)
+    for number, message in enumerate(messages):
+        add_votes(counts, message, bits_in(message, layout), segments, first=number == 0)
     return counts
 
 
 def _write_majority(
-    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int, ties: bool
+    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int
 ) -> None:
     counts, segments = counted(payloads, layout, count, out), Segments.of(layout)
-    at = starts(packed_bytes(segments.length, 1))
-    _write(out, segments, more_than(counts, count // 2), at, 0.5 if ties else 1.0)
-    if ties:  # half a vote from each side of the tie
-        _write(out, segments, more_than(counts, count // 2 - 1), at, 0.5, add=True)
+    bits, at = torch.empty_like(counts[0]), starts(packed_bytes(segments.length, 1))
+    put_more_than(counts, count // 2, segments, bits, at)
+    _write(out, segments, bits, at)
 
 
 # --- messages: one frame of bits a tensor ----------------------------------------------------
@@ -169,19 +170,15 @@ def _write_majority(
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
-    segments = Segments.of(layout)
-    sizes = packed_bytes(segments.length, 1)
-    message, at = frames(vector, Codec.SIGN, segments, sizes, fixed=True)
-    put_sign_bits(vector, segments, message, at)
-    return seal(message, at, sizes)
+    return _message(vector, layout, put_sign_bits, vector)
 
 
-def message_of(bits: Tensor, layout: BucketLayout) -> Tensor:
-    """The message of packed bits, whole bytes of each tensor; as `encode`."""
+def _message(like: Tensor, layout: BucketLayout, put: Callable[..., None], *given: Any) -> Tensor:
+    """The message of bits that `put(*given, segments, message, at)` writes."""
     segments = Segments.of(layout)
     sizes = packed_bytes(segments.length, 1)
-    message, at = frames(bits, Codec.SIGN, segments, sizes)
-    put(message, at, bits, sizes)
+    message, at = frames(like, Codec.SIGN, segments, sizes, fixed=True)
+    put(*given, segments, message, at)
     return seal(message, at, sizes)
 
 
@@ -197,12 +194,17 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    _write(out, Segments.of(layout), message, bits_in(message, layout), 1.0)
+    _write(out, Segments.of(layout), message, bits_in(message, layout))
 
 
-def _write(
-    out: Tensor, segments: Segments, bits: Tensor, at: Column, unit: float, *, add: bool = False
-) -> None:
-    cells = segments.cells(None)
-    ones = out.new_ones(cells.total)
-    add_scaled_signs(out, cells, bits, at, ones, unit, overwrite=not add)
+def _write(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
+    stripes, places = Stripes.of(segments.whole), (0 * at, 0 * at)
+    given = stripes, bits, at, _one(out.device), places, (1.0, -1.0)
+    add_levels(out, *given, overwrite=True, scales=True)
+
+
+@cache
+@unpriced
+def _one(device: torch.device) -> Tensor:
+    """The bytes of a scale of 1."""
+    return torch.ones(1, device=device).view(torch.uint8)

@@ -62,7 +62,6 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {"aggregation": "push_pull"}),
     ("fp8", {"aggregation": "all_to_all"}),
     ("fp8", {"aggregation": "tree"}),
-    ("thc", {"aggregation": "all_reduce"}),
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
     ("onebit_sgd", {"aggregation": "all_gather"}),

@@ -117,9 +117,9 @@ def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
 @given(values=VECTORS, seed=SEEDS)
 def test_steps_of_a_worker_alone(values: Tensor, seed: int) -> None:
     u, sums, error = (vector(values.numel(), "normal", seed + i) for i in range(3))
-    demand_same(momentum.error_step, values, u, error, 0.9)
+    demand_same(momentum.local_step, values, u, error, 0.9, nesterov=True)
     demand_same(momentum.local_step, values, u, sums, 0.9)
-    demand_same(momentum.last_step, values, u, sums, error, 0.9)
+    demand_same(momentum.local_step, values, u, sums, 0.9, error=error)
 
 
 @few

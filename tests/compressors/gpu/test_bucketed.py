@@ -15,14 +15,15 @@ from torch import Tensor
 from gcsim.compressors.coding.integers.digits import digits, fixed
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
+from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.rounding import bucket_levels, norms, tables
-from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_levels, own, round_levels
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_rounded, own, round_levels
 from gcsim.compressors.quantization.rounding import adaptive_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters
 from gcsim.compressors.segments import ZERO, Cells, Segments, starts
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
-from tests.compressors.shared import cells_of, packed_by
+from tests.compressors.shared import add_chosen, cells_of, packed_by
 
 SIZES = st.sampled_from((1, 5, 512, 2048, 5000))
 
@@ -32,24 +33,21 @@ SIZES = st.sampled_from((1, 5, 512, 2048, 5000))
 def test_bits_of_buckets(values: Tensor, size: int, key: np.uint64, seed: int) -> None:
     n = values.numel()
     lows, highs = (vector(-(-n // size), "normal", seed + i) for i in range(2))
-    bits = demand_same(lambda v: packed_by(binary.put_bits_above, v, size, lows), values)
-    bounds, keys = highs.abs(), np.array([key])
-    demand_same(lambda v: packed_by(binary.put_random_bits, v, size, bounds, keys), values)
-    out, cells = torch.linspace(-1, 1, n), cells_of(values, size)
-    demand_same(lambda o: binary.add_chosen(o, cells, bits, ZERO, lows, highs, 1 / 3), out)
+    bits = demand_same(packed_by, values, size, lows)
+    demand_same(packed_by, values, size, highs.abs(), keys=np.array([key]))
+    out, stripes = torch.linspace(-1, 1, n), Stripes.of(cells_of(values, size))
+    demand_same(add_chosen, out, stripes, bits, ZERO, torch.stack((lows, highs)), 1 / 3)
 
 
 @few
-@given(values=EXACT, size=SIZES, iterations=st.sampled_from((0, 1, 9)))
-def test_thresholds_and_levels_of_buckets(values: Tensor, size: int, iterations: int) -> None:
-    """Of whole numbers, whose sums are exact; the deviation is what is not."""
+@given(values=EXACT, size=SIZES)
+def test_levels_of_buckets(values: Tensor, size: int) -> None:
+    """Of whole numbers, whose sums are exact."""
     cells = cells_of(values, size)
-    thresholds, *_ = demand_same(lambda v: binary.class_means(v, cells, iterations), values)
-    found = binary.class_sums(values, cells, thresholds)
+    demand_same(binary.optimal_bounds, values, cells)
+    expected = binary.class_means(values, cells)
     with kernels():  # distances from a mean are not whole
-        assert torch.allclose(binary.class_sums(values, cells, thresholds), found, rtol=1e-6)
-    demand_same(lambda v: binary.class_sums(v, cells, torch.zeros_like(thresholds)), values)
-    demand_same(lambda v: binary.optimal_bounds(v, cells), values)
+        assert torch.allclose(binary.class_means(values, cells), expected, rtol=1e-6)
 
 
 def clipped(values: Tensor, size: int) -> Tensor:
@@ -63,7 +61,7 @@ def test_buckets_of_any_numbers_differ_by_the_order_of_sums(size: int) -> None:
     values = vector(4097, "normal", 6)
     cells = cells_of(values, size)
     ways: list[tuple[Callable[..., Any], float]] = [
-        (lambda: binary.class_means(values, cells, 3), 2**-23),
+        (lambda: binary.class_means(values, cells), 2**-23),
         (
             lambda: binary.optimal_bounds(values, cells),
             2**-20,
@@ -100,7 +98,7 @@ def test_tables_and_what_is_rounded_between_their_levels(
         demand_same(round_levels, values, levels, keys, codes, at, form)
         round_levels(values, levels, keys, codes, at, form)
         out = torch.linspace(-1, 1, values.numel())
-        demand_same(add_levels, out, levels, codes, at, form, 1 / 3)
+        demand_same(add_rounded, out, levels, codes, at, form, 1 / 3)
 
 
 @few
@@ -129,7 +127,7 @@ def test_tables_that_all_know(
     demand_same(round_levels, values, known, keys, packed, at, fixed(bits))
     round_levels(values, known, keys, packed, at, fixed(bits))
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(add_levels, out, known, packed, at, fixed(bits), 1 / 3)
+    demand_same(add_rounded, out, known, packed, at, fixed(bits), 1 / 3)
     expected = norms.table_errors(values, cells, found, levels[0])
     with kernels():
         errors = norms.table_errors(values, cells, found, levels[0])
@@ -158,18 +156,25 @@ def test_columns(rows: int, width: int, workers: int, seed: int, keep: bool) -> 
     matrices = columns.Matrices(
         np.array([rows, 7]), np.array([width, 1]), np.array([0, rows * width]), workers
     )
-    centres = torch.ones(workers * matrices.lines)
-    demand_same(columns.column_sums, values, matrices, centres=centres)
-    demand_same(columns.column_sums, values, matrices, added=added)
-    lines = vector(3 * len(centres), "normal", seed).view(3, -1)
     stripes = matrices.stripes
-    sizes = packed_bytes(stripes.elements.length, 1)
+    head, sizes = 8 * stripes.begins, stripes.sizes
+    message = torch.zeros(8 * workers * matrices.lines, dtype=torch.uint8)
+    threshold: columns.Threshold
+    for threshold, more in (("zero", None), ("zero", added), ("mean", None)):
+        given_ = matrices, threshold, message, head
+        if threshold == "mean":  # distances from a mean are not whole numbers
+            expected = columns.column_levels(values, *given_)
+            with kernels():
+                found = columns.column_levels(values, *given_)
+            assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6)
+        else:
+            demand_same(columns.column_levels, values, *given_, added=more)
+    lines = vector(3 * workers * matrices.lines, "normal", seed).view(3, -1)
 
     def coded(values: Tensor) -> Tensor:
         bits = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
-        columns.put_column_bits(values, stripes, lines, bits, starts(sizes), keep_error=keep)
+        put_bits(values, stripes, lines, bits, starts(sizes), keep_error=keep)
         return bits
 
     bits = demand_same(coded, values)
-    given_ = stripes, bits, starts(sizes), lines[1].contiguous(), lines[2].contiguous(), 1 / 3
-    demand_same(columns.add_columns, values, *given_)
+    demand_same(add_chosen, values, stripes, bits, starts(sizes), lines[1:], 1 / 3)

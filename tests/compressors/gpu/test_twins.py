@@ -28,7 +28,7 @@ from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
-from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
+from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
 from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks
@@ -198,20 +198,20 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 
     def count() -> list[Tensor]:
         rng = np.random.default_rng(seed)
-        counts = votes.no_votes(segments, voters, torch.zeros(0))
-        for _ in range(voters):
+        counts = votes.votes_of(segments, voters, torch.zeros(0))
+        for voter in range(voters):
             message = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
             drawn = torch.from_numpy(rng.standard_normal(n + n // 2).astype(np.float32))
             put_sign_bits(drawn, segments, message, starts(sizes))
-            votes.add_votes(counts, message, starts(sizes), segments)
-        return [votes.more_than(counts, threshold) for threshold in (0, voters // 2, 2 * voters)]
+            votes.add_votes(counts, message, starts(sizes), segments, first=voter == 0)
+        found = torch.zeros((3, int(sizes.sum())), dtype=torch.uint8)
+        for bits, threshold in zip(found, (0, voters // 2, 2 * voters), strict=True):
+            votes.put_more_than(counts, threshold, segments, bits, starts(sizes))
+        return [found]
 
     expected = count()
     with kernels():
         assert equal(count(), expected)
-    counters = torch.from_numpy(np.random.default_rng(seed).integers(0, voters + 1, n))
-    for ties in (True, False):
-        demand_same(votes.from_counters, counters.to(torch.uint8), voters, ties)
 
 
 # --- selection ------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -
     given = values, levels, np.array([key]), torch.zeros(int(sizes[0]), dtype=torch.uint8), ZERO
     demand_same(round_levels, *given, fixed(8))
     round_levels(*given, fixed(8))
-    demand_same(add_levels, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
+    demand_same(add_rounded, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
 
 
 @few
@@ -336,7 +336,7 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         if chosen.bits == 8:
             table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
             levels = narrow_floats.tables_of(alone, table)
-            demand_same(add_levels, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
+            demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
 @few
@@ -357,7 +357,7 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
     tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
     levels = narrow_floats.tables_of(segments, tables)
-    demand_same(add_levels, values, levels, codes, at, fixed(8), 1.0)
+    demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.integers.packing import pack_signs
+from gcsim.compressors.coding.integers.packing import pack_signs, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import lost_by, put_sign_bits
-from gcsim.compressors.coding.one_bit.votes import add_votes, more_than, no_votes
+from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, votes_of
 from gcsim.compressors.meter import segment
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, add_signs, fold, fold_average, fold_nesterov
 
@@ -153,22 +153,23 @@ def test_votes_are_counted_exactly(n: int, voters: int) -> None:
     generator = np.random.default_rng(voters)
     ballots = generator.random((voters, n)) < 0.5
     segments = Segments.behind([n - n // 3, n // 3])
-    cuts, counts = [n - n // 3], no_votes(segments, voters, torch.zeros(0))
-    for ballot in ballots:
+    cuts, counts = [n - n // 3], votes_of(segments, voters, torch.zeros(0))
+    for number, ballot in enumerate(ballots):
         parts = [np.packbits(part, bitorder="little") for part in np.split(ballot, cuts)]
         message = torch.from_numpy(np.concatenate((*parts[::-1], [7]))).byte()
         at = np.array([len(parts[1]), 0])  # anywhere in the message
-        add_votes(counts, message, at, segments)
+        add_votes(counts, message, at, segments, first=number == 0)
     total = ballots.sum(0)
     for threshold in range(voters + 2):
-        bits = more_than(counts, threshold)
+        bits, at = torch.empty_like(counts[0]), starts(packed_bytes(segments.length, 1))
+        put_more_than(counts, threshold, segments, bits, at)
         each = [np.packbits(part > threshold, bitorder="little") for part in np.split(total, cuts)]
         assert bits.tolist() == np.concatenate(each).tolist()
 
 
 def test_votes_behind_the_last_element_are_refused() -> None:
     segments = Segments.behind([9])
-    counts = no_votes(segments, 1, torch.zeros(0))
+    counts = votes_of(segments, 1, torch.zeros(0))
     with pytest.raises(InputError, match="padding"):
         add_votes(counts, torch.tensor([0, 2], dtype=torch.uint8), ZERO, segments)
 

@@ -10,16 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.coding.one_bit.binary import add_decoded, class_means
 from gcsim.compressors.quantization.one_bit.bingrad_b import (
     BinGradB,
     BinGradBParameters,
 )
 from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
-from gcsim.errors import InputError
-from tests.compressors.shared import Draw, cells_of
+from tests.compressors.shared import Draw
 
 
 def cut(values: Tensor, size: int) -> list[Tensor]:
@@ -43,26 +40,13 @@ def means(part: np.ndarray[Any, Any], threshold: float) -> tuple[float, float]:
     )
 
 
-def naive(part: np.ndarray[Any, Any], iterations: int) -> tuple[float, float, float]:
-    """(threshold, low, high) of one bucket in float64, the threshold rounded to float32."""
-    threshold = float(np.float32(part.mean()))
-    for _ in range(iterations):
-        low, high = means(part, threshold)
-        threshold = float(np.float32((low + high) / 2))
-    return threshold, *means(part, threshold)
-
-
-def chosen(bucket: Tensor, threshold: float, low: float, high: float) -> Tensor:
-    """`high` where the element reaches the threshold, else `low`: float64."""
-    return low + (high - low) * (bucket >= threshold).double()
-
-
-def decoded(values: Tensor, size: int, iterations: int = 0) -> Tensor:
-    """The naive coder, bucket by bucket: float64."""
+def decoded(values: Tensor, size: int) -> Tensor:
+    """The naive coder, bucket by bucket in float64, the threshold rounded to float32."""
     parts = []
     for bucket in cut(values.double(), size):
-        threshold, low, high = naive(bucket.numpy(), iterations)
-        parts.append(chosen(bucket, threshold, low, high))
+        threshold = float(np.float32(bucket.numpy().mean()))
+        low, high = means(bucket.numpy(), threshold)
+        parts.append(low + (high - low) * (bucket >= threshold).double())
     return torch.cat(parts)
 
 
@@ -72,28 +56,22 @@ def heavy_tailed(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=generator).mul_(spread)
 
 
-@pytest.mark.parametrize("iterations", [0, 1, 4])
-def test_updates_follow_the_definition_over_steps_and_workers(
-    iterations: int, team: Any, normal: Draw
-) -> None:
-    crew = team(
-        "bingrad_b", [(100,), (33,), (1,)], workers=3, bucket=40, lloyd_iterations=iterations
-    )
+def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
+    crew = team("bingrad_b", [(100,), (33,), (1,)], workers=3, bucket=40)
     for step in range(3):
         gradients = [normal(134, 10 * step + rank) for rank in range(3)]
         expected = torch.zeros(134).double()
         for gradient in gradients:
             parts = gradient[:100], gradient[100:133], gradient[133:]
-            expected += torch.cat([decoded(part, 40, iterations) for part in parts])
+            expected += torch.cat([decoded(part, 40) for part in parts])
         updates = crew.step(gradients, step)
         assert torch.equal(updates[0], updates[2])
         torch.testing.assert_close(updates[0].double(), expected / 3, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("levels", ["own", "coherent"])
 @pytest.mark.parametrize("size", [1, 7, 64, 512])
-def test_the_mean_of_every_bucket_is_kept(size: int, levels: str, team: Any, normal: Draw) -> None:
-    crew = team("bingrad_b", [(1000,)], workers=3, bucket=size, levels=levels)
+def test_the_mean_of_every_bucket_is_kept(size: int, team: Any, normal: Draw) -> None:
+    crew = team("bingrad_b", [(1000,)], workers=3, bucket=size)
     gradients = [1 + rank + normal(1000, rank) for rank in range(3)]
     update = crew.step(gradients)[0]
     wanted = torch.stack(gradients).mean(0)
@@ -108,9 +86,7 @@ def test_the_error_on_gaussian_elements(normal: Draw) -> None:
     assert error_of(values, bucket=65535) / energy == pytest.approx(1 - 2 / math.pi, abs=0.002)
 
 
-@pytest.mark.parametrize(
-    "parameters", [{}, {"lloyd_iterations": 5}, {"levels": "coherent"}, {"clip": 1.7}]
-)
+@pytest.mark.parametrize("parameters", [{}, {"clip": 1.7}])
 def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -> None:
     values = heavy_tailed(1000)
     crew = team("bingrad_b", [(1000,)], workers=1, bucket=128, **parameters)
@@ -121,8 +97,7 @@ def test_the_error_is_what_the_laws_say(parameters: dict[str, Any], team: Any) -
     assert error <= float((values - values.mean()).double().square().sum())  # the variance
 
 
-@pytest.mark.parametrize("levels", ["own", "coherent"])
-def test_clipping_comes_before_everything_else(levels: str, team: Any) -> None:
+def test_clipping_comes_before_everything_else(team: Any) -> None:
     # Clipped by numpy, bucket by bucket, the same gradients give the same update without `clip`.
     gradients = [heavy_tailed(100, rank) for rank in range(2)]
     cuts = []
@@ -132,20 +107,9 @@ def test_clipping_comes_before_everything_else(levels: str, team: Any) -> None:
         clipped = [part.clip(-b, b) for part, b in zip(parts, bounds, strict=True)]
         cuts.append(torch.from_numpy(np.concatenate(clipped)).float())
     assert not torch.equal(cuts[0], gradients[0])
-    options = {"bucket": 40, "levels": levels}
-    found = team("bingrad_b", [(100,)], clip=2.5, **options).step(gradients)[0]
-    expected = team("bingrad_b", [(100,)], **options).step(cuts)[0]
+    found = team("bingrad_b", [(100,)], clip=2.5, bucket=40).step(gradients)[0]
+    expected = team("bingrad_b", [(100,)], bucket=40).step(cuts)[0]
     torch.testing.assert_close(found, expected)
-
-
-def test_every_lloyd_iteration_lowers_the_error_until_the_condition_holds() -> None:
-    # Equation 17 of the paper: b0 is the middle of the class means.
-    values = heavy_tailed(4000).exp().clamp(max=100)
-    errors = [error_of(values, bucket=4000, lloyd_iterations=i) for i in (0, 1, 2, 5, 50)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.9 * errors[0]
-    thresholds, lows, highs = class_means(values, cells_of(values, 4000), 50)
-    torch.testing.assert_close(thresholds, (lows + highs) / 2)
 
 
 @pytest.mark.parametrize("size", [128, 512, 2048, 8192, 32768])
@@ -154,31 +118,6 @@ def test_the_error_is_below_bingrad_pbs(size: int) -> None:
     theirs = BinGradPb.properties(BinGradPbParameters(bucket=size, clip=None)).error_bound
     assert theirs is not None
     assert error_of(values, bucket=size) < theirs(values)
-
-
-def test_coherent_levels_are_pooled_class_means(team: Any, normal: Draw) -> None:
-    # Naively: all workers' elements of a bucket as one vector, thresholds and levels from that.
-    size, workers = 50, 3
-    for iterations in (0, 2):
-        crew = team(
-            "bingrad_b", [(120,), (7,)], workers=workers, bucket=size, levels="coherent",
-            lloyd_iterations=iterations,
-        )  # fmt: skip
-        gradients = [normal(127, rank) + 0.2 * rank for rank in range(workers)]
-        expected = []
-        for part in (slice(0, 120), slice(120, 127)):
-            for buckets in zip(*(cut(g[part].double(), size) for g in gradients), strict=True):
-                threshold, low, high = naive(torch.cat(buckets).numpy(), iterations)
-                coded = [chosen(bucket, threshold, low, high) for bucket in buckets]
-                expected.append(torch.stack(coded).mean(0))
-        updates = crew.step(gradients)
-        torch.testing.assert_close(updates[1].double(), torch.cat(expected), rtol=1e-5, atol=1e-5)
-        kinds = [record.kind for record in crew.listener.collectives]
-        assert kinds == ["all_reduce"] * (2 + iterations) + ["all_gather"]
-        # bits alone travel: 32 bits a bucket, then 96 for each pair of means, are reduced
-        assert crew.sent[0] == (4 * 4,) * workers
-        assert crew.sent[1] == (12 * 4,) * workers
-        assert crew.sent[-1] == (2 * HEADER_BYTES + 15 + 1,) * workers
 
 
 @pytest.mark.parametrize(("n", "size"), [(0, 8), (1, 8), (8, 8), (9, 8), (1000, 512), (5000, 2048)])
@@ -196,24 +135,3 @@ def test_buckets_of_equal_elements_are_exact(team: Any) -> None:
         crew = team("bingrad_b", [(100,)], workers=1, bucket=33)
         (update,) = crew.step([torch.full((100,), value)])
         assert torch.equal(update, torch.full((100,), value))
-
-
-def test_levels_that_nobody_asked_for_are_refused(team: Any, normal: Draw) -> None:
-    crew = team("bingrad_b", [(20,)], workers=1)
-    crew.step([normal(20)])
-    ((payload,),) = crew.listener.received
-    with pytest.raises(InputError, match="levels"):
-        add_decoded(
-            payload, crew.layout, torch.zeros(20), 1.0, (torch.zeros(1), torch.zeros(1), 2048)
-        )
-
-
-def test_coherent_bits_with_another_bucket_length_are_refused(team: Any, normal: Draw) -> None:
-    crew = team("bingrad_b", [(20,), (30,)], workers=1, bucket=10, levels="coherent")
-    crew.step([normal(50)])
-    ((payload,),) = crew.listener.received
-    layout: BucketLayout = crew.layout
-    for size in (9, 11):  # 20 and 30 elements make as many buckets of 11 as of 10
-        known = torch.zeros(6), torch.zeros(6), size
-        with pytest.raises(InputError, match="damaged payload"):
-            add_decoded(payload, layout, torch.zeros(50), 1.0, known)

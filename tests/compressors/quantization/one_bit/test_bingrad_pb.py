@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.coding.one_bit.binary import optimal_bounds, put_random_bits
+from gcsim.compressors.coding.one_bit.binary import optimal_bounds
 from gcsim.compressors.quantization.one_bit.bingrad_pb import (
     BinGradPb,
     BinGradPbParameters,
@@ -96,7 +96,7 @@ def test_no_other_bound_costs_less(normal: Draw) -> None:
 
 
 def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
-    # Bounds by the naive search, bits by `put_random_bits` (tested on its own).
+    # Bounds by the naive search, bits by `put_bits` (tested on its own).
     sizes, size, seed = (70, 9, 1), 32, 7
     crew = team("bingrad_pb", [(n,) for n in sizes], workers=2, bucket=size, seed=seed)
     for step in range(3):
@@ -108,7 +108,7 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
                 values = gradient[at : at + n]
                 bounds = torch.tensor([naive_bound(bucket) for bucket in cut(values, size)])
                 keys = np.array([random_key(seed, step, tensor, "bingrad_pb rounding", rank)])
-                packed = packed_by(put_random_bits, values, size, bounds_of(values, size), keys)
+                packed = packed_by(values, size, bounds_of(values, size), keys=keys)
                 for i in range(n):
                     sign = 1 if int(packed[i // 8]) >> i % 8 & 1 else -1
                     expected[at + i] += sign * bounds[i // size] / 2

@@ -18,8 +18,9 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm
-from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, block_length, encode
+from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, encode
 from gcsim.compressors.requests import PushPull
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, fold, members
 
@@ -109,7 +110,7 @@ def test_both_directions_take_one_bit_and_one_scale_a_block(
     exchange([worker], [bucket], 0, meter)
     expected = 0
     for size in (n, 3):
-        blocks = math.ceil(size / block_length(size, most))
+        blocks = 1 if most is None else math.ceil(size / most)
         expected += HEADER_BYTES + 4 * blocks + math.ceil(size / 8)
     assert meter.collectives == [
         CollectiveRecord(
@@ -125,11 +126,11 @@ def test_both_directions_take_one_bit_and_one_scale_a_block(
 def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
     n: int, most: int | None
 ) -> None:
-    length = block_length(n, most)
-    blocks = -(-n // length)
+    cells = Segments.alone(n).even_cells(most)
+    (length,), (blocks,) = cells.size, cells.count
     assert length <= (n if most is None else most)
     assert -(-n // blocks) == length
-    assert blocks == 1 or most is not None
+    assert blocks == (1 if most is None else -(-n // length))
 
 
 def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:

@@ -14,7 +14,6 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.one_bit.votes import from_counters
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.signsgd import (
@@ -22,10 +21,10 @@ from gcsim.compressors.quantization.one_bit.signsgd import (
     Signum,
     SignumParameters,
     encode,
+    from_counters,
     negative,
     write_decoded,
 )
-from gcsim.compressors.registry import check_parameters
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, members
 
@@ -38,32 +37,23 @@ N = sum(SIZES)
 workers = partial(members, SignSgd)
 
 
-def majority(vectors: list[torch.Tensor], tie: str) -> torch.Tensor:
+def majority(vectors: list[torch.Tensor]) -> torch.Tensor:
     """By counting: the sum of signs, zero being positive."""
     total = torch.stack([torch.where(v < 0, -1.0, 1.0) for v in vectors]).sum(0)
-    return torch.where(total == 0, 0.0 if tie == "zero" else 1.0, total.sign())
+    return torch.where(total == 0, 1.0, total.sign())
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "tie"),
-    [
-        ("push_pull", "plus"),
-        ("all_gather", "plus"),
-        ("counters", "plus"),
-        ("all_gather", "zero"),
-        ("counters", "zero"),
-    ],
-)
+@WAYS
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_the_update_is_the_majority_of_the_signs(
-    count: int, tie: str, aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+    count: int, aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
-    layout, group = layout_of(*SIZES), workers(count, aggregation=aggregation, tie=tie)
+    layout, group = layout_of(*SIZES), workers(count, aggregation=aggregation)
     for step in range(3):
         gradients = [normal(N, 10 * step + rank) for rank in range(count)]
         gradients[0][3] = -0.0
         for update in step_of(group, layout, gradients, step):
-            assert torch.equal(update, majority(gradients, tie))
+            assert torch.equal(update, majority(gradients))
 
 
 @WAYS
@@ -75,15 +65,6 @@ def test_two_against_one_and_a_tie(
     assert step_of(three, layout_of(1), [plus, plus, minus])[2].tolist() == [1.0]
     assert step_of(three, layout_of(1), [minus, plus, minus])[0].tolist() == [-1.0]
     assert step_of(workers(2, aggregation=aggregation), layout_of(1), [minus, plus])[0] == 1.0
-
-
-def test_a_tie_cannot_be_zero_in_one_bit() -> None:
-    with pytest.raises(InputError, match="tie = zero"):
-        check_parameters(
-            "gcsim.compressors.quantization.one_bit.signsgd:SignSgd",
-            {"tie": "zero", "aggregation": "push_pull"},
-        )
-    workers(1, tie="zero", aggregation="counters")
 
 
 @WAYS
@@ -100,7 +81,7 @@ def test_signum_votes_on_the_running_average(
     for step in range(6):
         gradients = [normal(N, 10 * step + rank) for rank in range(count)]
         m = beta * m + (1 - beta) * np.stack([g.double().numpy() for g in gradients])
-        expected = majority([torch.from_numpy(v) for v in m], "plus").float()
+        expected = majority([torch.from_numpy(v) for v in m]).float()
         assert torch.equal(step_of(group, layout, gradients, step)[1], expected)
     assert Signum.momentum(chosen) == (0.7, False)
     assert SignSgd.momentum(workers(1)[0].parameters) == (0.0, False)
@@ -145,7 +126,7 @@ def test_counters_are_the_smallest_integers_that_hold_all_votes(
     assert one.dtype == dtype
     total = one * count  # all workers alike: the largest sum
     assert total.tolist() == [count, 0, 0]
-    assert from_counters(total, count, False).tolist() == [-1.0, 1.0, 1.0]
+    assert from_counters(total, count).tolist() == [-1.0, 1.0, 1.0]
 
 
 def test_payloads_decode_to_signs(normal: Draw, layout_of: LayoutOf) -> None:

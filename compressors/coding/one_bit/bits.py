@@ -1,0 +1,343 @@
+"""One bit an element: bits of elements by thresholds or by chance, and the level that each chooses.
+
+Bits lie in the order of the elements, the first in the lowest bit of the first byte; those after
+the last element are 0. Elements come in stripes, neighbouring columns of a matrix in a flat
+vector. A stripe has a level for bit 0 and one for bit 1 for each column, or for every `size`
+elements of its only row: then its columns are a tensor's elements (`Stripes.of`). Loops pass over
+rows as they lie in memory; of a narrow matrix they treat several rows as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.frames import taken
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    fold_bits,
+    has_stray,
+    packed_bytes,
+    stray_bits,
+    unfold_bits,
+)
+from gcsim.compressors.coding.rounding.levels import magnifier
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, written_back
+from gcsim.compressors.meter import counted_as, drawn, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.random import bits64
+from gcsim.compressors.segments import Cells, Column, Segments, starts
+
+CHUNK = 4096
+"""Elements whose bits are gathered before they are folded; a multiple of 8."""
+_WIDE = 512
+"""Columns from which on a row is worth a loop of vectors."""
+NONE = np.zeros(0, dtype=np.float32)
+NO_KEYS = np.zeros(0, dtype=np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Stripes:
+    """Neighbouring columns of matrices that lie in a flat vector."""
+
+    table: NDArray[np.int64]
+    """`[stripes, 7]`: rows and columns of the matrix, its first element, first column and width of
+    the stripe, which may reach beyond the matrix, number of its first line, and how many elements
+    of its one row share a line (0: each column has a line)."""
+
+    @classmethod
+    @lru_cache(maxsize=1 << 8)
+    def of(cls, cells: Cells) -> Stripes:
+        """A bucket's tensors as rows whose cells share a line."""
+        n = cells.segments.length
+        columns = 1 + 0 * n, n, cells.segments.begin, 0 * n, n, cells.first, cells.size
+        return cls(np.stack(columns, axis=1))
+
+    @cached_property
+    def of_columns(self) -> bool:
+        """Whether each column has a line."""
+        return not self.table[:, 6].any()
+
+    @cached_property
+    def width(self) -> Column:
+        return np.ascontiguousarray(self.table[:, 4])
+
+    @cached_property
+    def lines(self) -> Column:
+        """Lines of each stripe."""
+        return -(-self.width // np.maximum(1, self.table[:, 6]))
+
+    @cached_property
+    def begins(self) -> Column:
+        """Number of each stripe's first line when they lie one behind the other."""
+        return starts(self.lines)
+
+    @cached_property
+    def elements(self) -> Segments:
+        """The table of the stripes' elements, one stripe behind the other."""
+        return Segments.behind(self.table[:, 0] * self.width)
+
+    @cached_property
+    def sizes(self) -> Column:
+        """Bytes of each stripe's bits."""
+        return packed_bytes(self.elements.length, 1)
+
+
+def _bit_launches(
+    _: object, values: object, stripes: Stripes, lines: object, bits: object, at: object, *,
+    keep_error: bool = False, keys: object = None,
+) -> Iterator[KernelCost]:  # fmt: skip
+    n, levels = stripes.elements.length, 4 * stripes.lines
+    name = "binary.bits_above"
+    if keys is not None:
+        name = "binary.random_bits"
+        yield drawn(name, n, 16)
+    elif stripes.of_columns:
+        name, levels = "columns.column_bits" + ":keep_error" * keep_error, 3 * levels
+    yield launch("streaming", name, n, 4 * (1 + keep_error) * n, levels, stripes.sizes)
+
+
+@counted_as(_bit_launches)
+@primitive
+def put_bits(
+    values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *,
+    keep_error: bool = False, keys: NDArray[np.uint64] | None = None,
+) -> None:  # fmt: skip
+    """Write one bit an element: whether it reaches its line's threshold, or by chance.
+
+    Parameters
+    ----------
+    values : flat float32 that stripes lie in; with `keep_error` each element of columns becomes
+        itself minus its level, in place
+    lines : float32 `[rows, lines]`: thresholds; with `keep_error` lower and upper levels behind
+    bits, at : uint8; first byte of each stripe's bits, row by row; beyond the matrix they are 0
+    keys : of each tensor's random numbers. The thresholds are bounds b then: a bit is 1 with the
+        probability (v + b) / 2b, right to 2^-17, so that b or -b is v on average; elements beyond
+        b saturate
+    """
+    random = keys is not None
+    with written_to(bits, values if keep_error else None) as (out, errors):
+        data = errors if keep_error else np.ascontiguousarray(array(values))
+        in_tiles(
+            _put_tiles, stripes.elements.tiles, data, stripes.table, array(lines), keep_error,
+            random, keys if keys is not None else NO_KEYS, out, at,
+        )  # fmt: skip
+
+
+def _choosing(
+    _: object, out: object, stripes: Stripes, bits: object, at: object, levels: object,
+    places: object, weights: object, *, overwrite: bool = False, scales: bool = False,
+    room: object = None,
+) -> list[KernelCost]:  # fmt: skip
+    name = "columns.add_columns" if stripes.of_columns else "binary.add_chosen"
+    if scales:
+        name = "signs.write_signs" if overwrite else "signs.add_signs"
+    n, lines = stripes.elements.length, (4 if scales else 8) * stripes.lines
+    return [launch("streaming", name, n, 8 * n, stripes.sizes, lines)]
+
+
+@counted_as(_choosing)
+@primitive
+def add_levels(
+    out: Tensor, stripes: Stripes, bits: Tensor, at: Column, levels: Tensor,
+    places: tuple[Column, Column], weights: tuple[float, float], *, overwrite: bool = False,
+    scales: bool = False, room: Column | None = None,
+) -> None:  # fmt: skip
+    """out += weight * level of each element's bit, in place; with `overwrite`, out = that.
+
+    Parameters
+    ----------
+    out : flat float32 that stripes lie in
+    bits, at : uint8; first byte of each stripe's bits, or of its `room`, of which the others are 0
+    levels, places : uint8; first bytes of each stripe's levels, float32 `[lines]`, of bits 0 and
+        of bits 1
+    weights : of levels of bits 0 and of bits 1
+    scales : levels are scales
+
+    Raises
+    ------
+    InputError
+        When bits are set behind a stripe's last, or a scale is not a finite number >= 0; what
+        kernels make of `out` is then worthless.
+    """
+    data = array(bits)
+    stray = has_stray(data, at, stripes.elements.length, 1)
+    if room is not None:
+        ends = np.stack((at + stripes.sizes, at + room), axis=1)
+        stray |= any(data[first:last].any() for first, last in ends)
+    lines = [array(taken(levels, place, 4 * stripes.lines, torch.float32)) for place in places]
+    right = not scales or ((lines[0] >= 0) & (lines[0] <= FLOAT32_MAX)).all()  # nor not-a-number
+    demand_signs(stray=stray, right=bool(right))
+    both = np.stack([np.float32(w) * line for w, line in zip(weights, lines, strict=True)])
+    with written_back(out) as target:
+        in_tiles(
+            _add_tiles, stripes.elements.tiles, data, at, both, stripes.begins, stripes.table,
+            target, not overwrite,
+        )  # fmt: skip
+
+
+def demand_signs(stray: bool, right: bool = True) -> None:
+    """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
+    if stray:
+        raise stray_bits()
+    if not right:
+        raise damaged("a scale is negative or not a finite number")
+
+
+@contextmanager
+def written_to(*targets: Tensor | None) -> Iterator[list[NDArray[Any]]]:
+    """`written_back` of each, an empty array for None."""
+    with ExitStack() as stack:
+        yield [NONE if t is None else stack.enter_context(written_back(t)) for t in targets]
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@loop
+def _times(columns: int, first: int, width: int, size: int) -> int:
+    """Rows of a narrow matrix that are treated as one, where the stripe is all of it."""
+    whole = size == 0 and first == 0 and width == columns
+    return max(1, _WIDE // max(1, columns)) if whole else 1
+
+
+@loop
+def _repeated(lines: Any, times: int) -> Any:
+    count, width = lines.shape
+    out = np.empty((count, width * times), dtype=np.float32)
+    for row in range(count):
+        for again in range(times):
+            for i in range(width):
+                out[row, again * width + i] = lines[row, i]
+    return out
+
+
+@loop
+def _run(here: int, end: int, width: int, present: int, size: int) -> Any:
+    """(row, column, elements up to the end of the row, of those that share a line, or `end`)."""
+    row, column = here // width, here % width
+    length = min(end - here, present - column)
+    if size:
+        length = min(length, size - column % size)
+    return row, column, length
+
+
+@loop
+def _put_tiles(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, lines: Any, keep_error: bool,
+    random: bool, keys: Any, bits: Any, at: Any,
+) -> None:  # fmt: skip
+    words = np.empty(CHUNK // 8, dtype=np.uint64)
+    flags = words.view(np.uint8)
+    drawn = np.empty(CHUNK // 4, dtype=np.uint64)
+    random16 = drawn.view(np.uint16)
+    for tile in range(start, stop):
+        e, begin, stop_at = tiles[tile]
+        rows, columns, offset, first, width, line, size = table[e]
+        own = values[offset : offset + rows * columns]
+        out = bits[at[e] : at[e] + (rows * width + 7) // 8]
+        present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
+        times = _times(columns, first, width, size)
+        some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        columns, width, present = columns * times, width * times, present * times
+        for chunk in range(begin, stop_at, CHUNK):
+            end = min(chunk + CHUNK, stop_at)
+            words[:] = np.uint64(0)
+            if random:
+                for k in range((end - chunk + 3) // 4):
+                    drawn[k] = bits64(keys[e], chunk // 4 + k)
+            here = chunk if present > 0 else end
+            while here < end:
+                row, column, length = _run(here, end, width, present, size)
+                if length <= 0:
+                    here += width - column
+                    continue
+                source = row * columns + first + column
+                part, marks = own[source : source + length], flags[here - chunk :]
+                if random:
+                    _draw(part, marks, random16[here - chunk :], lines[0, line + column // size])
+                elif size:
+                    limit = lines[0, line + column // size]
+                    for i in range(part.size):
+                        marks[i] = np.uint8(part[i] >= limit)
+                else:
+                    _compare(part, marks, some, column, keep_error)
+                here += length
+            fold_bits(words, out[chunk // 8 : (end + 7) // 8])
+
+
+@loop
+def _draw(part: Any, marks: Any, random16: Any, bound: Any) -> None:
+    """Compares as `bucket_levels.py` does."""
+    scale = magnifier(bound)
+    low = -bound * scale
+    gap = np.float32(-2) * low
+    for i in range(part.size):
+        fraction = (np.float32(random16[i]) + np.float32(0.5)) * np.float32(2.0**-16)
+        marks[i] = np.uint8(part[i] * scale - low > fraction * gap)
+
+
+@loop
+def _compare(part: Any, marks: Any, lines: Any, column: int, keep_error: bool) -> None:
+    threshold = lines[0, column : column + part.size]
+    if keep_error:
+        lows, highs = lines[1, column:], lines[2, column:]
+        for i in range(part.size):
+            upper, lower = highs[i], lows[i]  # read both: a choice, not a condition
+            above = part[i] >= threshold[i]
+            marks[i] = np.uint8(above)
+            part[i] -= upper if above else lower
+    else:
+        for i in range(part.size):
+            marks[i] = np.uint8(part[i] >= threshold[i])
+
+
+@loop
+def _add_tiles(
+    start: int, stop: int, tiles: Any, bits: Any, at: Any, lines: Any, begins: Any, table: Any,
+    out: Any, add: bool,
+) -> None:  # fmt: skip
+    words = np.empty(CHUNK // 8, dtype=np.uint64)
+    flags = words.view(np.uint8)
+    for tile in range(start, stop):
+        e, begin, stop_at = tiles[tile]
+        rows, columns, offset, first, width, _, size = table[e]
+        own = out[offset : offset + rows * columns]
+        packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
+        present, line = min(width, columns - first), begins[e]
+        times = _times(columns, first, width, size)
+        some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        columns, width, present = columns * times, width * times, present * times
+        for chunk in range(begin, stop_at if present > 0 else begin, CHUNK):
+            end = min(chunk + CHUNK, stop_at)
+            unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
+            here = chunk
+            while here < end:
+                row, column, length = _run(here, end, width, present, size)
+                if length <= 0:
+                    here += width - column
+                    continue
+                source = row * columns + first + column
+                part, marks = own[source : source + length], flags[here - chunk :]
+                if size == 0:
+                    zeros, ones = some[0, column : column + length], some[1, column:]
+                    for i in range(part.size):
+                        upper, lower = ones[i], zeros[i]
+                        part[i] += upper if marks[i] else lower
+                else:
+                    zero, one = lines[0, line + column // size], lines[1, line + column // size]
+                    if add:
+                        for i in range(part.size):
+                            part[i] += one if marks[i] else zero
+                    else:
+                        for i in range(part.size):
+                            part[i] = one if marks[i] else zero
+                here += length

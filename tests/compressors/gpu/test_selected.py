@@ -1,0 +1,92 @@
+"""Launches of methods that select elements: bounded, for one tensor as for 60."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.demands import Demands
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.registry import create
+from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
+from tests.compressors.shared import layout_of_shapes
+
+FREE = ("empty", "new_empty", "detach", "_local_scalar", "lift", "is_pinned", "clone", "copy_")
+"""PyTorch's operators that launch nothing; copies of the reply are the lockstep driver's."""
+MOST: dict[str, tuple[int, int]] = {
+    "topk": (24, 1),
+    "gtopk": (40, 3),
+    "ok_topk": (75, 12),
+    "dgc": (28, 3),
+    "threshold": (32, 3),
+    "strom": (20, 3),
+    "variance": (33, 3),
+    "variance_hybrid": (20, 3),
+    "dryden": (36, 3),
+    "gradient_dropping": (31, 3),
+    "variance_bounded": (71, 5),
+    "randomk": (15, 0),
+    "gradient_sampling": (10, 1),
+    "gradient_sampling_bayes": (24, 1),
+    "random_sampling_bayes": (25, 1),
+    "tk_ccd": (8, 0),
+}
+"""Launches, and tensors that the host reads, of an encoding and a decoding."""
+
+
+class _Operators(TorchDispatchMode):
+    """Counts PyTorch's operators that run on a device."""
+
+    launches, inside = 0, 0
+
+    def __torch_dispatch__(self, call: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = call._schema.name.removeprefix("aten::")
+        views = any(one.alias_info and not one.alias_info.is_write for one in call._schema.returns)
+        self.launches += not (self.inside or views or name.startswith(FREE))
+        return call(*args, **(kwargs or {}))
+
+    def wrap(self, run: Callable[..., None]) -> Callable[..., None]:
+        """A kernel's launch; the interpreter's own operators are none."""
+
+        def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+            self.launches += programs > 0
+            self.inside += 1
+            run(kernel, programs, *arguments, **constants)
+            self.inside -= 1
+
+        return launch
+
+
+def counted(name: str, tensors: int, patch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """(launches, reads) of the second step of a worker alone."""
+    layout = layout_of_shapes(((9, 2),) * tensors)
+    member, found = create(name, Worker(rank=0, count=1, seed=0)), _Operators()
+    generator, seen = torch.Generator().manual_seed(1), list[int]()
+    with patch.context() as own:
+        wrap_launches(own, found.wrap)
+        for step in range(2):
+            gradient = torch.randn(layout.numel, generator=generator)
+            moment = 2 * gradient.square() if member.requires else None
+            bucket = Bucket(layout=layout, gradient=gradient, second_moment=moment)
+            found.launches, demands = 0, Demands()
+            with whole_methods(), host_copies() as seen, demands:
+                with found:
+                    lockstep([member.exchange(bucket, step)])
+                demands.require()
+    return found.launches, len(seen)
+
+
+@pytest.mark.parametrize("tensors", [1, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", MOST)
+def test_launches_are_few_for_any_number_of_tensors(
+    name: str, tensors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, reads = counted(name, tensors, monkeypatch)
+    assert launches <= MOST[name][0]
+    assert reads <= MOST[name][1]
