@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame, read_frames
 from numpy.typing import NDArray
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_rounded

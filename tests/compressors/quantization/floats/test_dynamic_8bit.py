@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gcsim.compressors.coding.frame import HEADER_BYTES
 
 from gcsim.compressors.coding.floats.powers import tree
+from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.quantization.floats.dynamic_8bit import (

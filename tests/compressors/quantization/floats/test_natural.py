@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import CHUNK, add_rounded
 from gcsim.compressors.quantization.floats.natural import (

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gcsim.compressors.coding.frame import HEADER_BYTES, Codec, pack_frame
 from pydantic import ValidationError
 
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.quantization.rounding.terngrad import (
     Scalar,
