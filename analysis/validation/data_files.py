@@ -61,19 +61,6 @@ def _value(file: str, cell: str, hint: Any) -> Any:
     return kinds[0](cell or 0) if kinds[0] is not str else cell
 
 
-def sources(name: str) -> Callable[[Row], str]:
-    """What cites a row of a file of measurements: the line of `data/NAME.csv` that its `source`
-    names, and where in it."""
-    cited = {row["key"]: row for row in data_rows(name)}
-
-    def citation(row: Row) -> str:
-        found = cited[row["source"]]
-        parts = (found["citation"], row["where"], found["url"], found["date"], found["confidence"])
-        return ", ".join(part for part in parts if part)
-
-    return citation
-
-
 @cache
 def cited(folder: Path) -> dict[str, Row]:
     """The lines of a folder's `sources.csv`, by key."""

@@ -37,8 +37,11 @@ _CELL = re.compile(r"\$([\w.]+)")
 _CLOSE = 1e-3
 
 
-def suite_of(path: Path, name: str) -> Suite:
-    """The suite in a folder, under this name. Raises `InputError` where its files are no suite."""
+def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) -> Suite:
+    """The suite in a folder, under this name; `find` where its rows are no scenarios.
+
+    Raises `InputError` where its files are no suite.
+    """
     document, file = read_suite(path)
     page = read_page(path)
     return Suite(
@@ -54,7 +57,7 @@ def suite_of(path: Path, name: str) -> Suite:
             )
             for one in file.bounds
         ),
-        find=Folder(path, document, file).findings,
+        find=find or Folder(path, document, file).findings,
         figure_x=file.figure_x,
     )  # fmt: skip
 

@@ -81,8 +81,8 @@ class BoundSection(Section):
 
     name: str
     series: list[str] = []  # noqa: RUF012
-    statistic: Literal["median", "decisions", "coverage"] = "median"
-    limit: float
+    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
+    limit: float = 0.0
     target: float | None = None
 
 
@@ -93,7 +93,7 @@ class SuiteFile(Section):
     figure_x: str = ""
     source: str = ""
     layers: list[str] = []  # noqa: RUF012
-    scenario: Changes
+    scenario: Changes = {}  # noqa: RUF012
     fitted: Changes = {}  # noqa: RUF012
     catalogue: Changes = {}  # noqa: RUF012
     groups: dict[str, Changes] = {}  # noqa: RUF012

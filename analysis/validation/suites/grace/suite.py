@@ -25,11 +25,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.interval import Interval, ends
-from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite, given_step
+from gcsim.analysis.validation.suite import DENSE, Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.grace.arithmetic import work
 from gcsim.analysis.validation.suites.grace.models import networks
 from gcsim.analysis.validation.suites.grace.payloads import Method, counted
@@ -131,53 +133,7 @@ def _factors(steps: Mapping[str, Steps], found: Fit) -> Iterator[Factor]:
         )
 
 
-SUITE = Suite(
-    name="grace",
-    title="GRACE's released runs: 14 compressors on 1 to 8 V100, 1 and 10 Gbit/s",
-    about=(
-        "Xu et al. (ICDCS 2021) trained with 16 compressors, TensorFlow 1.x and Horovod over MPI, "
-        "one V100 in each of up to 8 machines. The prediction is of their code: every tensor on "
-        "its own, nothing packed (a sign is a byte), one unfused kernel for each operation of the "
-        "public compressors. Bytes are compared with what the release's own parser counts. Rates "
-        "of the LSTM are sequences: the release has iterations, of 20."
-    ),
-    fitted_on=(
-        "Given is each model's step of one worker. Six factors, for all four models and all "
-        "methods together, on 62 runs: on 8 workers at 10 Gbit/s the smallest payload of each "
-        "method and the largest of top-k; on 4 workers dense training and QSGD. Nothing at 1 "
-        "Gbit/s, on 2 workers or with NCCL. Non-negative least squares: seconds a tensor, host "
-        "time a byte, and how many times as long as the catalogue's four kinds of kernels take, "
-        "whoever launches them. Nothing is fitted to a method: without a method's own runs the "
-        "fit predicts it 14.7 % off (median of all of them left out in turn), with them 12.0 %. "
-        "Which kinds there are was chosen on the fitted runs alone. Beside the fit, from all of "
-        "the data: that ResNet-50's batch is 128 (runs at 1 and 10 Gbit/s), and the sizes of "
-        "ResNet-20's short tensors (bytes counted)."
-    ),
-    missing=(
-        "DGC and AdaQ search their threshold in up to 20 rounds, the fewer the larger the share "
-        "kept; here in as many for every share. Random-k's runs of the LSTM are of an older "
-        "version that shuffles all indices on the host, whatever the share. What a tensor costs "
-        "beside kernels and exchange (0.3 ms: TensorFlow's and Horovod's host code, probably) is "
-        "one figure, where UNet pays less and ResNet-20 more; of ResNet-20 it grows with the "
-        "number of workers. Kernels of TensorFlow 1 take 2.5 times as long as the catalogue's, "
-        "scattered ones 8 times. That GRACE's methods exchange after the backward pass, not "
-        "during it, is what each method of ResNet-50 says by itself (from 10 to 1 Gbit/s it slows"
-        " down by what all its bytes take), so that any half of them chooses it for the other. "
-        "Copies out of a fused buffer are not modelled."
-    ),
-    bounds=(
-        Bound("throughput of all models", ("UNet", "ResNet-50", "ResNet-20", "LSTM"), limit=0.15),
-        Bound(
-            "faster than dense, yes or no",
-            ("UNet", "ResNet-50", "ResNet-20", "LSTM"),
-            statistic="decisions",
-            limit=0.90,
-        ),
-        Bound(VOLUMES, (VOLUMES,), limit=0.01),
-    ),
-    find=find,
-    figure_x="workers",
-)
+SUITE = suite_of(Path(__file__).parent, "grace", find)
 
 
 _TENSOR = 1e-4

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.interval import ends, intervals
-from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.analysis.validation.suites.shaped_collectives.fit import (
-    CORES,
     fitted,
     is_fitted,
     unfitted,
@@ -46,7 +48,6 @@ _SLOW, _HOST = "all, one slow NIC", "1 Gbit/s"
 _RINGS = {"all-reduce", "all-gather"}
 _SHOWN = {"allreduce", "allgather", "broadcast", "ps_pushpull", "send_0_to_1"}
 """Collectives with curves, at the rates that all of them were measured at."""
-_ALL = tuple(dict.fromkeys(_KINDS.values()))
 
 
 _EXCLUDED = (
@@ -153,42 +154,4 @@ def _find() -> Findings:
     )
 
 
-SUITE = Suite(
-    name="shaped-collectives",
-    title="Gloo's collectives on shaped links",
-    about=(
-        "Collectives and messages of PyTorch 2.13 over Gloo between 2 to 16 ranks, each in a "
-        "network name space of its own, over links that Linux's token bucket shapes to 100 Mbit/s "
-        f"up to 10 Gbit/s, or not at all. One machine with {CORES} cores carries all ranks: what "
-        "is short or fast is bound by its processors. Medians of 3 to 9 repeats."
-    ),
-    fitted_on=(
-        "all-reduce, all-gather and messages from rank 0 to 1, of 10 kB and of 4 MB, at all rates"
-    ),
-    missing=(
-        "The price of a message is constant: with 16 ranks on two cores a wake-up serves several "
-        "messages, and all-reduces of less than 1 MB are predicted up to half too slow; with 4 "
-        "ranks, whose threads sleep between messages, up to half too fast. An all-gather between "
-        "two ranks takes two or three halves of a block, as they happen to enter; three are "
-        "predicted, and half of the padded ones took two. TCP's flows are not fair at first: "
-        "broadcasts of 4 MB and more are up to 29 % faster than fair shares make them. The first "
-        "few kilobytes after a pause pass the token bucket at once. What was measured in the "
-        "first pass only ran beside other work on the same cores. Which costs the host has was "
-        "decided by halves: of the fifteen forms that have some of the four, the points of 2 and "
-        "8 ranks and those of 4 and 16 choose the same one, so that each half is judged by the "
-        "choice of the other."
-    ),
-    bounds=(
-        Bound(
-            "1 MB and more at 100 Mbit/s, one NIC slower or none",
-            (*(f"{kind}, {_BIG}" for kind in _ALL if kind != "barrier"), _SLOW),
-            limit=0.03,
-        ),
-        Bound(
-            "less than 1 MB at 100 Mbit/s", tuple(f"{kind}, {_SMALL}" for kind in _ALL), limit=0.20
-        ),
-        Bound("all sizes at 1 Gbit/s", tuple(f"{kind}, {_HOST}" for kind in _ALL), limit=0.15),
-    ),
-    find=_find,
-    figure_x="bytes",
-)
+SUITE = suite_of(Path(__file__).parent, "shaped-collectives", _find)

@@ -31,10 +31,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import get_args
 
+from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.interval import Interval, StepIntervals, ends
-from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite, given_step
+from gcsim.analysis.validation.suite import Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.shaped_collectives import fit as shaped_collectives_fit
 from gcsim.analysis.validation.suites.shaped_training.runs import (
     GATHERS,
@@ -148,43 +150,7 @@ def _find() -> Findings:
     return Findings(points=tuple(points(runs(), machine)), factors=tuple(_factors(machine)))
 
 
-SUITE = Suite(
-    name="shaped-training",
-    title="DDP training steps on shaped links",
-    about=(
-        "Training steps of PyTorch 2.13's DistributedDataParallel over Gloo on CPUs, 2 and 4 ranks "
-        "in network name spaces of one machine with two cores, links shaped to 100 Mbit/s and "
-        "1 Gbit/s: an MLP (2.2 M parameters), a CNN (1.1 M) and a phantom of twelve layers that "
-        "sleeps where others compute (2.4 M); dense, fp16, Top-k, signs and PowerSGD; each the "
-        "median of 20 steps. Without fit: the catalogue's link, our own compressors on its "
-        "cpu_2core, every rank with cores of its own, messages that cost no processor time."
-    ),
-    fitted_on=(
-        "link and host: collectives alone, as the suite shaped-collectives; times of the hooks' "
-        "stages (not of steps): two ranks at 100 Mbit/s, and for other sizes of buckets Top-k and "
-        "signs of the CNN and of the empty phantom. Forward, backward and optimiser are given: the "
-        "step without any exchange, the median over all runs of that model and number of ranks"
-    ),
-    missing=(
-        "Other work on the machine: beside the MLP's runs with 25-MB buckets and the sleeping "
-        "phantom's, other processes took 27 to 82 % of the two cores, beside the others 11 % at "
-        "most; one stage of a hook took up to 37 % longer in one run than in another of as many "
-        "ranks. On four ranks a collective after a long encoding (MLP, 25-MB buckets, Top-k and "
-        "signs) is 13 to 23 ms longer than predicted: probably ranks wait for the last one longer "
-        "than fair shares of the cores make them. Messages and hooks at the same time both need "
-        "the cores, which the model lets each have alone: the empty phantom's fitted runs, which "
-        "keep them busy for 92 % of the time, are predicted 40 % too fast. PowerSGD's time "
-        "depends on the CNN's matrices, which are not known: it is the MLP's, in proportion to "
-        "bytes."
-    ),
-    bounds=(
-        Bound("dense and fp16 at 100 Mbit/s", (DENSE_SLOW,), limit=0.02),
-        Bound("phantom compute", (PHANTOM,), limit=0.05),
-        Bound("compressed, all rates", (COMPRESSED,), limit=0.12, target=0.10),
-    ),
-    find=_find,
-    figure_x="ranks",
-)
+SUITE = suite_of(Path(__file__).parent, "shaped-training", _find)
 
 
 _ROUNDS = 2
