@@ -88,7 +88,7 @@ def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
 
 
 def fill_once(
-    fill: Callable[..., None], received: Iterable[Tensor], out: Tensor, *given: Any
+    fill: Callable[..., object], received: Iterable[Tensor], out: Tensor, *given: Any
 ) -> Tensor:
     """`fill(received, out, *given)`, `once`; returns `out`, which all workers begin alike."""
     if not is_shared(received):
@@ -110,7 +110,7 @@ class _Begun:
 
 
 def _filled(
-    received: Iterable[Tensor], fill: Callable[..., None], begun: _Begun, *given: Any
+    received: Iterable[Tensor], fill: Callable[..., object], begun: _Begun, *given: Any
 ) -> Tensor:
     out = begun.out.clone()
     fill(received, out, *given)

@@ -69,6 +69,7 @@ class Folder:
     values: dict[str, float] = field(default_factory=dict)
     """Fitted so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
+    _drawn: dict[int, Drawing] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -304,22 +305,24 @@ class Folder:
             return intervals(replace(run.cluster, device=BARE), lambda on: [run.alone(on)])[0]
         if run.traffic.grouping == "none":
             return None
-        drawn = [_drawing(one) for one in known]
+        drawn = [self._drawing(one) for one in known]
         longest = max(drawn, key=lambda one: float(one.seconds.mean()))
         seconds = np.max([one.seconds for one in drawn], axis=0)
         return replace(longest, seconds=seconds).interval(lambda time: self.published(row, time))
 
+    def _drawing(self, run: Stated) -> Drawing:
+        """In all worlds; rows of one run share it."""
+        if id(run) not in self._drawn:
+            drawn = StepIntervals(run.cluster, run.training, [run.profile])
+            compute = {"stated": run.passes}
+            if run.stated_step is None:
+                compute = passes_of(run.passes, run.profile.model, run.cluster.device)
+            self._drawn[id(run)] = drawn.draw(run.profile, compute, run.seconds)
+        return self._drawn[id(run)]
+
 
 def _longest(runs: Sequence[Stated]) -> float:
     return max(run.seconds for run in runs)
-
-
-def _drawing(run: Stated) -> Drawing:
-    drawn = StepIntervals(run.cluster, run.training, [run.profile])
-    compute = {"stated": run.passes}
-    if run.stated_step is None:
-        compute = passes_of(run.passes, run.profile.model, run.cluster.device)
-    return drawn.draw(run.profile, compute, run.seconds)
 
 
 def _known(run: Stated) -> bool:

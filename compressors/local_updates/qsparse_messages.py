@@ -27,7 +27,7 @@ from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
-from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -153,7 +153,7 @@ def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor,
     else:
         norms = taken(message, found.at, head, torch.float32)
         codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
-        add_levels(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
+        add_rounded(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
     coded = taken(message, found.at + head + middle, tail, torch.uint8)
     indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
     return flat_places(indices, segments, k), values

@@ -159,7 +159,7 @@ def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
     parts = np.zeros((PARTS, rows, columns), dtype=np.float32)
     in_parallel(_add_rows, PARTS * rows * n, array(values), parts, keys, grain=max(1, n))
     with np.errstate(over="ignore"):  # an update that is not finite is refused
-        table: NDArray[np.float32] = np.add(*parts, out=parts[0])
+        table: NDArray[np.float32] = np.add(parts[0], parts[1], out=parts[0])
     return tensor(table, values)
 
 

@@ -21,10 +21,10 @@ from gcsim.traces.profile import (
     Exchange,
     ModelFacts,
     Phase,
-    Quality,
     Step,
     TrafficProfile,
 )
+from tests.simulator.traffic import traffic
 
 ELEVEN = (
     *(16_388_000, 67_125_248, 25_690_112, 26_214_400, 28_317_696, 18_882_560),
@@ -135,15 +135,12 @@ def profile(way: str, buckets: Sequence[int], steps: int = 4) -> TrafficProfile:
         Step(number=k, exchanges=tuple(exchange(way, nbytes, k) for nbytes in buckets))
         for k in range(steps)
     )
-    return TrafficProfile(
+    return traffic(
         compressor=way,
-        parameters={},
         model=ModelFacts(name="toy", parameters=sum(buckets), layers=(), samples_per_worker=32),
-        buckets=(),
         workers=4,
         period=steps,
         phases=(Phase(name="step", count=steps, steps=recorded),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
 
 

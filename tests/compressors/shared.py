@@ -15,8 +15,7 @@ from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
-from gcsim.compressors.coding.one_bit import bits as one_bit
-from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_scaled_signs,
@@ -29,7 +28,7 @@ from gcsim.compressors.coding.rounding.level_words import (
     coded_levels,
     decoded_levels,
 )
-from gcsim.compressors.coding.rounding.levels import Levels, add_levels, even, own, round_levels
+from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments
@@ -90,7 +89,7 @@ def add_packed_levels(
     out: Tensor, packed: Tensor, norms: Tensor, *, size: int, steps: int, bits: int, weight: float
 ) -> None:
     """Undo `encode_levels`."""
-    add_levels(out, even(cells_of(out, size), norms, steps), packed, ZERO, fixed(bits), weight)
+    add_rounded(out, even(cells_of(out, size), norms, steps), packed, ZERO, fixed(bits), weight)
 
 
 def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
@@ -215,7 +214,7 @@ def packed_by(values: Tensor, size: int, lines: Tensor, **given: Any) -> Tensor:
 def add_chosen(
     out: Tensor, stripes: Stripes, bits: Tensor, at: Column, levels: Tensor, weight: float
 ) -> None:
-    """`one_bit.add_levels` of lower and upper levels, float32 `[2, lines]`, by stripe."""
+    """`add_levels` of lower and upper levels, float32 `[2, lines]`, by stripe."""
     places = 4 * stripes.begins, 4 * (stripes.begins + levels.shape[1])
     data = levels.contiguous().view(-1).view(torch.uint8)
-    one_bit.add_levels(out, stripes, bits, at, data, places, (weight, weight))
+    add_levels(out, stripes, bits, at, data, places, (weight, weight))

@@ -63,7 +63,6 @@ KERNELS = {
     "columns": "add_and_sum_columns add_columns column_bits column_sums",
     "cser": "local_step",
     "dgc": "_next_velocity add_momentum",
-    "digits": "pack_digits unpack_digits",
     "dryden": "_add_and_count _largest_of_each_sign _means",
     "dynamic_8bit": "nearest_codes",
     "index_coding": "decode_indices encode_indices",

@@ -42,14 +42,13 @@ from gcsim.simulator.training import (
 from gcsim.traces.profile import (
     Compute,
     Exchange,
-    ModelFacts,
     Phase,
-    Quality,
     Step,
     TrafficProfile,
 )
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
+from tests.simulator.traffic import traffic
 from tests.simulator.world import BUS, NETWORK
 
 MILLISECOND = 10**9
@@ -94,11 +93,7 @@ def exchange(*collectives: CollectiveRecord, moments: bool = False) -> Exchange:
 
 
 def profile(*phases: tuple[int, list[list[Exchange]]]) -> TrafficProfile:
-    return TrafficProfile(
-        compressor="toy",
-        parameters={},
-        model=ModelFacts(name="toy", parameters=1000, layers=(), samples_per_worker=1),
-        buckets=(),
+    return traffic(
         workers=4,
         period=sum(count for count, _ in phases),
         phases=tuple(
@@ -109,7 +104,6 @@ def profile(*phases: tuple[int, list[list[Exchange]]]) -> TrafficProfile:
             )
             for number, (count, steps) in enumerate(phases)
         ),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
 
 

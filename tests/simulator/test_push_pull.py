@@ -31,12 +31,9 @@ from gcsim.traces.profile import (
     Compute,
     Exchange,
     Layer,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
     TrafficProfile,
 )
+from tests.simulator.traffic import TOY, traffic
 from tests.simulator.world import NETWORK, cluster
 
 US = 10**6
@@ -61,15 +58,10 @@ def profile(record: CollectiveRecord, server: Compute | None = SERVE) -> Traffic
     exchange = Exchange(computes=(ENCODE, DECODE), collectives=(record,), servers=(server,))
     piece = TensorSlice(index=0, name="w", shape=(1000,), offset=0)
     layer = Layer(name="w", parameters=(0,), forward_flops=1)
-    return TrafficProfile(
-        compressor="toy",
-        parameters={},
-        model=ModelFacts(name="toy", parameters=1000, layers=(layer,), samples_per_worker=1),
+    return traffic(
+        exchange,
+        model=replace(TOY, layers=(layer,)),
         buckets=(BucketLayout(index=0, slices=(piece,)),),
-        workers=2,
-        period=1,
-        phases=(Phase(name="step", count=1, steps=(Step(number=0, exchanges=(exchange,)),)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import digits
-from gcsim.compressors.coding.rounding.levels import add_levels, own, round_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded, own, round_levels
 from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -67,7 +67,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     head = 4 * count * cells.count
     found.demand_sizes(head + digits(count).nbytes(segments.length))
     levels = own(cells, message, count, found.at)
-    add_levels(out, levels, message, found.at + head, digits(count), weight)
+    add_rounded(out, levels, message, found.at + head, digits(count), weight)
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:

@@ -194,7 +194,7 @@ def _adding(
 
 @counted_as(_adding)
 @primitive
-def add_levels(
+def add_rounded(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
     """out += weight * the levels of the codes from byte `at` on, in place: undo `round_levels`.

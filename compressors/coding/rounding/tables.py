@@ -23,7 +23,7 @@ from gcsim.compressors.coding.rounding.levels import (
     KNOWN,
     Levels,
     Table,
-    add_levels,
+    add_rounded,
     round_levels,
 )
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
@@ -104,7 +104,7 @@ def add_decoded(
         kind=KNOWN, cells=cells, numbers=message, places=found.at, tables=tables,
         chosen=numbers,
     )  # fmt: skip
-    add_levels(out, levels, message, found.at + head, form, weight)
+    add_rounded(out, levels, message, found.at + head, form, weight)
 
 
 def table_error(values: Tensor, levels: Table, *, size: int | None, norm: Norm) -> float:

@@ -143,7 +143,7 @@ def draw_poisson(
     wanted)
     """
     n, tiles = values.numel(), segments.tiles
-    found = np.empty(n, dtype=np.int32)
+    found = np.empty(n, dtype=np.uint16)  # places within a tile
     chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
     counts = np.zeros(len(tiles), dtype=np.int64)
     loaded = np.zeros(len(tiles), dtype=np.float32)
@@ -369,7 +369,7 @@ def _draw_tile(
             taken += survive * p  # P(the first one is among those so far)
             survive *= 1.0 - p  # P(none so far)
             if u < taken or survive == 0.0:
-                found[at] = i
+                found[at] = i - first
                 if chance.size:
                     chance[at] = p
                 u = fraction64(key, fresh + at - before)
@@ -379,11 +379,11 @@ def _draw_tile(
                 taken, survive = 0.0, 1.0
         if factor < 1.0 and at > before:
             for j in range(before, at):
-                values[found[j]] = _lowered(values[found[j]], factor32)
+                values[first + found[j]] = _lowered(values[first + found[j]], factor32)
             sums[b] = _sum(values, begin, end)
     if prior.size:
         for j in range(first, at):
-            prior[found[j]] = _lowered(prior[found[j]], factor32)
+            prior[first + found[j]] = _lowered(prior[first + found[j]], factor32)
     return at - first, loaded
 
 
@@ -398,7 +398,7 @@ def _compact(
         source = found[begins[t] + first :][: counts[tile]]
         target = positions[at[tile] : at[tile] + counts[tile]]
         for j in range(target.size):
-            target[j] = begins[t] + source[j]
+            target[j] = begins[t] + first + source[j]
         if kept.size:
             for j in range(target.size):
                 kept[at[tile] + j] = chance[begins[t] + first + j]

@@ -64,8 +64,8 @@ def round_levels(
     )  # fmt: skip
 
 
-@kernel_of(loops.add_levels)
-def add_levels(
+@kernel_of(loops.add_rounded)
+def add_rounded(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
     """One launch, and one for the largest code, which is checked `when_known`."""

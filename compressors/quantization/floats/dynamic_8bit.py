@@ -31,7 +31,7 @@ from gcsim.compressors.coding.floats.narrow_floats import (
 from gcsim.compressors.coding.floats.powers import DECADES, tree
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
+from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -96,4 +96,4 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     values = np.concatenate((tree(), -tree()))
     with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
         tables = np.multiply.outer(weight * largest, values).astype(np.float32)
-    add_levels(out, tables_of(segments, tables), message, found.at + head, fixed(8), weight=1.0)
+    add_rounded(out, tables_of(segments, tables), message, found.at + head, fixed(8), weight=1.0)

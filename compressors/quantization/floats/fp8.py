@@ -61,7 +61,7 @@ from gcsim.compressors.coding.frames import (
     taken,
 )
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import add_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -156,7 +156,7 @@ class Fp8(Compressor[Fp8Parameters]):
             codes = yield from self._by_parts(codes)
         update = torch.zeros_like(bucket.gradient)
         tables = tables_of(segments, decoding_table(form, 1.0 / scales))
-        add_levels(update, tables, codes, begins, fixed(8), 1.0)
+        add_rounded(update, tables, codes, begins, fixed(8), 1.0)
         return update
 
     def _by_parts(self, codes: Tensor) -> Exchange:
@@ -185,7 +185,7 @@ class Fp8(Compressor[Fp8Parameters]):
 
     def _add(self, out: Tensor, codes: Tensor, weight: float) -> None:
         tables = decoding_table(self.form, np.array([weight]))
-        add_levels(out, tables_of(Segments.alone(out.numel()), tables), codes, ZERO, fixed(8), 1.0)
+        add_rounded(out, tables_of(Segments.alone(out.numel()), tables), codes, ZERO, fixed(8), 1.0)
 
     def _framed(self, codes: Tensor) -> Tensor:
         """One frame of codes."""
@@ -210,7 +210,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     if flags >= len(_ORDER) or (np.frexp(scales)[0] != 0.5).any():
         raise InputError(f"damaged payload: format {flags}, scales {scales}")
     tables = tables_of(segments, decoding_table(FORMATS[_ORDER[flags]], weight / scales))
-    add_levels(out, tables, message, found.at + head, fixed(8), 1.0)
+    add_rounded(out, tables, message, found.at + head, fixed(8), 1.0)
 
 
 def power_of_two_scale(largest: float, form: Narrow) -> float:

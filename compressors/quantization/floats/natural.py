@@ -37,7 +37,7 @@ from gcsim.compressors.coding.floats.powers import LOWEST
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.rounding.levels import POWERS, Levels, add_levels, round_levels
+from gcsim.compressors.coding.rounding.levels import POWERS, Levels, add_rounded, round_levels
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -108,7 +108,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         raise damaged(f"powers of two in {bits} bits")
     levels, sizes = powers(segments, bits)
     found.demand_sizes(sizes)
-    add_levels(out, levels, message, found.at, fixed(8), weight)
+    add_rounded(out, levels, message, found.at, fixed(8), weight)
 
 
 def rounding_error(values: Tensor, bits: int = 9) -> float:

@@ -41,7 +41,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
 from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
-from gcsim.compressors.coding.rounding.levels import MAX_STEPS, add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.levels import MAX_STEPS, add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
@@ -177,4 +177,4 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         body = taken(message, at, tail, torch.uint8)
         codes = decoded_levels(body, tail, segments, found.nonzero, steps, coding)
         at = starts(segments.length)
-    add_levels(out, levels, codes, at, form.get(coding, fixed(8)), weight)
+    add_rounded(out, levels, codes, at, form.get(coding, fixed(8)), weight)

@@ -31,7 +31,7 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
-from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
@@ -177,4 +177,4 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         raise InputError(f"damaged payload: unknown packing {flags} of ternary digits")
     found.demand_sizes(head + FORMS[flags].nbytes(segments.length))
     levels = even(segments.whole, message, 1, found.at)
-    add_levels(out, levels, message, found.at + head, FORMS[flags], weight)
+    add_rounded(out, levels, message, found.at + head, FORMS[flags], weight)

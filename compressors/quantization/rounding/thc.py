@@ -145,7 +145,7 @@ def summed(
         if (found.flags != p.bits).any() or (found.params != p.granularity).any():
             raise damaged(f"{found.flags} bits on grids of {found.params}")
         found.demand_sizes(sizes)
-        bodies = taken(payload, found.at, sizes, torch.uint8).split(sizes.tolist())
+        bodies = torch.split(taken(payload, found.at, sizes, torch.uint8), sizes.tolist())
         pairs = zip(bodies, segments.length.tolist(), strict=True)
         codes = [unpack_bits(body, n, p.bits) for body, n in pairs if n]
         if not total.numel():

@@ -121,7 +121,10 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         p, layout, segments = self.parameters, bucket.layout, Segments.of(bucket.layout)
         sums, k = self.corrected(bucket), counts_kept(segments.length, self.parameters.ratio)
-        place, selected = (self.worker.seed, step), largest(sums, segments, k)[0].split(k.tolist())
+        place, selected = (
+            (self.worker.seed, step),
+            torch.split(largest(sums, segments, k)[0], k.tolist()),
+        )
         coded = [
             _coded(own, piece, p, place) for own, piece in zip(selected, layout.slices, strict=True)
         ]
@@ -152,7 +155,8 @@ def _add_all(
         k, tail = found.nonzero, found.size - 4 * found.nonzero
         if (found.flags != flags).any() or (tail < 0).any():
             raise damaged(f"coded by ways {found.flags}, expected {flags}, in {found.size} bytes")
-        coded = taken(payload, found.at + 4 * k, tail, torch.uint8).split(tail.tolist())
+        bodies = taken(payload, found.at + 4 * k, tail, torch.uint8)
+        coded = torch.split(bodies, tail.tolist())
         chosen, many = positions(coded, layout, parameters, place)
         if (many != k).any():
             raise damaged(f"{many} positions for {k} values")
@@ -195,8 +199,8 @@ def positions(
     if parameters.policy != "random" or not rows.size:
         return every, many
     draws = [stream(*place, layout.slices[t].index, "policy") for t in rows]
-    own = Segments.behind(many).rows(rows)
-    left_out = draw_subset(every, own, (many - k)[rows], draws)
+    more = Segments.behind(many).rows(rows)
+    left_out = draw_subset(every, more, (many - k)[rows], draws)
     return tensor(np.delete(array(every), array(left_out)), every), k
 
 
@@ -262,6 +266,6 @@ def _ask(start: int, stop: int, filled: Any, bits: int, hashes: int, key: Any, p
                 i = left[j]
                 place = _place(firsts[i], key, number, bits)
                 left[count] = i
-                count += np.int64((filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1))
+                count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
         for j in range(count):
             passed[begin + left[j]] = True

@@ -120,8 +120,9 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -
     travels = np.stack((size > 0, size >= _BYTE), axis=1).repeat(count, axis=0)  # of 16 bits
     body = words.astype("<u2").view(np.uint8)[travels.reshape(-1)]
     sizes = np.where(size < _BYTE, 1, 2) * count
-    given = {"nonzero": nonzero, "params": size}
-    message, at = frames(memory, Codec.ADACOMP, bins.segments, sizes + 4, **given)
+    message, at = frames(
+        memory, Codec.ADACOMP, bins.segments, sizes + 4, nonzero=nonzero, params=size
+    )
     put(message, at, torch.from_numpy(level), bins.segments.column(4))
     put(message, at + 4, torch.from_numpy(body), sizes)
     return seal(message, at, sizes + 4)
@@ -133,7 +134,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     Raises `InputError` for a damaged message, or one of another layout.
     """
     found = read(message, layout, Codec.ADACOMP)
-    columns = found.at, found.size, found.params, found.nonzero, layout.table
+    columns: Any = (found.at, found.size, found.params, found.nonzero, layout.table)
     _add_words(out, message, int(found.nonzero.sum()), columns, weight)
 
 
@@ -144,7 +145,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 )
 def _add_words(out: Tensor, message: Tensor, _: int, columns: Any, weight: float) -> None:
     with written_back(out) as target:
-        if not _read_words(array(message), *columns, weight, target):
+        if not _read_words(array(message), weight, target, *columns):
             raise damaged("words do not fill the bins of their tensor")
 
 
@@ -167,7 +168,7 @@ def _compare(
 
 @loop
 def _read_words(
-    message: Any, at: Any, lengths: Any, sizes: Any, sent: Any, table: Any, weight: float, out: Any
+    message: Any, weight: float, out: Any, at: Any, lengths: Any, sizes: Any, sent: Any, table: Any
 ) -> bool:
     for t in range(at.size):
         size, n = sizes[t], table[t, 1]
@@ -176,7 +177,7 @@ def _read_words(
             return False
         level = np.uint32(number_at(message, at[t], 4)).view(np.float32)
         level = np.float32(weight * np.float64(level))
-        part, first, last, found = out[table[t, 0] : table[t, 0] + n], 0, -1, 0
+        part, first, last, found = out[table[t, 0] : table[t, 0] + n], np.int64(0), np.int64(-1), 0
         for byte in range(at[t] + 4, at[t] + lengths[t], width):
             word = np.int64(number_at(message, byte, width))
             place, end = word & (mark - 1), word & mark
@@ -189,7 +190,7 @@ def _read_words(
                 return False
             if place < mark - 1:
                 part[first + place] += -level if word & 2 * mark else level
-            first, last = (first + size, -1) if end else (first, place)
+            first, last = (first + size, np.int64(-1)) if end else (first, place)
         if found != sent[t] or first < n or last >= 0:
             return False
     return True

@@ -96,8 +96,8 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
         chosen, segments, feedback = self.parameters, Segments.of(bucket.layout), self.remembers
-        sums, fresh = self.corrected(bucket), (np.ones(len(segments.table)), [])
-        stages, sent = self._stages.setdefault(bucket.layout.index, fresh)
+        sums, index = self.corrected(bucket), bucket.layout.index
+        stages, sent = self._stages.setdefault(index, (np.ones(len(segments.table)), []))
         asked = stages if chosen.stages is None else np.full_like(stages, chosen.stages)
         limits = fitted(sums, segments, asked, chosen.ratio, chosen.distribution)
         marks = mark(sums, segments, limits)

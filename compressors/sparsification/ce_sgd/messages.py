@@ -27,7 +27,7 @@ from gcsim.compressors.coding.indices.bitmap import (
 )
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
@@ -137,7 +137,7 @@ def read_parts(
         if not bool(((scales >= 0) & scales.isfinite()).all()):
             raise InputError(f"damaged payload: scales of {scales.tolist()}")
         form = fixed(code_bits(levels))
-        add_levels(both, even(cells, scales, levels), message, at + 4, form, 1.0)
+        add_rounded(both, even(cells, scales, levels), message, at + 4, form, 1.0)
         inside = _inside(selected, extra)
         values, speculative = both[inside], both[~inside]
     return Parts(

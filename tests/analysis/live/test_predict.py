@@ -43,11 +43,9 @@ from gcsim.traces.profile import (
     Exchange,
     Layer,
     ModelFacts,
-    Phase,
-    Quality,
-    Step,
     TrafficProfile,
 )
+from tests.simulator.traffic import traffic
 
 HERE = Knowledge(link=None, host=None, device=device("cpu_2core"))
 PASSES = Passes(forward=0.010, backward=0.020, optimizer=0.003)
@@ -62,10 +60,9 @@ def _profile(label: str, sent: int) -> TrafficProfile:
     exchange = Exchange(
         computes=(nothing, Compute(stage="decode", fixed=())), collectives=(record,)
     )
-    step = Step(number=0, exchanges=(exchange,))
-    return TrafficProfile(
+    return traffic(
+        exchange,
         compressor=label,
-        parameters={},
         model=ModelFacts(
             name="one layer",
             parameters=1_000_000,
@@ -73,10 +70,6 @@ def _profile(label: str, sent: int) -> TrafficProfile:
             samples_per_worker=16,
         ),
         buckets=(BucketLayout(index=0, slices=(piece,)),),
-        workers=2,
-        period=1,
-        phases=(Phase(name="step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
 
 

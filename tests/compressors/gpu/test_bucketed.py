@@ -17,7 +17,7 @@ from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.rounding import bucket_levels, norms, tables
-from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_levels, own, round_levels
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_rounded, own, round_levels
 from gcsim.compressors.quantization.rounding import adaptive_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters
 from gcsim.compressors.segments import ZERO, Cells, Segments, starts
@@ -98,7 +98,7 @@ def test_tables_and_what_is_rounded_between_their_levels(
         demand_same(round_levels, values, levels, keys, codes, at, form)
         round_levels(values, levels, keys, codes, at, form)
         out = torch.linspace(-1, 1, values.numel())
-        demand_same(add_levels, out, levels, codes, at, form, 1 / 3)
+        demand_same(add_rounded, out, levels, codes, at, form, 1 / 3)
 
 
 @few
@@ -127,7 +127,7 @@ def test_tables_that_all_know(
     demand_same(round_levels, values, known, keys, packed, at, fixed(bits))
     round_levels(values, known, keys, packed, at, fixed(bits))
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(add_levels, out, known, packed, at, fixed(bits), 1 / 3)
+    demand_same(add_rounded, out, known, packed, at, fixed(bits), 1 / 3)
     expected = norms.table_errors(values, cells, found, levels[0])
     with kernels():
         errors = norms.table_errors(values, cells, found, levels[0])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
@@ -130,75 +127,3 @@ def test_what_arrives_is_checked_in_one_wait_at_the_end(
                 with wrong if changed else pytest.raises(StopIteration):
                     members[0].send(sent)
     assert len(reads[0]) == 1
-
-
-BOUNDS: list[tuple[str, dict[str, Any], int]] = [
-    ("ef_signsgd", {}, 14),
-    ("scaled_sign", {}, 14),
-    ("ef_block_sgdm", {}, 26),
-    ("signsgd", {"aggregation": "all_gather"}, 14),
-    ("signsgd", {}, 24),
-    ("onebit_adam", {"freeze_step": 0}, 28),
-    ("onebit_sgd", {}, 30),
-    ("onebit_sgd", {"aggregation": "all_gather"}, 16),
-    ("bingrad_b", {}, 16),
-    ("bingrad_b", {"clip": 2.0}, 18),
-    ("bingrad_pb", {}, 16),
-]
-"""Launches of a bucket's exchange: encoding and decoding of one payload, and of the answer where a
-server or an owner codes the mean again."""
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "most"),
-    [BOUNDS[0], *(pytest.param(*each, marks=pytest.mark.long) for each in BOUNDS[1:])],
-)
-def test_a_bucket_of_bits_takes_so_many_launches_and_one_wait(
-    name: str, parameters: dict[str, Any], most: int, team: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Triton's and torch's, of one worker's second step; the same for 1 tensor and for 60."""
-    launched: list[str] = []
-    wrap_launches(monkeypatch, lambda run: partial(_noted, launched, run))
-
-    def step(shapes: tuple[tuple[int, ...], ...]) -> list[str]:
-        crew = team(name, shapes, workers=1, **parameters)
-        for at in range(2):
-            gradient = torch.randn(crew.layout.numel, generator=torch.Generator().manual_seed(at))
-            bucket = Bucket(layout=crew.layout, gradient=gradient)
-            member = participate(crew.workers[0], bucket, at, finite=False, unmodified=False)
-            launched.clear()
-            with whole_methods(), host_copies() as seen, _Operators(launched):
-                lockstep([member], share=False)
-        assert len(seen) == 1
-        return list(launched)
-
-    once = step(((210,),))
-    assert step(((70,), (30, 4)) * 30) == once
-    assert len(once) <= most, once
-
-
-def _noted(
-    launched: list[str], run: Callable[..., None], kernel: Any, programs: int, *arguments: Any,
-    **constants: Any,
-) -> None:  # fmt: skip
-    launched.append(kernel.fn.__name__)
-    with _disable_current_modes():  # the interpreter's own operators
-        run(kernel, programs, *arguments, **constants)
-
-
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Notes torch's operators but views and empty tensors, which launch nothing."""
-
-    def __init__(self, launched: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._launched = launched
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        results = func._schema.returns
-        views = any(each.alias_info and not each.alias_info.is_write for each in results)
-        if not views and not func.__name__.startswith(("empty", "new_empty", "detach")):
-            self._launched.append(func.__name__)
-        return func(*args, **(kwargs or {}))

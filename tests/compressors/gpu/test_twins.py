@@ -28,7 +28,7 @@ from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
-from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
+from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
 from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks
@@ -324,7 +324,7 @@ def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -
     given = values, levels, np.array([key]), torch.zeros(int(sizes[0]), dtype=torch.uint8), ZERO
     demand_same(round_levels, *given, fixed(8))
     round_levels(*given, fixed(8))
-    demand_same(add_levels, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
+    demand_same(add_rounded, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
 
 
 @few
@@ -341,7 +341,7 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         if chosen.bits == 8:
             table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
             levels = narrow_floats.tables_of(alone, table)
-            demand_same(add_levels, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
+            demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
 @few
@@ -362,7 +362,7 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
     tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
     levels = narrow_floats.tables_of(segments, tables)
-    demand_same(add_levels, values, levels, codes, at, fixed(8), 1.0)
+    demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------

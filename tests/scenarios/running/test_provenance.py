@@ -17,8 +17,9 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import training_times
-from gcsim.traces.profile import Layer, ModelFacts, Quality, TrafficProfile
+from gcsim.traces.profile import Layer, ModelFacts
 from tests.scenarios.files import load
+from tests.simulator.traffic import traffic
 
 TEXT = """\
 model: lenet
@@ -37,10 +38,9 @@ def facts_of(scenario: Scenario, model: str = "lenet") -> dict[str, Any]:
     )
     piece = TensorSlice(index=0, name="w", shape=(10,), offset=0)
     layout = BucketLayout(index=0, slices=(piece,))
-    profile = TrafficProfile(
-        compressor="none", workers=2, parameters={}, gradients={"source": "live"}, model=facts,
-        buckets=(layout,), phases=(), period=1, quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )  # fmt: skip
+    profile = traffic(
+        compressor="none", gradients={"source": "live"}, model=facts, buckets=(layout,), phases=()
+    )
     measured = measured_passes(scenario, profile)
     compute = training_times(facts, (layout,), scenario.cluster.device, measured)
     prices = PriceList(scenario.cluster.device)

@@ -28,11 +28,9 @@ from gcsim.traces.profile import (
     Exchange,
     Layer,
     ModelFacts,
-    Phase,
-    Quality,
-    Step,
     TrafficProfile,
 )
+from tests.simulator.traffic import traffic
 
 TEXT = """\
 model: lenet
@@ -65,12 +63,8 @@ def profile(compressor: str) -> TrafficProfile:
         computes=tuple(Compute(stage=stage, fixed=()) for stage in STAGES[: 1 if alone else 2]),
         collectives=() if alone else (sent,),
     )
-    return TrafficProfile(
-        compressor=compressor, parameters={}, model=model, workers=2, period=1,
-        buckets=(BucketLayout(index=0, slices=(piece,)),),
-        phases=(Phase(name="step", count=1, steps=(Step(number=0, exchanges=(exchange,)),)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )  # fmt: skip
+    buckets = (BucketLayout(index=0, slices=(piece,)),)
+    return traffic(exchange, compressor=compressor, model=model, buckets=buckets)
 
 
 class Simulator:

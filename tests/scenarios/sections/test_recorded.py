@@ -25,11 +25,12 @@ from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.sections import recorded
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.clock import picoseconds
-from gcsim.traces.profile import ModelFacts, PassTimes, Quality, TrafficProfile
+from gcsim.traces.profile import ModelFacts, PassTimes
 from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.storage.store import Trace, recorded_passes
 from tests.command import gcsim as in_this_process
+from tests.simulator.traffic import traffic
 
 SCENARIO = """\
 name: mine
@@ -330,12 +331,7 @@ def test_times_of_a_cpu_are_not_taken_for_a_gpus_without_a_word(
     passes = PassTimes(forward=0.01, backward=0.02, processor="cpu", source="the host's clock")
     scenario = replace(load_scenario(path), compute=passes)
     piece = TensorSlice(index=0, name="w", shape=(10,), offset=0)
-    traffic = TrafficProfile(
-        compressor="none", workers=2, parameters={}, model=ModelFacts(
-            name="resnet20_cifar10", parameters=10, layers=(), samples_per_worker=32
-        ),
-        buckets=(BucketLayout(index=0, slices=(piece,)),), phases=(), period=1,
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )  # fmt: skip
-    assert measured_passes(scenario, traffic) == passes
+    facts = ModelFacts(name="resnet20_cifar10", parameters=10, layers=(), samples_per_worker=32)
+    found = traffic(model=facts, buckets=(BucketLayout(index=0, slices=(piece,)),))
+    assert measured_passes(scenario, found) == passes
     assert ("measured on a CPU (the host's clock)" in caplog.text) is warned

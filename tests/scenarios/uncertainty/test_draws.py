@@ -50,10 +50,10 @@ from gcsim.traces.profile import (
     Layer,
     ModelFacts,
     Phase,
-    Quality,
     Step,
     TrafficProfile,
 )
+from tests.simulator.traffic import traffic
 
 
 def longer(compute: ComputeTimes, factor: float) -> ComputeTimes:
@@ -127,12 +127,7 @@ def profile(
         ),
         collectives=(CollectiveRecord(kind="all_reduce", sent=(sent, sent), element=4),),
     )
-    step = Step(number=0, exchanges=(exchange, exchange))
-    return TrafficProfile(
-        compressor=kind, parameters={}, model=MODEL, workers=2, period=1, buckets=BUCKETS,
-        phases=(Phase(name="step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )  # fmt: skip
+    return traffic(exchange, exchange, compressor=kind, model=MODEL, buckets=BUCKETS)
 
 
 DENSE = profile("none", 4_000_000, ())

@@ -20,12 +20,10 @@ from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
     Compute,
     Exchange,
-    ModelFacts,
     Phase,
-    Quality,
     Step,
-    TrafficProfile,
 )
+from tests.simulator.traffic import traffic
 
 RATE = KernelRate(launch=3e-6, bandwidth=7e9, flop_rate=11e12, source="made up", estimate=True)
 KERNELS: dict[KernelClass, KernelRate] = {
@@ -247,18 +245,12 @@ def test_a_mean_step_weighs_its_phases() -> None:
         compute = Compute(stage="encode", fixed=(cost("f", seconds),))
         return Step(number=0, exchanges=(Exchange(computes=(compute,), collectives=()),))
 
-    profile = TrafficProfile(
-        compressor="toy",
-        parameters={},
-        model=ModelFacts(name="toy", parameters=1, layers=(), samples_per_worker=1),
-        buckets=(),
-        workers=2,
+    profile = traffic(
         period=4,
         phases=(
             Phase(name="often", count=3, steps=(step(1), step(3))),
             Phase(name="once", count=1, steps=(step(10),)),
         ),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
     )
     found = price_sources(profile, PriceList(device(f=((1, 1.0), (2, 2.0)))), workers=4)
     assert found == {

@@ -6,7 +6,7 @@ counted at every picosecond and each gets on by its share of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -36,7 +36,7 @@ from tests.simulator.steps.random_plans import (
     same,
     skewed,
 )
-from tests.simulator.steps.tick import Piece, Script, Tick
+from tests.simulator.steps.tick import Piece, Tick
 
 EVERYTHING: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
 
@@ -67,24 +67,7 @@ class SharedTick(Tick):
     """The step's oracle, with cores that are shared; ranks that are ahead do not stop."""
 
     times_as_many = 12
-
-    def work(
-        self,
-        rank: int,
-        iteration: int,
-        follows: tuple[int, int] | None,
-        jobs: Sequence[tuple[str, int]],
-    ) -> Script:
-        plan = self.plans[iteration]
-        stream = "side" if plan.side_stream and follows else "compute"
-        slowdowns = self.slowdown(iteration)
-        factor = 1.0 if slowdowns is None else float(slowdowns[rank])
-        slower = plan.side_slowdown if stream == "side" else 1
-        slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = OnCores(follows, slowed_by, iteration)
-        if sum(time for _, time in slowed_by):
-            self.waiting.setdefault((rank, stream), []).append(piece)
-            yield lambda: piece.end is not None and piece.end <= self.now
+    made_of = OnCores
 
     def account(self) -> None:
         """Everything under way gets on by what it has of this picosecond."""

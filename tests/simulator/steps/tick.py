@@ -66,6 +66,8 @@ class Collective:
 class Tick:
     """`finish[i][r]` and `parts[name][i][r]` of a simulated run."""
 
+    made_of = Piece
+    """Work of a stream."""
     times_as_many = 1
     """Iterations that ranks may have begun when all have finished those that are asked for."""
 
@@ -186,7 +188,7 @@ class Tick:
         factor = 1.0 if slowdowns is None else float(slowdowns[rank])
         slower = plan.side_slowdown if stream == "side" else 1
         slowed_by = [(kind, round(round(time * slower) * factor)) for kind, time in jobs]
-        piece = Piece(follows, slowed_by, iteration)
+        piece = self.made_of(follows, slowed_by, iteration)
         if sum(time for _, time in slowed_by):
             self.waiting.setdefault((rank, stream), []).append(piece)
             yield lambda: piece.end is not None and piece.end <= self.now

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.integers.digits import digits
-from gcsim.compressors.coding.rounding.levels import Levels, add_levels, own
+from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, own
 from gcsim.compressors.segments import ZERO
 from gcsim.errors import InputError
 from tests.compressors.shared import cells_of, rounded
@@ -29,7 +29,7 @@ def pack_digits(codes: torch.Tensor, base: int) -> torch.Tensor:
 
 def unpack_digits(packed: torch.Tensor, n: int, base: int) -> torch.Tensor:
     out = torch.zeros(n)
-    add_levels(out, numbered(out, base), packed, ZERO, digits(base), 1.0)
+    add_rounded(out, numbered(out, base), packed, ZERO, digits(base), 1.0)
     return out.to(torch.uint8)
 
 

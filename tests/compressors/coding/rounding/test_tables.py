@@ -14,7 +14,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_levels
+from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_rounded
 from gcsim.compressors.coding.rounding.tables import (
     TableParameters,
     add_decoded,
@@ -68,7 +68,7 @@ def add_table(
     bits: int, weight: float,
 ) -> None:  # fmt: skip
     """Undo `encode_table`."""
-    add_levels(out, known(out, norms, levels, size), packed, ZERO, fixed(bits), weight)
+    add_rounded(out, known(out, norms, levels, size), packed, ZERO, fixed(bits), weight)
 
 
 def fractions_of(key: np.uint64, n: int) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import torch
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import CHUNK, add_levels
+from gcsim.compressors.coding.rounding.levels import CHUNK, add_rounded
 from gcsim.compressors.quantization.floats.natural import (
     Natural,
     NaturalParameters,
@@ -42,7 +42,7 @@ workers = partial(members, Natural)
 def rounded(values: torch.Tensor, bits: int = 9, key: np.uint64 = KEY) -> torch.Tensor:
     (levels, _), out = powers(Segments.alone(values.numel()), bits), torch.zeros_like(values)
     body = shared.rounded(values, levels, key, fixed(8))
-    add_levels(out, levels, body, ZERO, fixed(8), 1.0)
+    add_rounded(out, levels, body, ZERO, fixed(8), 1.0)
     return out
 
 

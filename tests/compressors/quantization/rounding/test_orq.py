@@ -179,7 +179,7 @@ def test_elements_far_below_the_largest_keep_their_levels(normal: Draw) -> None:
 
 
 def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
-    # Levels by the naive recursion, rounding by `round_between` (tested against its definition).
+    # Levels by the naive recursion, rounding by `round_alone` (tested against its definition).
     sizes, size, seed = (70, 9, 1), 32, 7
     crew = team("orq", [(n,) for n in sizes], workers=3, levels=5, bucket=size, seed=seed)
     for step in range(3):

@@ -79,7 +79,7 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
     # Binomial: 20 x 99 000 trials at f = 1e-3, standard error 2.3 %; the formula itself is right
     # to a few per cent (h is rounded up, the filter's fill varies).
     n, k, wrong = 100_000, 1000, 0
-    size = DeepReduceParameters(false_positives=0.1).size(n)
+    size = DeepReduceParameters.model_validate({}).size(n)
     for seed in range(20):
         held = distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
         key = random_key(seed, 0, 0, "filter")

@@ -31,6 +31,7 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     Wait,
     World,
     around,
+    cases,
     every,
     gather,
 )
@@ -94,33 +95,10 @@ class FluidRank(Rank):
         world.env.process(self.deliver(to, label, content, link.latency_for(nbytes)))
 
 
-clock = st.integers(0, 40) | st.integers(0, 400)
-
-
-@st.composite
-def small(draw: st.DrawFn) -> Case:
+def small() -> st.SearchStrategy[Case]:
     """2 to 9 ranks, one to three devices a node."""
-    nodes, devices = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)]))
-    p, alike = nodes * devices, draw(st.booleans())
-    links = st.lists(st.sampled_from(CONSTANT + SIZED), min_size=nodes, max_size=nodes)
-    nics, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
-    if draw(st.integers(0, 3)) == 0:
-        nics = [replace(nics[0], shared=True)] * nodes
-    racks = None
-    if draw(st.booleans()):
-        racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=draw(st.sampled_from(CONSTANT)))
-    return Case(
-        starts=draw(st.lists(clock, min_size=p, max_size=p)),
-        nics=[nics[0]] * nodes if alike else nics,
-        buses=[buses[0]] * nodes if alike else buses,
-        sizes=draw(st.lists(st.integers(0, 60), min_size=p, max_size=p)),
-        elements=draw(st.integers(0, 60)),
-        element=draw(st.sampled_from([1, 2, 4])),
-        gamma=Fraction(draw(st.sampled_from([0, 2])), 10**12),
-        racks=racks,
-        shared_bus=draw(st.booleans()),
-        key=draw(st.integers(0, 2**64 - 1)),
-    )
+    shapes = st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)])
+    return cases([*CONSTANT, *SIZED], shapes, st.integers(0, 40) | st.integers(0, 400))
 
 
 @every

@@ -499,12 +499,21 @@ def check(name: str, case: Case) -> None:
 clock = st.integers(0, 40) | st.integers(0, 10**6)
 
 
+shapes = st.integers(2, 17).flatmap(
+    lambda p: st.sampled_from([(p // d, d) for d in range(1, p + 1) if p % d == 0])
+)
+"""Nodes, and devices of each."""
+
+
 @st.composite
-def cases(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Case:
-    p = draw(st.integers(2, 17))
-    devices = draw(st.sampled_from([d for d in range(1, p + 1) if p % d == 0]))
-    nodes = p // devices
-    alike = draw(st.booleans())
+def cases(
+    draw: st.DrawFn,
+    pool: Sequence[Link] = tuple(CONSTANT),
+    shapes: st.SearchStrategy[tuple[int, int]] = shapes,
+    clock: st.SearchStrategy[int] = clock,
+) -> Case:
+    nodes, devices = draw(shapes)
+    p, alike = nodes * devices, draw(st.booleans())
     links = st.lists(st.sampled_from(pool), min_size=nodes, max_size=nodes)
     nics, buses = draw(links), [replace(bus, up=None) for bus in draw(links)]
     if draw(st.integers(0, 3)) == 0:  # some nodes, or all, are stations
