@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -47,6 +47,15 @@ class BucketLayout:
 
     index: Whole
     slices: Annotated[tuple[TensorSlice, ...], Limits(least=1)]
+
+    @classmethod
+    def behind(cls, index: int, pieces: Iterable[tuple[str, int, Shape]]) -> BucketLayout:
+        """A bucket of parameters (name, number, shape), one behind the other."""
+        slices, offset = [], 0
+        for name, number, shape in pieces:
+            slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
+            offset += slices[-1].numel
+        return cls(index=index, slices=tuple(slices))
 
     @cached_property
     def numel(self) -> int:

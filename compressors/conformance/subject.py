@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import new_member, passed_on
@@ -106,11 +106,8 @@ def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> 
 
 def layout_of(shapes: Sequence[tuple[int, ...]]) -> BucketLayout:
     """Tensors of these shapes, one behind the other."""
-    slices, offset = [], 0
-    for index, shape in enumerate(shapes):
-        slices.append(TensorSlice(name=f"tensor {index}", shape=shape, offset=offset, index=index))
-        offset += math.prod(shape)
-    return BucketLayout(index=0, slices=tuple(slices))
+    pieces = ((f"tensor {index}", index, shape) for index, shape in enumerate(shapes))
+    return BucketLayout.behind(0, pieces)
 
 
 def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:

@@ -43,7 +43,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ddp import saved
 from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
@@ -406,11 +406,8 @@ class DdpHook:
     def _layout(self, bucket: Any) -> BucketLayout:
         key = bucket.index(), *map(id, bucket.parameters())
         if key not in self._known:
-            slices, offset = [], 0
-            for name, number, shape in (self._slices[each] for each in key[1:]):
-                slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
-                offset += slices[-1].numel
-            self._known[key] = BucketLayout(index=key[0], slices=tuple(slices))
+            trained = (self._slices[each] for each in key[1:])
+            self._known[key] = BucketLayout.behind(key[0], trained)
         return self._known[key]
 
     # --- on the thread --------------------------------------------------------------------------

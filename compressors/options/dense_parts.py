@@ -13,7 +13,6 @@ method that starts after dense steps does not take that buffer over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -116,11 +115,8 @@ def matches(piece: TensorSlice, names: Sequence[str], below: int) -> bool:
 
 def _layout(index: int, slices: Sequence[TensorSlice]) -> BucketLayout | None:
     """A bucket's layout with some of its tensors, one behind the other; None for none."""
-    moved, offset = [], 0
-    for piece in slices:
-        moved.append(replace(piece, offset=offset))
-        offset += piece.numel
-    return BucketLayout(index=index, slices=tuple(moved)) if moved else None
+    pieces = ((piece.name, piece.index, piece.shape) for piece in slices)
+    return BucketLayout.behind(index, pieces) if slices else None
 
 
 def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from typing import Any, TypeGuard
 
 from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import passed_on
@@ -26,7 +26,7 @@ from gcsim.compressors.requests import AllReduce, Exchange, Request
 
 _MOST_TRIED = 256
 """Steps of a trial."""
-_TRIED = (("weight", (32, 32)), ("bias", (32,)))
+_TRIED = (("weight", 0, (32, 32)), ("bias", 1, (32,)))
 """Tensors of a trial: a matrix and a vector."""
 
 
@@ -62,11 +62,7 @@ def is_float_sum(request: Request) -> TypeGuard[AllReduce]:
 def adds_up_floats(method: type[Compressor], parameters: Any) -> bool:
     """Whether a method all-reduces sums of float32 in its settled steps; a trial on small tensors
     says so, since that may depend on its parameters, a controller's on its inner compressor."""
-    slices, offset = [], 0
-    for index, (name, shape) in enumerate(_TRIED):
-        slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=index))
-        offset += slices[-1].numel
-    layout = BucketLayout(index=0, slices=tuple(slices))
+    layout = BucketLayout.behind(0, _TRIED)
     team = [method(Worker(rank=rank, count=2, seed=0), parameters) for rank in range(2)]
     first, heard = method.warmup_steps(parameters), False
 

@@ -28,8 +28,8 @@ class Listener(Observer):
         self.as_sent: list[list[Tensor]] = []
         """Copies of `received`, made before anybody decoded."""
 
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        if not any(received is seen for seen in self.received):
+    def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
+        if not parts and not any(received is seen for seen in self.received):
             self.received.append(received)
             self.as_sent.append([payload.clone() for payload in received])
         return received
