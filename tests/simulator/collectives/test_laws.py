@@ -61,13 +61,12 @@ def test_delays_drawn_in_portions_are_those_drawn_at_once(
     monkeypatch.setattr("gcsim.simulator.collectives.rounds.direct_exchange._WORTH_ITS_MEMORY", 0)
     on = cluster(7, nics={node: RANDOM[node % 5] for node in range(7)}, pipeline_block=8)
     starts = times([rank * 5 for rank in range(7)])
-    whole = [execute(record, starts, where, key=3).tolist() for record, where in everything(on)]
+    asked = [*everything(on), *everything(cluster(7, network=RANDOM[0]))]
+    whole = [execute(record, starts, where, key=3).tolist() for record, where in asked]
     for module in (
         "rings.announced", "rings.pipelined_allgatherv", "rings.recurrence",
         "rings.synchronous_allgatherv", "rounds.direct_exchange",
     ):  # fmt: skip
         name = f"gcsim.simulator.collectives.{module}.DRAWN_AT_A_TIME"
         monkeypatch.setattr(name, together)
-    assert whole == [
-        execute(record, starts, where, key=3).tolist() for record, where in everything(on)
-    ]
+    assert whole == [execute(record, starts, where, key=3).tolist() for record, where in asked]
