@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         gather_variable,
     )
     from gcsim.compressors.sharing import fill_once, once
+    from gcsim.errors import InputError
 
 _MODULES = {
     "pydantic": "Field",
@@ -77,6 +78,7 @@ _MODULES = {
     "gcsim.compressors.requests": "AllGather AllReduce AllToAll Exchange PushPull Request "
     "TreeMerge gather_variable",
     "gcsim.compressors.sharing": "fill_once once",
+    "gcsim.errors": "InputError",
 }
 
 __getattr__, __dir__, __all__ = offered(__name__, _MODULES)

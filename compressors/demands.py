@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import handled
 
 P = ParamSpec("P")
@@ -65,11 +64,12 @@ class Demands:
 
     def require(self) -> None:
         """Make the checks; the host waits once, or not at all where there are none."""
-        if self.unknown:
-            self._require()
+        from gcsim.compressors.meter import unpriced  # which imports this file
 
-    @unpriced
-    def _require(self) -> None:
+        if self.unknown:
+            unpriced(self._ask)()
+
+    def _ask(self) -> None:
         each, self.unknown, self.faults = self.unknown, [], None
         numbers = iter(torch.cat([found for found, _ in each]).tolist())
         for found, check in each:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.mistakes import RefusedRequestError, blame
@@ -53,45 +53,26 @@ class CollectiveRecord:
     """All-reduce: by the cluster's parameter servers, whatever carries others."""
 
 
-class Observer(Protocol):
-    """Told what happens during a lockstep exchange."""
+class Observer:
+    """Told what happens during a lockstep exchange; this one looks away."""
 
     def compute(self, rank: int) -> AbstractContextManager[Any]:
         """Entered around each stretch of one worker's computation."""
+        return nullcontext()
 
     def serve(self) -> AbstractContextManager[Any]:
         """Entered around the server's computation, and around each merge of two payloads."""
+        return nullcontext()
 
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        """The payloads to hand to a worker or server; iterating them may be observed."""
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        """`payloads` that are parts of one whole."""
+    def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
+        """The payloads, or parts of one whole, to hand to a worker or server."""
+        return received
 
     def collective(self, record: CollectiveRecord) -> None:
         """Told after each collective."""
 
 
-class Blind:
-    """An observer that looks away; others override what they look at."""
-
-    def compute(self, rank: int) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def serve(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return received
-
-    def collective(self, record: CollectiveRecord) -> None:
-        pass
-
-
-class Collectives(Blind):
+class Collectives(Observer):
     """Notes the collectives of an exchange; counting kernels takes several times as long."""
 
     def __init__(self) -> None:
@@ -122,7 +103,7 @@ def lockstep(
     which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
     `participate` guards and whose code is a user's, an `InputError` with file and line.
     """
-    seen = observer or Blind()
+    seen = observer or Observer()
     sharing = observer is None if share is None else share
     replies: list[Any] = [None] * len(exchanges)
     while True:
@@ -200,9 +181,7 @@ def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reducti
                 hint="`payloads = yield from gather_variable(payload)` tells the lengths first",
             )
         seen.collective(CollectiveRecord(kind="all_gather", sent=sent, part=first.part))
-        if first.part:  # together they are as large for any number of workers
-            return [seen.parts(payloads) for _ in payloads]
-        return [seen.payloads(payloads) for _ in payloads]
+        return [seen.payloads(payloads, parts=first.part) for _ in payloads]
 
     if isinstance(first, TreeMerge):
         merged = _merge_along_tree(payloads, first.merge, seen)
@@ -243,7 +222,8 @@ def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[Iterable[T
         )
     sent = tuple(sum(payload.nbytes for payload in request.payloads) for request in requests)
     seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
-    return [seen.parts([request.payloads[rank] for request in requests]) for rank in range(count)]
+    by_receiver = zip(*(request.payloads for request in requests), strict=True)
+    return [seen.payloads(list(parts), parts=True) for parts in by_receiver]
 
 
 def _merge_along_tree(

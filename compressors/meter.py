@@ -22,7 +22,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,11 +30,9 @@ from numpy.typing import ArrayLike
 from gcsim.compressors import on_device
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lockstep import CollectiveRecord, Observer
 from gcsim.compressors.recorder import Recorder
 from gcsim.compressors.streams import Clock
-
-if TYPE_CHECKING:
-    from gcsim.compressors.lockstep import CollectiveRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +73,6 @@ def kernel(
     updates: tuple[str, ...] = (),
     resident: tuple[str, ...] = (),
     variants: tuple[str, ...] = (),
-    by_results: bool = False,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`.
@@ -85,9 +82,7 @@ def kernel(
     its calls keeps them in registers. Torch kernels that it runs inside are not counted again.
     What it draws at random it says itself (`count_random`). Its name is `kernel_name(function)`,
     and behind a colon the values of the parameters named in `variants`: those that decide on how
-    long it takes, for the same bytes. `by_results`: it is as long as what it finds, however much
-    it is counted to move (`KernelCost.work`). `name`: in the place of its own, for a function that
-    is decorated twice.
+    long it takes, for the same bytes. `name`: in the place of its own.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -96,55 +91,33 @@ def kernel(
         if unknown := {*updates, *resident, *variants} - set(signature.parameters):
             raise TypeError(f"{function.__name__} has no parameters {sorted(unknown)}")
 
-        @functools.wraps(function)
-        def counted(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not _active or _active[-1].paused:
-                return function(*args, **kwargs)
-            recorder = _active[-1]
+        def full_name(*args: Any, **kwargs: Any) -> str:
             given = signature.bind(*args, **kwargs).arguments
             said = [text for key in variants if (text := _said(key, given.get(key)))]
-            recorder.paused, recorder.running = True, ":".join((called, *said))
-            try:
-                with recorder.undisturbed():
-                    visits = on_device.host_visits
-                    started = recorder.now()
-                    result = function(*args, **kwargs)
-                    ended = recorder.now() if on_device.host_visits == visits else None
-                if not recorder.counting:
-                    return result
-                operands = list(_tensors(v for name, v in given.items() if name not in resident))
-                made = list(_tensors([result]))
-                results = [*made, *_tensors(given.get(name) for name in updates)]
-                elements = max((t.numel() for t in [*operands, *results]), default=0)
-                reach = f":{spread(elements)}" if kind == "gather_scatter" else ""
-                recorder.launched(
-                    KernelCost(
-                        kind=kind,
-                        name=recorder.running + reach,
-                        launches=1,
-                        elements=elements,
-                        nbytes=sum(t.nbytes for t in [*operands, *results]),
-                        work=max(1, sum(t.nbytes for t in made)) if by_results else 0,
-                    ),
-                    started,
-                    ended,
-                )
-            finally:
-                recorder.paused, recorder.running = False, ""
-            return result
+            return ":".join((called, *said))
 
-        return counted
+        def cost(result: object, *args: Any, **kwargs: Any) -> Iterator[KernelCost]:
+            given = signature.bind(*args, **kwargs).arguments
+            operands = list(_tensors(v for key, v in given.items() if key not in resident))
+            results = [*_tensors([result]), *_tensors(given.get(key) for key in updates)]
+            elements = max((t.numel() for t in [*operands, *results]), default=0)
+            reach = f":{spread(elements)}" if kind == "gather_scatter" else ""
+            moved = sum(t.nbytes for t in [*operands, *results])
+            yield launch(kind, full_name(*args, **kwargs) + reach, elements, moved)
+
+        return counted_as(cost, full_name)(function)
 
     return decorate
 
 
 def counted_as(
-    launches: Callable[..., Iterable[KernelCost]],
+    launches: Callable[..., Iterable[KernelCost]], running: Callable[..., str] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
 
     `launches(result, *args, **kwargs)` gives the kernels that run for the bucket (`launch`).
     Torch's kernels inside are not counted. With a clock the call's time is the last kernel's.
+    `running(*args, **kwargs)` is the name for what the function counts while it runs.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -153,7 +126,7 @@ def counted_as(
             if not _active or _active[-1].paused:
                 return function(*args, **kwargs)
             recorder = _active[-1]
-            recorder.paused = True
+            recorder.paused, recorder.running = True, running(*args, **kwargs) if running else ""
             try:
                 with recorder.undisturbed():
                     visits = on_device.host_visits
@@ -165,7 +138,7 @@ def counted_as(
                     for number, cost in enumerate(costs, 1):
                         recorder.launched(cost, started, ended if number == len(costs) else None)
             finally:
-                recorder.paused = False
+                recorder.paused, recorder.running = False, ""
             return result
 
         return counted
@@ -251,7 +224,7 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
     return silent
 
 
-class Meter:
+class Meter(Observer):
     """An observer of one lockstep exchange: the kernels between any two collectives."""
 
     def __init__(self, workers: int, clock: Clock | None = None) -> None:
@@ -275,11 +248,8 @@ class Meter:
             self._server.append(recorder)
             yield
 
-    def payloads(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return _Watched(received)
-
-    def parts(self, received: list[Tensor]) -> Iterable[Tensor]:
-        return _Watched(received, parts=True)
+    def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
+        return _Watched(received, parts=parts)
 
     def collective(self, record: CollectiveRecord) -> None:
         self.collectives.append(record)
@@ -297,9 +267,7 @@ class _Watched:
     def __iter__(self) -> Iterator[Tensor]:
         if not _active:
             return iter(self._received)
-        recorder = _active[-1]
-        watch = recorder.watch_parts if self._parts else recorder.watch
-        return watch(self._received)
+        return _active[-1].watch(self._received, parts=self._parts)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -32,11 +32,11 @@ from gcsim.compressors.mistakes import (
 from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
     AllReduce,
-    AllToAll,
     Exchange,
     PushPull,
     Request,
     TreeMerge,
+    tensors_sent,
 )
 from gcsim.errors import InputError
 
@@ -234,7 +234,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    for tensor in _tensors_of(request):
+    for tensor in tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
@@ -245,12 +245,6 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     if finite and isinstance(request, AllReduce):
         return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None
-
-
-def _tensors_of(request: Request) -> Sequence[Any]:
-    if isinstance(request, AllReduce):
-        return [request.tensor]
-    return request.payloads if isinstance(request, AllToAll) else [request.payload]
 
 
 def _naming(

@@ -100,23 +100,15 @@ class Recorder:
             self._timed.append((replace(cost, nbytes=nbytes), begin, end))
         self._stated = 0
 
-    def watch(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Iterate over payloads; what runs until the next one is asked for belongs to them."""
+    def watch(self, received: Iterable[Tensor], *, parts: bool = False) -> Iterator[Tensor]:
+        """Iterate over payloads, or parts of one whole; what runs until the next one is asked for
+        belongs to them."""
         try:
             for payload in received:
-                self._reading = self.per_payload
-                self.payloads += 1
+                self._reading = self.per_part if parts else self.per_payload
+                self.parts += parts
+                self.payloads += not parts
                 yield payload
-        finally:
-            self._reading = None
-
-    def watch_parts(self, received: Iterable[Tensor]) -> Iterator[Tensor]:
-        """`watch` for the parts of one whole."""
-        try:
-            for part in received:
-                self._reading = self.per_part
-                self.parts += 1
-                yield part
         finally:
             self._reading = None
 

@@ -103,6 +103,13 @@ Exchange = Generator[Request, Any, "Tensor"]
 """One worker's part in one bucket's exchange; returns the update, float32 `[n]`."""
 
 
+def tensors_sent(request: Request) -> Sequence[Tensor]:
+    """The tensors that one worker hands over."""
+    if isinstance(request, AllReduce):
+        return [request.tensor]
+    return request.payloads if isinstance(request, AllToAll) else [request.payload]
+
+
 def gather_variable(
     payload: Tensor, *, part: bool = False
 ) -> Generator[Request, Any, Iterable[Tensor]]:

@@ -218,7 +218,7 @@ def _one_pass(costs: Costs, elements: int) -> Costs:
     launches = sum(cost.launches for cost in merged)
     if launches <= 1:
         return costs
-    kinds = {queued(cost.name) for cost in merged}
+    kinds = {queued(cost) for cost in merged}
     touched = sum(cost.elements for cost in merged)
     nbytes = sum(cost.nbytes for cost in merged)
     one = KernelCost(

@@ -6,7 +6,7 @@ compressors and gradients stand a table of layers and `traffic`:
     model: resnet50                        # of the tables of layers
     compute: {step: 0.3 s}                 # forward and backward; default: the catalogue's
     traffic:
-      grouping: ddp                        # or whole, tensors, horovod, none (nothing is exchanged)
+      grouping: ddp                        # or whole, tensors, horovod, mg_wfbp, none (no exchange)
       let: {bits: 8}
       exchange:                            # of a bucket: stages and collectives, in turn
         - encode: [[reduction, 1, 4*n], [streaming, 1, 5*n]]    # class, launches, bytes
@@ -14,8 +14,8 @@ compressors and gradients stand a table of layers and `traffic`:
           element: 1
         - decode: [[streaming, 1, 5*n]]
 
-A formula knows the bucket's elements n, the cluster's nodes p and workers w, and the values of
-`let`. Without a model the exchange is carried out alone, by ranks that enter together.
+A formula knows the bucket's elements n and tensors t, the cluster's nodes p and workers w, and the
+values of `let`. Without a model the exchange is carried out alone, by ranks that enter together.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -43,11 +44,12 @@ from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
 from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
-from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.servers.gloo_rooted import broadcast_messages, carry_messages
 from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
@@ -125,6 +127,8 @@ class EntrySection(Section):
     """As decode, once for each payload."""
     busy: Formula | None = None
     """Seconds that a device computes, as measured."""
+    copied: Formula | None = None
+    """Bytes between the device and its host, over `cluster.intra_node`."""
     all_reduce: Formula | None = None
     all_gather: Formula | None = None
     all_to_all: Formula | None = None
@@ -145,7 +149,7 @@ class EntrySection(Section):
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
-        stages = [self.encode, self.decode, self.per_payload, self.busy]
+        stages = [self.encode, self.decode, self.per_payload, self.busy, self.copied]
         if sum(one is not None for one in (*stages, *self.sent)) != 1:
             raise invalid(
                 "an entry is one stage or one collective", f"of {', '.join(_COLLECTIVES)}"
@@ -171,7 +175,12 @@ class EntrySection(Section):
 class TrafficSection(Section):
     """What is exchanged of each bucket."""
 
-    grouping: Literal["ddp", "whole", "tensors", "horovod", "none"] = "ddp"
+    grouping: Literal["ddp", "whole", "tensors", "horovod", "mg_wfbp", "none"] = "ddp"
+    part: Annotated[int, Field(ge=1)] | None = None
+    """Elements of a message at most: a bucket's exchange is that of its parts, one by one, of which
+    the first has its `t` tensors and `whole` elements."""
+    optimizer: list[_Kernel] = []  # noqa: RUF012
+    """Of all n elements and t tensors, after the last bucket."""
     let: dict[str, float] = {}  # noqa: RUF012
     exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
         EntrySection(all_reduce="4*n")
@@ -181,8 +190,10 @@ class TrafficSection(Section):
 class StepSection(Section):
     """The user's own measurement."""
 
-    step: PositiveDuration
-    """Forward and backward of one device."""
+    step: PositiveDuration | None = None
+    """Forward and backward of one device; None: the catalogue's."""
+    optimizer: list[_Kernel] = []  # noqa: RUF012
+    """That is in that time, and in no pass."""
 
 
 class StatedFile(Section):
@@ -194,7 +205,7 @@ class StatedFile(Section):
     cluster: ClusterSection
     training: Annotated[Spelled, TRAINING] = Field(default_factory=TRAINING.section)
     ddp: Annotated[Spelled, DDP] = Field(default_factory=DDP.section)
-    compute: StepSection | None = None
+    compute: StepSection = StepSection()
     traffic: TrafficSection = TrafficSection()
 
 
@@ -210,14 +221,19 @@ def stated(
         raise InputError(document.sorted(problems))
     cluster = build_cluster(file.cluster)
     model, sizes = (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
+    training = build_training(file.training, cluster.collectives.transport)
+    if file.traffic.optimizer:
+        taken = _priced(file.traffic.optimizer, sizes, cluster.device)
+        training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
     return Stated(
         cluster=cluster,
-        training=build_training(file.training, cluster.collectives.transport),
+        training=training,
         buckets=buckets_of(file.ddp),
         traffic=file.traffic,
         model=model,
         sizes=tuple(sizes),
-        stated_step=None if file.compute is None else float(file.compute.step),
+        stated_step=None if file.compute.step is None else float(file.compute.step),
+        own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
     )
 
@@ -241,6 +257,7 @@ class Stated:
     sizes: tuple[int, ...]
     """Elements of the model's tensors, in forward order."""
     stated_step: float | None
+    own_optimizer: tuple[Any, ...]
     batch: int
 
     @cached_property
@@ -254,10 +271,15 @@ class Stated:
     @cached_property
     def passes(self) -> ComputeTimes:
         """Forward and backward."""
-        backward = self.step * BACKWARD / (1 + BACKWARD)
-        measured = PassTimes(forward=self.step - backward, backward=backward, source="measured")
+        return self._passes(self.profile.buckets)
+
+    def _passes(self, layouts: Sequence[BucketLayout]) -> ComputeTimes:
+        own = _priced(self.own_optimizer, self.sizes, self.cluster.device) / PS_PER_SECOND
+        both = self.step - own
+        backward = both * BACKWARD / (1 + BACKWARD)
+        measured = PassTimes(forward=both - backward, backward=backward, source="measured")
         assert self.model is not None  # noqa: S101 (of a step)
-        return training_times(self.model, self.profile.buckets, self.cluster.device, measured)
+        return training_times(self.model, layouts, self.cluster.device, measured)
 
     @cached_property
     def seconds(self) -> float:
@@ -304,9 +326,15 @@ class Stated:
         """Every step is the same; each worker sends what one exchange says."""
         assert self.model is not None  # noqa: S101 (of a step)
         layouts = self._layouts()
-        exchanges = [self._exchange(layout.numel) for layout in layouts]
+        exchanges = [one for layout in layouts for one in self._messages(layout)]
         if any(entry.whole_variables for entry in self.traffic.exchange):
             exchanges = self._by_variables(layouts)
+        if len(exchanges) > len(layouts):  # parts are ready with the first
+            layouts = tuple(
+                one
+                for layout in layouts
+                for one in (layout, *[BucketLayout(index=0, slices=())] * (self._parts(layout) - 1))
+            )
         step = Step(number=0, exchanges=tuple(exchanges))
         return TrafficProfile(
             compressor="none", parameters={}, model=self.model, buckets=layouts, workers=1,
@@ -323,13 +351,37 @@ class Stated:
                 return bucket_layouts(parameters, first=1, cap=1)
             case "horovod":
                 return grouped(self.sizes, self._fused())
+            case "mg_wfbp":
+                return self._merged(bucket_layouts(parameters, first=1, cap=1))
             case _:
                 pass
         return bucket_layouts(parameters, first=self.buckets.first, cap=self.buckets.cap)
 
-    def _names(self, elements: int) -> dict[str, Fraction]:
+    def _merged(self, tensors: tuple[BucketLayout, ...]) -> tuple[BucketLayout, ...]:
+        """Tensors that MG-WFBP merges, which expects `start_up` and `per_byte` seconds."""
+        let = self.traffic.let
+        ready = list(accumulate(self._passes(tensors).parts))
+        ends = merged_ends(
+            [one.numel for one in tensors], ready, let.get("start_up", 0), let.get("per_byte", 0)
+        )
+        order = [one.slices[0].index for one in tensors]
+        return grouped(self.sizes, [order[a:b] for a, b in pairwise([0, *ends])])
+
+    def _parts(self, layout: BucketLayout) -> int:
+        return -(-layout.numel // (self.traffic.part or layout.numel))
+
+    def _messages(self, layout: BucketLayout) -> Iterator[Exchange]:
+        """The bucket's, or those of its parts."""
+        left, part = layout.numel, self.traffic.part or layout.numel
+        yield self._exchange(min(part, left), len(layout.slices), left)
+        for _ in range(1, self._parts(layout)):
+            left -= part
+            yield self._exchange(min(part, left), 0, 0)
+
+    def _names(self, elements: int, tensors: int = 0, whole: int = 0) -> dict[str, Fraction]:
         let = {name: Fraction(str(value)) for name, value in self.traffic.let.items()}
-        own = {"n": elements, "p": self.cluster.nodes, "w": self.cluster.workers}
+        own = {"n": elements, "t": tensors, "whole": whole}
+        own |= {"p": self.cluster.nodes, "w": self.cluster.workers}
         return let | {name: Fraction(value) for name, value in own.items()}
 
     def _all(
@@ -340,8 +392,8 @@ class Stated:
                 for _ in range(_evaluated(entry.times, names)):
                     yield entry, _record(entry, names)
 
-    def _exchange(self, elements: int) -> Exchange:
-        names = self._names(elements)
+    def _exchange(self, elements: int, tensors: int, whole: int) -> Exchange:
+        names = self._names(elements, tensors, whole)
         records: list[CollectiveRecord] = []
         stages: list[list[KernelCost]] = [[]]
         per_payload: list[KernelCost] = []
@@ -354,6 +406,10 @@ class Stated:
                 stages += [[] for _ in own]
             elif entry.busy is not None:
                 stages[-1].append(self._copy(float(_value(_parsed(entry.busy), names))))
+            elif entry.copied is not None:
+                link, nbytes = self.cluster.intra_node, _evaluated(entry.copied, names)
+                taken = link.serialization(nbytes) + link.latency_for(nbytes)
+                stages[-1].append(self._copy(taken / PS_PER_SECOND))
             elif entry.per_payload is not None:
                 per_payload += _costs(entry.per_payload, names, elements)
             else:
@@ -447,6 +503,41 @@ def _costs(rows: Sequence[Any], names: Mapping[str, Fraction], elements: int) ->
         )
         for kind, launches, nbytes in rows
     ]
+
+
+def _priced(rows: Sequence[Any], sizes: Sequence[int], device: Device) -> Picoseconds:
+    """Of kernels on all tensors."""
+    names = {"n": Fraction(sum(sizes)), "t": Fraction(len(sizes))}
+    fixed = tuple(_costs(rows, names, sum(sizes)))
+    return PriceList(device).compute_time(Compute(stage="decode", fixed=fixed), 1) if rows else 0
+
+
+SMALL = 8192
+"""Elements that MG-WFBP never sends alone."""
+
+
+def merged_ends(
+    elements: Sequence[int], ready: Sequence[Picoseconds], start_up: float, per_byte: float
+) -> list[int]:
+    """Behind which tensors MG-WFBP sends; the last one is always among them.
+
+    It postpones a message until the next tensor is there when the exchange before it still runs
+    then, or when waiting costs less than a message's start-up, and whenever it has fewer than
+    `SMALL` elements (Shi et al., "MG-WFBP", INFOCOM 2019, algorithm 1, as
+    mgwfbp/hv_distributed_optimizer.py does it).
+    """
+    ends, free, size = [], 0.0, 0
+    last = len(elements) - 1
+    for place in range(last):
+        size += elements[place]
+        start = max(free, ready[place] / PS_PER_SECOND)
+        end = start + start_up + 4 * per_byte * size
+        following = ready[place + 1] / PS_PER_SECOND
+        waits = following < end and following - start < start_up
+        if not waits and size >= SMALL:
+            ends.append(place + 1)
+            free, size = end, 0
+    return [*ends, last + 1]
 
 
 def grouped(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, ...]:

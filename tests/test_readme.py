@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.registry import REGISTRY
@@ -54,21 +56,51 @@ def test_the_compressor_runs_by_its_path(tmp_path: Path, monkeypatch: pytest.Mon
     assert create(kind, Worker(rank=0, count=2, seed=0), {"limit": 0.5}) is not None
 
 
-def test_the_compressor_of_the_readme_and_that_of_its_guide_pass_every_check(
+def written(folder: Path, name: str) -> None:
+    """Write the page's example of that file."""
+    guide = (ROOT / "docs/writing-a-compressor.md").read_text(encoding="utf-8")
+    found = re.search(rf"```python\n(# {name}\n.*?)```", guide, re.DOTALL)
+    assert found is not None
+    (folder / name).write_text(found.group(1))
+
+
+def test_the_compressor_of_the_readme_and_those_of_its_guide_pass_every_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gcsim.compressors import check
     from gcsim.compressors.conformance import CHECKS
 
-    guide = (ROOT / "docs/writing-a-compressor.md").read_text(encoding="utf-8")
-    found = re.search(r"```python\n(# two_means.py\n.*?)```", guide, re.DOTALL)
-    assert found is not None
-    (tmp_path / "two_means.py").write_text(found.group(1))
+    written(tmp_path, "two_means.py")
+    written(tmp_path, "sign_topk.py")
     (tmp_path / "my_compressor.py").write_text(block("python", "# my_compressor.py"))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert check("my_compressor:Clipped", {"limit": 0.5}) == tuple(CHECKS)
     assert check("two_means:TwoMeans") == tuple(CHECKS)
     assert check("two_means:TwoMeans", {"error_feedback": False}) == tuple(CHECKS)
+    assert check("sign_topk:SignTopK", {"ratio": 0.1}) == tuple(CHECKS)
+
+
+def test_the_guides_method_for_gpus_gives_the_same_bytes_on_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no tensor comes to the host."""
+    from tests.compressors.conftest import Team
+    from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_methods
+
+    written(tmp_path, "sign_topk.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run() -> list[Tensor]:
+        crew, found = Team("sign_topk:SignTopK", [(30, 70), (0,), (1,)], ratio=0.1), list[Tensor]()
+        for step in range(2):
+            gradients = torch.randn(2, 2101, generator=torch.Generator().manual_seed(step))
+            found += [*crew.step(gradients.unbind(), step), *crew.listener.as_sent[0]]
+        return found
+
+    expected = run()
+    with whole_methods(), host_copies() as seen:
+        assert equal(run(), expected)
+    assert max(seen) <= ON_HOST
 
 
 def test_no_placeholder_is_left() -> None:

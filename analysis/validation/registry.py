@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SUITES: dict[str, str] = {
     "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
     "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
-    "ddl-benchmarks": "gcsim.analysis.validation.suites.ddl_benchmarks.suite:SUITE",
+    "ddl-benchmarks": "ddl_benchmarks",
     "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
     "other-clusters": "other_clusters",
     "tc-cluster": "tc_cluster",

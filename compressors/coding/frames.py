@@ -123,7 +123,7 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in tuple(Codec):
+            elif row["codec"] not in (*Codec, *allowed):
                 fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
@@ -250,9 +250,9 @@ def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) ->
 
 
 def _demand_right(
-    message: Tensor, layout: BucketLayout, codec: int | Collection[int], right: bool
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], *right: bool
 ) -> None:
-    if not right:
+    if not all(right):
         _read(message, layout, codec)  # says what is wrong with which frame
         raise InputError("damaged payload: headers are not those that this worker's message has")
 
@@ -278,7 +278,8 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right."""
+    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
+    each."""
     return bool(_agree(array(message), heads, at, sizes))
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
-
 from gcsim.compressors.base import About
 from gcsim.compressors.conformance.subject import (
     SHAPES,
+    Heard,
     Subject,
     gradients,
     normal,
     numel,
-    tensors_sent,
+    overheard,
     unchanged_global_generators,
 )
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.compressors.meter import segment
-from gcsim.compressors.mistakes import passed_on
-from gcsim.compressors.requests import Exchange, Request
 from gcsim.compressors.sharing import same
 from gcsim.errors import InputError
 
@@ -182,22 +178,17 @@ def sharing_changes_nothing(subject: Subject) -> None:
     apart, together = subject.crew(workers=4), subject.crew(workers=4)
     for t in range(subject.first, subject.first + subject.windows(STEPS)):
         given = gradients(N, 4, t)
-        sent: list[list[torch.Tensor]] = [[], []]
+        logs: list[list[Heard]] = [[], []]
+        exchanges = [
+            [overheard(exchange, log) for exchange in crew.exchanges(given, t)]
+            for crew, log in zip((apart, together), logs, strict=True)
+        ]
         with torch.no_grad():
-            expected = lockstep(_heard(apart.exchanges(given, t), sent[0]), share=False)
-            updates = lockstep(_heard(together.exchanges(given, t), sent[1]), share="checked")
+            expected = lockstep(exchanges[0], share=False)
+            updates = lockstep(exchanges[1], share="checked")
+        sent = [[heard.sent for heard in log] for log in logs]
         for what, (one, other) in {"sent": sent, "update": (expected, updates)}.items():
             assert same(one, other), f"another {what} at step {t} where workers share their work"
-
-
-def _heard(exchanges: Sequence[Exchange], sent: list[torch.Tensor]) -> list[Exchange]:
-    """The exchanges as they are; what they send is noted."""
-
-    def noting(request: Request) -> Generator[Request, Any, Any]:
-        sent.extend(tensor.clone() for tensor in tensors_sent(request))
-        return (yield request)
-
-    return [passed_on(exchange, noting) for exchange in exchanges]
 
 
 def a_gradient_that_is_not_finite_is_refused(subject: Subject) -> None:

@@ -17,7 +17,7 @@ from gcsim.compressors.options.method import checked
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
-from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange, Request
+from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, tensors_sent
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
 """A matrix, a bias, a convolution, a scalar and an empty tensor."""
@@ -152,15 +152,6 @@ def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
         return reply
 
     return passed_on(exchange, noting)
-
-
-def tensors_sent(request: Request) -> list[Tensor]:
-    """What one worker hands over."""
-    if isinstance(request, AllReduce):
-        return [request.tensor]
-    if isinstance(request, AllToAll):
-        return list(request.payloads)
-    return [request.payload]
 
 
 @contextmanager

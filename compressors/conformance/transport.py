@@ -13,7 +13,6 @@ from gcsim.compressors.conformance.subject import (
     gradients,
     numel,
     overheard,
-    tensors_sent,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
@@ -26,6 +25,7 @@ from gcsim.compressors.requests import (
     PushPull,
     Request,
     TreeMerge,
+    tensors_sent,
 )
 from gcsim.errors import InputError
 
@@ -101,18 +101,6 @@ def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
             _expect_refusal(subject, "of another bucket", _replaced_by(foreign), step)
 
 
-def _cut(payload: Tensor) -> Tensor:
-    return payload[:-1]
-
-
-def _longer(payload: Tensor) -> Tensor:
-    return torch.cat((payload, payload.new_zeros(1)))
-
-
-def _empty(payload: Tensor) -> Tensor:
-    return payload[:0]
-
-
 def _replaced_by(other: Tensor) -> Tamper:
     return lambda _: other
 
@@ -128,9 +116,9 @@ def _flipped(where: float) -> Tamper:
 
 
 _TAMPERS: dict[str, Tamper] = {
-    "cut": _cut,
-    "lengthened": _longer,
-    "emptied": _empty,
+    "cut": lambda p: p[:-1],
+    "lengthened": lambda p: torch.cat((p, p.new_zeros(1))),
+    "emptied": lambda p: p[:0],
     "with its first byte changed": _flipped(0.0),
     "with a byte of the header changed": lambda p: _flipped(5 / max(1, p.numel()))(p),
     "with a byte in the middle changed": _flipped(0.5),

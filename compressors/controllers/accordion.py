@@ -33,12 +33,9 @@ from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.controllers.inner import (
     PerTensor,
     check_inner,
-    combined_laws,
     inner_parameters,
 )
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
-from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import Exchange
 
 
@@ -63,6 +60,14 @@ class AccordionParameters(CompressorParameters):
         check_inner(self.compressor, {"low": self.setting("low"), "high": self.setting("high")})
         return self
 
+    def settings(self) -> list[CompressorParameters]:
+        """The inner compressor's parameters: low compression, high compression."""
+        return [self.setting("low"), self.setting("high")]
+
+    def base(self) -> CompressorParameters:
+        """The inner compressor's parameters to begin with."""
+        return self.setting("low")
+
     def setting(self, which: str) -> CompressorParameters:
         """The inner compressor's parameters in the setting "low" or "high"."""
         given = {**self.parameters, **(self.low if which == "low" else self.high)}
@@ -82,35 +87,12 @@ class Accordion(PerTensor[AccordionParameters]):
     )
 
     def __init__(self, worker: Worker, parameters: AccordionParameters) -> None:
-        self._low, self._high = parameters.setting("low"), parameters.setting("high")
-        super().__init__(worker, parameters, parameters.compressor, self._low)
+        super().__init__(worker, parameters)
+        self._low, self._high = self._settings
         self._sums: dict[int, Tensor] = {}
         """By bucket: the measured epoch's updates."""
         self._norms: dict[int, float] = {}
         """By tensor: at the last measurement."""
-
-    @classmethod
-    def properties(cls, parameters: AccordionParameters) -> Properties:
-        """See `Compressor.properties`: the inner compressor's, at low compression."""
-        settings = [parameters.setting("low"), parameters.setting("high")]
-        return combined_laws(parameters.compressor, settings)
-
-    @classmethod
-    def period(cls, parameters: AccordionParameters) -> int:
-        return compressor_class(parameters.compressor).period(parameters.setting("low"))
-
-    @classmethod
-    def warmup_steps(cls, parameters: AccordionParameters) -> int:
-        return compressor_class(parameters.compressor).warmup_steps(parameters.setting("low"))
-
-    @classmethod
-    def phase(cls, parameters: AccordionParameters, step: int) -> str:
-        """See `Compressor.phase`: the inner compressor's."""
-        return compressor_class(parameters.compressor).phase(parameters.setting("low"), step)
-
-    @classmethod
-    def momentum(cls, parameters: AccordionParameters) -> tuple[float, bool]:
-        return compressor_class(parameters.compressor).momentum(parameters.setting("low"))
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         if step in self.parameters.learning_rate_drops:

@@ -74,33 +74,48 @@ def _class_of(name: str) -> type[Compressor]:
         raise InputError([replace(p, place="compressor") for p in error.problems]) from error
 
 
-def combined_laws(name: str, settings: list[CompressorParameters]) -> Properties:
-    """What holds whichever of the settings is in force; bounds are those of the first."""
-    each = [compressor_class(name).properties(setting) for setting in settings]
-    return replace(
-        each[0],
-        unbiased=all(properties.unbiased for properties in each),
-        conserves=all(properties.conserves for properties in each),
-        exact=all(properties.exact for properties in each),
-        scale_free=any(properties.scale_free for properties in each),
-    )
-
-
 class PerTensor(Compressor[P]):
     """A compressor that runs another one for each tensor, with settings of its own."""
 
-    def __init__(
-        self, worker: Worker, parameters: P, name: str, first: CompressorParameters
-    ) -> None:
+    def __init__(self, worker: Worker, parameters: Any) -> None:
         super().__init__(worker, parameters)
-        self._class, self._first = _class_of(name), first
+        self._class, self._settings = _class_of(parameters.compressor), parameters.settings()
         self.inner: dict[int, Compressor] = {}
         """By tensor."""
+
+    @classmethod
+    def properties(cls, parameters: Any) -> Properties:
+        """Properties that hold in all settings; bounds are those of the first."""
+        inner = compressor_class(parameters.compressor)
+        each = [inner.properties(setting) for setting in parameters.settings()]
+        return replace(
+            each[0],
+            unbiased=all(properties.unbiased for properties in each),
+            conserves=all(properties.conserves for properties in each),
+            exact=all(properties.exact for properties in each),
+            scale_free=any(properties.scale_free for properties in each),
+        )
+
+    @classmethod
+    def period(cls, parameters: Any) -> int:
+        return compressor_class(parameters.compressor).period(parameters.base())
+
+    @classmethod
+    def warmup_steps(cls, parameters: Any) -> int:
+        return compressor_class(parameters.compressor).warmup_steps(parameters.base())
+
+    @classmethod
+    def phase(cls, parameters: Any, step: int) -> str:
+        return compressor_class(parameters.compressor).phase(parameters.base(), step)
+
+    @classmethod
+    def momentum(cls, parameters: Any) -> tuple[float, bool]:
+        return compressor_class(parameters.compressor).momentum(parameters.base())
 
     def member(self, piece: TensorSlice) -> Compressor:
         """The tensor's own compressor; it begins with the first setting."""
         if piece.index not in self.inner:
-            self.inner[piece.index] = self._class(self.worker, self._first)
+            self.inner[piece.index] = self._class(self.worker, self._settings[0])
         return self.inner[piece.index]
 
     def exchange_tensors(self, bucket: Bucket, step: int) -> Exchange:

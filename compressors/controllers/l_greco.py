@@ -43,12 +43,10 @@ from gcsim.compressors.controllers.inner import (
     PerTensor,
     alone,
     check_inner,
-    combined_laws,
     inner_parameters,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
-from gcsim.compressors.properties import Properties
+from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError, did_you_mean
@@ -126,29 +124,18 @@ class LGreco(PerTensor[LGrecoParameters]):
     )
 
     def __init__(self, worker: Worker, parameters: LGrecoParameters) -> None:
-        self._settings = parameters.settings()
-        super().__init__(worker, parameters, parameters.compressor, self._settings[0])
+        super().__init__(worker, parameters)
         self._sums: dict[int, Tensor] = {}
         """By bucket, on worker 0: gradients of the last steps before a decision."""
 
     @classmethod
-    def properties(cls, parameters: LGrecoParameters) -> Properties:
-        """See `Compressor.properties`: the inner compressor's with its base parameter."""
-        return combined_laws(parameters.compressor, parameters.settings())
-
-    @classmethod
     def period(cls, parameters: LGrecoParameters) -> int:
-        inner = compressor_class(parameters.compressor)
-        return math.lcm(parameters.every, inner.period(parameters.base()))
-
-    @classmethod
-    def warmup_steps(cls, parameters: LGrecoParameters) -> int:
-        return compressor_class(parameters.compressor).warmup_steps(parameters.base())
+        return math.lcm(parameters.every, super().period(parameters))
 
     @classmethod
     def phase(cls, parameters: LGrecoParameters, step: int) -> str:
         """See `Compressor.phase`: the inner compressor's, followed by "decision" at those."""
-        inner = compressor_class(parameters.compressor).phase(parameters.base(), step)
+        inner = super().phase(parameters, step)
         return f"{inner}, decision" if (step + 1) % parameters.every == 0 else inner
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -185,18 +172,10 @@ class LGreco(PerTensor[LGrecoParameters]):
         """(squared error, bytes) of one tensor with one candidate."""
         one = alone(bucket, piece)
         fresh = self._class(Worker(rank=0, count=1, seed=self.worker.seed), setting)
-        counter = _ByteCounter()
+        counter = Collectives()
         (update,) = lockstep([fresh.exchange(one, self._class.warmup_steps(setting))], counter)
-        return energy(update.sub_(one.gradient)), counter.nbytes
-
-
-class _ByteCounter(Blind):
-    """An observer of an exchange that only counts bytes."""
-
-    nbytes = 0
-
-    def collective(self, record: CollectiveRecord) -> None:
-        self.nbytes += record.sent[0] + record.pulled
+        nbytes = sum(record.sent[0] + record.pulled for record in counter.collectives)
+        return energy(update.sub_(one.gradient)), nbytes
 
 
 def candidate_values(base: float, lowest: float, highest: float, most: int) -> Sequence[float]:

@@ -47,7 +47,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.ddp import saved
 from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
-from gcsim.compressors.ddp.measured import Measured, Sums, median_gap, sent_by
+from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
     agree,
     group_for,
@@ -64,6 +64,7 @@ from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import compressor_class
+from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
 from gcsim.errors import InputError
 
@@ -478,7 +479,7 @@ class DdpHook:
                     require_alike(self._collectives, index, None)
                 sums.took("whole_s", started, self._now())
                 return update
-            sums.sent_bytes += sent_by(request)
+            sums.sent_bytes += sum(tensor.nbytes for tensor in tensors_sent(request))
             asked = self._now()
             try:
                 if 0 <= step < COMPARED:

@@ -22,7 +22,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gcsim.compressors.requests import AllReduce, AllToAll, Request
 from gcsim.compressors.streams import is_past
 from gcsim.errors import InputError
 from gcsim.fields import Count, Limits, Text, Whole
@@ -111,15 +110,6 @@ def _measured(body: dict[str, Any], path: Path) -> Measured:
         return _MEASURED.validate_json(json.dumps(body))
     except ValidationError as error:
         raise InputError(list(broken(error, body, str(path), _HINT))) from error
-
-
-def sent_by(request: Request) -> int:
-    """Bytes that a rank hands to the collective of its request, as a simulation counts them."""
-    if isinstance(request, AllReduce):
-        return request.tensor.nbytes
-    if isinstance(request, AllToAll):
-        return sum(payload.nbytes for payload in request.payloads)
-    return request.payload.nbytes
 
 
 @dataclass(slots=True)

@@ -38,8 +38,7 @@ def _seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 @kernel_of(loops.agree)
 def _agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Tensor:
-    right = _hash_known(message, at, sizes, there(heads[:, :16], message.device))
-    return right.all()
+    return _hash_known(message, at, sizes, there(heads[:, :16], message.device))
 
 
 def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None) -> Tensor:
@@ -85,13 +84,13 @@ def _hash_all(
     """Note in `right` whether frames' checksums are right, and headers where they are known; or,
     where it is the message, write their checksums."""
     frames = table.shape[1]
-    sums = torch.zeros(frames, dtype=torch.int64, device=message.device)
+    sums = torch.empty(programs, dtype=torch.int64, device=message.device)
     launch(_weigh, programs, message, table, sums, frames, message.numel(), GROUPS=GROUPS)
     known = heads is not None
     launch(
         _hash, frames, message, table, sums, _constants(message.device), right,
         heads if known else message, frames, message.numel(), CHECK=right is not message,
-        KNOWN=known, HEADER=HEADER_BYTES, ROUNDS=ROUNDS,
+        KNOWN=known, HEADER=HEADER_BYTES, ROUNDS=ROUNDS, GROUPS=GROUPS,
     )  # fmt: skip
 
 
@@ -157,7 +156,7 @@ def _weigh(message, table, sums, frames, total, GROUPS: tl.constexpr):
     group = (program - tl.load(table + 2 * frames + frame)) * GROUPS + tl.arange(0, GROUPS)
     word = load_words(message + begin, group, words * 8, 8)
     total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
-    tl.atomic_add(sums + frame, total.to(tl.int64, bitcast=True))  # modulo 2^64: in any order
+    tl.store(sums + program, total.to(tl.int64, bitcast=True))
 
 
 @triton.jit
@@ -170,7 +169,7 @@ def _word(data, lane, count, mask):
 @triton.jit
 def _hash(  # noqa: PLR0915 - rotations are written out
     message, table, sums, constants, right, heads, frames, total, CHECK: tl.constexpr,
-    KNOWN: tl.constexpr, HEADER: tl.constexpr, ROUNDS: tl.constexpr,
+    KNOWN: tl.constexpr, HEADER: tl.constexpr, ROUNDS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Write a frame's checksum, or note whether it is right: BLAKE2b of one block of 32 bytes.
 
@@ -187,7 +186,13 @@ def _hash(  # noqa: PLR0915 - rotations are written out
     first = _word(head, lane, 8, whole)
     second = _word(head + 8, lane, 8, whole)
     third = _word(message + begin + size // 8 * 8, lane, size % 8, whole)
-    fourth = tl.load(sums + frame).to(tl.uint64, bitcast=True)
+    fourth = tl.cast(0, tl.uint64)
+    parts = tl.where(whole, (size // 8 + GROUPS - 1) // GROUPS, 0)
+    own = sums + tl.load(table + 2 * frames + frame)
+    for part in range(0, parts, GROUPS):  # modulo 2^64: in any order
+        each = part + tl.arange(0, GROUPS)
+        some = tl.load(own + each, mask=each < parts, other=0).to(tl.uint64, bitcast=True)
+        fourth += tl.sum(some, axis=0)
     zero = tl.cast(0, tl.uint64)
     column = tl.arange(0, 4)[None, :]
     a = tl.load(constants + 160 + column).to(tl.uint64, bitcast=True)

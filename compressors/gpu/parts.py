@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -36,8 +37,9 @@ class Parts:
 
 
 def parts_of(
-    like: Tensor, elements: Sequence[int], programs: Sequence[int], *columns: Sequence[int]
-) -> Parts:
+    like: Tensor, elements: Sequence[int], programs: Sequence[int],
+    *columns: Sequence[int] | NDArray[Any],
+) -> Parts:  # fmt: skip
     """The parts of so many elements and programs each; columns of int64, or of 64 bits."""
     firsts = [0, *accumulate(programs)]
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
@@ -53,23 +55,6 @@ def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -
 def starts(lengths: Sequence[int]) -> list[int]:
     """Where each begins when they lie one behind the other."""
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
-
-
-def by_program(found: Tensor, parts: Parts) -> Tensor:
-    """Each part's number for each of its programs: `[parts]` to `[programs]`."""
-    if parts.count == 1:
-        return found.expand(parts.firsts[-1]).contiguous()
-    owners = np.repeat(np.arange(parts.count), np.diff(parts.firsts))
-    return found[there(owners, found.device)]
-
-
-def by_part(found: Tensor, parts: Parts) -> Tensor:
-    """The sum of whole numbers over the programs of each part: `[programs, …]` to `[parts, …]`."""
-    if parts.count == 1:
-        return found.sum(0, keepdim=True, dtype=torch.int64)
-    upto = torch.cat((found.new_zeros((1, *found.shape[1:])), found)).cumsum(0)
-    ends = there(parts.firsts, found.device)
-    return upto[ends[1:]] - upto[ends[:-1]]
 
 
 def spread(found: Tensor, counts: Sequence[int]) -> Tensor:

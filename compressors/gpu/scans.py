@@ -21,7 +21,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Segments
 
-MAGNITUDE, SQUARES, ABSOLUTE, PLAIN = 0, 1, 2, 3
+MAGNITUDE, SQUARES, ABSOLUTE, PLAIN, NORM = range(5)
 _INFINITE = 0x7F800000
 
 
@@ -29,7 +29,7 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
     """A number of each cell of a flat float32: `[cells]`, 0 for a cell without elements.
 
     `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
-    `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64.
+    `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64; `NORM`: the root of the first, float32.
     """
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
     elements, begins, sizes, counts = (row.tolist() for row in rows)
@@ -39,13 +39,15 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
     together = 1 if several else BLOCK // width  # cells of a program
     slots = [count * each for count, each in zip(counts, pieces, strict=True)]
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
+    if what == NORM and not several:
+        dtype = torch.float32
     found = values.new_empty(sum(slots), dtype=dtype)
     programs = [-(-count // together) * each for count, each in zip(counts, pieces, strict=True)]
     parts = parts_of(values, elements, programs, begins, sizes, pieces, starts(slots))
     launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=together, WIDTH=width)
     if not several:
         return found
-    if len(counts) == 1:
+    if len(counts) == 1 and what != NORM:
         alone = found.view(counts[0], pieces[0])
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
@@ -55,7 +57,7 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
 
 def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
     """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
-    out = found.new_empty(len(cuts) - 1)
+    out = found.new_empty(len(cuts) - 1, dtype=torch.float32 if what == NORM else found.dtype)
     launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
     return out
 
@@ -90,6 +92,16 @@ def fingerprint(values: Tensor) -> int:
 
 
 @triton.jit
+def _root(total):
+    """The square root, at most the largest float32 (infinity and NaN stay)."""
+    root = tl.sqrt(total)
+    finite = root < float("inf")
+    return tl.where(finite & (root > 3.4028234663852886e38), 3.4028234663852886e38, root).to(
+        tl.float32
+    )
+
+
+@triton.jit
 def _reduce(
     values, found, table, parts, WHAT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -104,9 +116,11 @@ def _reduce(
     if WHAT == 0:
         # as integers, magnitudes keep their order, and NaN is above all
         total = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
-    elif WHAT == 1:
+    elif WHAT % 3 == 1:  # SQUARES, NORM
         wide = v.to(tl.float64)
         total = tl.sum(wide * wide, axis=1)
+        if found.dtype.element_ty == tl.float32:
+            total = _root(total)
     elif WHAT == 2:
         total = tl.sum(tl.abs(v.to(tl.float64)), axis=1)
     else:
@@ -121,12 +135,17 @@ def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
     bucket = tl.program_id(0)
     first = tl.load(cuts + bucket)
     last = tl.load(cuts + bucket + 1)
-    total = tl.zeros([BLOCK], dtype=out.dtype.element_ty)
+    total = tl.zeros([BLOCK], dtype=found.dtype.element_ty)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
         each = tl.load(found + at, mask=at < last, other=0)
         total = tl.maximum(total, each) if WHAT == 0 else total + each
-    tl.store(out + bucket, tl.max(total, axis=0) if WHAT == 0 else tl.sum(total, axis=0))
+    if WHAT == 0:
+        tl.store(out + bucket, tl.max(total, axis=0))
+    elif WHAT == 4:
+        tl.store(out + bucket, _root(tl.sum(total, axis=0)))
+    else:
+        tl.store(out + bucket, tl.sum(total, axis=0))
 
 
 @triton.jit

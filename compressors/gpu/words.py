@@ -99,7 +99,7 @@ def float64(bits):
 
 @triton.jit
 def magnifier(largest):
-    """See `bucket_levels.magnifier`."""
+    """See `levels.magnifier`."""
     return tl.where(largest < 1e30, 2.0**24, 0.25)
 
 

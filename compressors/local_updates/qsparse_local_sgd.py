@@ -41,7 +41,7 @@ from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding, choose_coder, expected_bits
 from gcsim.compressors.coding.momentum import local_step
-from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, counts_kept
 from gcsim.compressors.error_feedback import ErrorFeedback

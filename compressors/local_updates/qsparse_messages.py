@@ -24,14 +24,11 @@ from gcsim.compressors.coding.indices.coded import (
     decoded_positions,
 )
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
-from gcsim.compressors.coding.rounding.levels import (
-    Norm,
-    add_coded_levels,
-    cell_norms,
-    round_levels,
-)
+from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
@@ -84,7 +81,7 @@ def encoded(
         middle, cells = k, kept.cells(rounding.bucket)
         norms = cell_norms(values, cells, rounding.norm)
         codes = torch.empty_like(values, dtype=torch.uint8)
-        round_levels(values, cells, norms, keys, codes, kept.begin, steps=STEPS, bits=8)
+        round_levels(values, even(cells, norms, STEPS), keys, codes, kept.begin, fixed(8))
         codes = to_sign_magnitude(codes)
         if rounding.scaled:
             sizes = np.minimum(rounding.bucket or k, k)[cells.owner].tolist()
@@ -156,9 +153,7 @@ def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor,
     else:
         norms = taken(message, found.at, head, torch.float32)
         codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
-        add_coded_levels(
-            values, cells, norms, codes, kept.begin, steps=STEPS, bits=8, weight=weight
-        )
+        add_levels(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
     coded = taken(message, found.at + head + middle, tail, torch.uint8)
     indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
     return flat_places(indices, segments, k), values

@@ -1,11 +1,10 @@
-"""What do PyTorch's fp16 and bf16 communication hooks do? An all-reduce in 16 bits, cast first.
+"""PyTorch's fp16 and bf16 communication hooks: an all-reduce in 16 bits, cast first.
 
 Each worker casts its gradient, divides it by the number of workers in 16 bits, and the sum runs
 in 16 bits: the same torch operators in the same order as the hooks, so equal bit for bit. The
 order decides where range is lost: a value above 65504 is infinite in float16 before the division
 could have saved it (training would apply it; here it is refused), and a quotient that is no 16-bit
-number is rounded a second time. `fp16` and
-`bf16` divide first.
+number is rounded a second time. `fp16` and `bf16` divide first.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook and
 bf16_compress_hook, PyTorch 2.13.

@@ -1,4 +1,4 @@
-"""What do PyTorch's post-local SGD hook and its model averager do? Local steps after a dense start.
+"""PyTorch's post-local SGD hook and its model averager: local steps after a dense start.
 
 `post_localSGD_hook` all-reduces gradients until step `start`; from then on every worker steps by
 its own gradient, and PeriodicModelAverager averages the parameters of all workers after the steps

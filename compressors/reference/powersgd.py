@@ -1,4 +1,4 @@
-"""What do PyTorch's PowerSGD hooks do? PowerSGD with three all-reduces and sums left undivided.
+"""PyTorch's PowerSGD hooks: PowerSGD with three all-reduces and sums left undivided.
 
 The same torch operators in the same order as `powerSGD_hook` (and, with `batched`, as
 `batched_powerSGD_hook`): dense steps before `start`; then what is not compressed in one

@@ -1,4 +1,4 @@
-"""What do PyTorch's quantisation hooks do? Every worker's bucket as 8-bit integers, all-gathered.
+"""PyTorch's quantisation hooks: every worker's bucket as 8-bit integers, all-gathered.
 
 A range [min(v, 0), max(v, 0)] is mapped to the integers 0 … 255 by a scale and a zero point z:
 

@@ -21,7 +21,7 @@ import numpy as np
 from gcsim.compressors.base import Worker
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.lockstep import Blind, lockstep
+from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import landed
@@ -102,12 +102,12 @@ def launched(costs: Iterable[KernelCost]) -> tuple[int, ...]:
     """Metered launches by kind."""
     by_kind = dict.fromkeys(_QUEUED, 0)
     for cost in costs:
-        if cost.kind != "host_sync" and (what := queued(cost.name)):
+        if what := queued(cost):
             by_kind[what] += cost.launches
     return tuple(by_kind.values())
 
 
-class _Clock(Blind):
+class _Clock(Observer):
     """Host seconds of each stretch, from an idle device to an idle device."""
 
     def __init__(self, device: torch.device) -> None:

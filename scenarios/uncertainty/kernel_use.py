@@ -51,8 +51,8 @@ def counts(
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):
-        what = queued(cost.name)
-        if what and what in device.host and cost.kind != "host_sync" and cost.launches:
+        what = queued(cost)
+        if what in device.host and cost.launches:
             found[what, "launch"] = found.get((what, "launch"), 0.0) + launches * cost.launches
         if device.primitive(cost.name) is not None:
             continue

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal, overload
 
-from gcsim.compressors.kernels import KernelClass
+from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, Problem
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
 from gcsim.simulator.devices.ranges import (
@@ -30,10 +30,12 @@ __all__ = ["Curve", "Device", "End", "KernelRate", "Range", "TrainingRate"]
 _SHAPE = re.compile(r"(.*\.\D*)([\d.]+)(_flop_per_byte|_columns)")
 
 
-def queued(name: str) -> Queued | None:
-    """Kind of launch of a metered kernel; None without a name: other people's code, whose launches
-    its class prices."""
-    return ("operator" if name.startswith("aten.") else "kernel") if name else None
+def queued(cost: KernelCost) -> Queued | None:
+    """Kind of launch of a metered kernel; None for a wait, and without a name: other people's code,
+    whose launches its class prices."""
+    if cost.kind == "host_sync" or not cost.name:
+        return None
+    return "operator" if cost.name.startswith("aten.") else "kernel"
 
 
 def _ascends(points: tuple[tuple[int, float], ...]) -> None:

@@ -132,11 +132,10 @@ class PriceList:
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)
         for cost in costs:
-            if self._queued and (what := queued(cost.name)):
-                wait = cost.kind == "host_sync"
-                host += cost.launches * (
-                    self._rate(cost.kind).launch if wait else self._queued[what]
-                )
+            if self._queued and cost.name:
+                what = queued(cost)
+                launch = self._queued[what] if what else self._rate(cost.kind).launch
+                host += cost.launches * launch
             curve = self._curve(cost.name)
             if curve is not None:
                 measured += _on_curve(curve, cost, servers)

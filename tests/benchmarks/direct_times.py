@@ -9,7 +9,7 @@ decision (checksums, checks of what arrives: `unpriced`) is left out of the time
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import Meter, stopwatch
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import Clock
@@ -54,7 +54,7 @@ class Direct:
         return Stage(encode=sum(times[:-1]), decode=times[-1])
 
 
-class _Watch:
+class _Watch(Observer):
     """An observer of one exchange of one worker."""
 
     def __init__(self, clock: Clock) -> None:
@@ -69,19 +69,6 @@ class _Watch:
             yield
         self.stretches.append(self._clock() - started - recorder.left_out)
         self.left_out += recorder.left_out
-
-    @contextmanager
-    def serve(self) -> Iterator[None]:
-        yield
-
-    def payloads(self, received: list[torch.Tensor]) -> Iterable[torch.Tensor]:
-        return received
-
-    def parts(self, received: list[torch.Tensor]) -> Iterable[torch.Tensor]:
-        return received
-
-    def collective(self, record: CollectiveRecord) -> None:
-        pass
 
 
 def direct_times(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.lockstep import CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import CollectiveRecord, Observer, lockstep
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.traces.timing.allocator import keep_freed_memory
 
@@ -44,7 +44,7 @@ class Timing:
     """One copy, seconds."""
 
 
-class Stopwatch:
+class Stopwatch(Observer):
     """An observer that times what lies between collectives."""
 
     def __init__(self) -> None:
@@ -63,12 +63,6 @@ class Stopwatch:
         start = time.perf_counter()
         yield
         self.served += time.perf_counter() - start
-
-    def payloads(self, received: list[torch.Tensor]) -> Iterable[torch.Tensor]:
-        return received
-
-    def parts(self, received: list[torch.Tensor]) -> Iterable[torch.Tensor]:
-        return received
 
     def collective(self, record: CollectiveRecord) -> None:
         self.sent += record.sent[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.lockstep import Blind, CollectiveRecord, lockstep
+from gcsim.compressors.lockstep import CollectiveRecord, Observer, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import create
@@ -19,7 +19,7 @@ from tests.compressors import shared
 from tests.compressors.shared import layout_of_shapes
 
 
-class Listener(Blind):
+class Listener(Observer):
     """An observer that keeps the collectives and the payloads."""
 
     def __init__(self) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
+from gcsim.compressors.coding.integers.digits import Form, fixed
+from gcsim.compressors.coding.one_bit import bits as one_bit
+from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.one_bit.signs import (
     Norm,
     add_scaled_signs,
@@ -23,20 +24,14 @@ from gcsim.compressors.coding.one_bit.signs import (
     lost_by,
     nesterov,
 )
-from gcsim.compressors.coding.rounding.bucket_levels import round_between
-from gcsim.compressors.coding.rounding.level_codes import (
-    LevelCoding,
+from gcsim.compressors.coding.rounding.level_words import (
+    WordCoding,
     coded_levels,
     decoded_levels,
 )
-from gcsim.compressors.coding.rounding.levels import (
-    Norm as LevelNorm,
-)
-from gcsim.compressors.coding.rounding.levels import (
-    add_coded_levels,
-    cell_norms,
-    round_levels,
-)
+from gcsim.compressors.coding.rounding.levels import Levels, add_levels, even, own, round_levels
+from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 MASK = (1 << 64) - 1
@@ -76,21 +71,26 @@ def encode_levels(
     values: Tensor, norms: Tensor, key: np.uint64, *, size: int, steps: int, bits: int,
     bound: float = np.inf,
 ) -> Tensor:  # fmt: skip
-    """`round_levels` of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
-    n = values.numel()
-    out = values.new_empty(packed_bytes(n, bits), dtype=torch.uint8)
-    cells, bounds = Segments.alone(n).cells(size), np.array([bound], dtype=np.float32)
+    """Codes of even levels of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
+    levels = even(cells_of(values, size), norms, steps)
+    return rounded(values, levels, key, fixed(bits), np.array([bound], dtype=np.float32))
+
+
+def rounded(
+    values: Tensor, levels: Levels, key: np.uint64, form: Form, bounds: Any = None
+) -> Tensor:
+    """The codes that `round_levels` writes of a tensor alone: uint8."""
+    out = torch.zeros(int(levels.moved(form)[1][0]), dtype=torch.uint8)
     keys = np.array([key], dtype=np.uint64)
-    round_levels(values, cells, norms, keys, out, ZERO, steps=steps, bits=bits, bounds=bounds)
+    round_levels(values, levels, keys, out, ZERO, form, bounds)
     return out
 
 
 def add_packed_levels(
     out: Tensor, packed: Tensor, norms: Tensor, *, size: int, steps: int, bits: int, weight: float
 ) -> None:
-    """`add_coded_levels` to a tensor alone."""
-    cells = Segments.alone(out.numel()).cells(size)
-    add_coded_levels(out, cells, norms, packed, ZERO, steps=steps, bits=bits, weight=weight)
+    """Undo `encode_levels`."""
+    add_levels(out, even(cells_of(out, size), norms, steps), packed, ZERO, fixed(bits), weight)
 
 
 def batch(layout: BucketLayout, seed: int, samples: int = 8, bias: float = 0.3) -> Bucket:
@@ -137,22 +137,21 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     return decoded_positions(body, Segments.alone(n), sizes, many, coders)
 
 
-def code_alone(codes: Tensor, steps: int, coding: LevelCoding) -> tuple[Tensor, int]:
+def code_alone(codes: Tensor, steps: int, coding: WordCoding) -> tuple[Tensor, int]:
     """(the body of a tensor alone, elements that travel); see `coded_levels`."""
     body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
     return body, int(sent[0])
 
 
-def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: LevelCoding) -> Tensor:
+def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: WordCoding) -> Tensor:
     """Undo `code_alone`."""
     sizes = np.array([len(body)])
     return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps, coding)
 
 
 def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
-    """`round_between` of a tensor alone."""
-    cells = Segments.alone(values.numel()).cells(size)
-    return round_between(values, cells, tables, np.array([key]))
+    """Codes of a tensor alone between the levels of its cells, `tables`."""
+    return rounded(values, own(cells_of(values, size), tables, tables.shape[1]), key, fixed(8))
 
 
 def fold(
@@ -216,7 +215,7 @@ def packed_by(values: Tensor, size: int, lines: Tensor, **given: Any) -> Tensor:
 def add_chosen(
     out: Tensor, stripes: Stripes, bits: Tensor, at: Column, levels: Tensor, weight: float
 ) -> None:
-    """`add_levels` of lower and upper levels, float32 `[2, lines]`, each stripe's in order."""
+    """`one_bit.add_levels` of lower and upper levels, float32 `[2, lines]`, by stripe."""
     places = 4 * stripes.begins, 4 * (stripes.begins + levels.shape[1])
     data = levels.contiguous().view(-1).view(torch.uint8)
-    add_levels(out, stripes, bits, at, data, places, (weight, weight))
+    one_bit.add_levels(out, stripes, bits, at, data, places, (weight, weight))

@@ -153,7 +153,7 @@ def test_parts_of_a_whole_are_counted_apart_and_looking_into_them_is_free() -> N
     meter = Meter(1)
     received = [torch.zeros(10), torch.zeros(10)]
     with meter.compute(0):
-        parts = meter.parts(received)
+        parts = meter.payloads(received, parts=True)
         for part in parts:
             float(part.sum())
         torch.ones(4) + 1  # after the last part: the exchange's own

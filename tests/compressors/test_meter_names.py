@@ -174,18 +174,6 @@ def test_gathering_kernels_say_how_far_they_reach(elements: int, reach: int) -> 
     assert found.nbytes == 4 * elements + 5
 
 
-def test_a_kernel_that_is_as_long_as_what_it_finds_says_so() -> None:
-    @kernel("gather_scatter", by_results=True)
-    def first(x: torch.Tensor, count: int) -> torch.Tensor:
-        return x[:count].clone()
-
-    x = torch.zeros(100)
-    with segment() as recorder:
-        first(x, 3)
-        first(x, 0)
-    assert [(c.nbytes, c.work) for c in recorder.fixed] == [(412, 12), (400, 1)]
-
-
 def ticking() -> Callable[[], float]:
     ticks: Iterator[int] = itertools.count()
     return lambda: float(next(ticks))

@@ -15,7 +15,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding import frames
 from gcsim.compressors.conformance.subject import SHAPES, gradients, numel, subject_of
-from gcsim.compressors.lockstep import Blind, lockstep
+from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.registry import REGISTRY, create
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once, once
@@ -111,9 +111,9 @@ def test_what_was_addressed_to_one_worker_is_not_shared() -> None:
 
 
 def test_an_observer_sees_what_each_worker_computes_unless_told_otherwise() -> None:
-    lockstep([gathering(rank, 1) for rank in range(3)], Blind())
+    lockstep([gathering(rank, 1) for rank in range(3)], Observer())
     assert len(calls) == 3
-    lockstep([gathering(rank, 1) for rank in range(3)], Blind(), share=True)
+    lockstep([gathering(rank, 1) for rank in range(3)], Observer(), share=True)
     assert len(calls) == 4
     lockstep([gathering(rank, 1) for rank in range(3)], share=False)
     assert len(calls) == 7

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from gcsim.scenarios.scenario import LiveGradients, RecordedGradients
 from gcsim.traces.models.registry import own_model, shipped_model
 from gcsim.traces.profile import PassTimes
 from tests.scenarios.files import load, problems, replaced, reread
+from tests.scenarios.sections.test_topology_and_training import FULL
 
 GOOD = """\
 name: small
@@ -522,16 +524,6 @@ def test_a_setting_without_effect_is_a_warning(
     assert said == ([expected] if expected else [])
 
 
-def test_a_resolved_scenario_warns_of_nothing_new(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    scenario = load(tmp_path, GOOD)
-    path = tmp_path / "resolved.yaml"
-    path.write_text(write(scenario.resolved), encoding="utf-8")
-    assert load_scenario(path).cluster == scenario.cluster
-    assert not caplog.records
-
-
 def test_a_shipped_trace_is_found_by_its_name_and_a_folder_of_that_name_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,7 +594,11 @@ def test_a_files_name_is_held_to_what_a_name_is(tmp_path: Path, name: str) -> No
 
 ODD = [
     None, True, -1, 0, 1, 2.5, 10**30, 1e308, "", "x", "10 Gbit/s", "-1 us", "0x10", "3 days",
-    [], [1], {}, {"a": 1},
+    [], [1], {}, {"a": 1}, "10gbe", {"like": "10gbe"}, {"3": "1gbe"}, {"3": 2}, {"batch": "1 s"},
+    {"variation": 1}, {"nodes": 2, "uplink": "10gbe"}, {"int8": "1 GB/s"},
+    [{"node": 0, "at": "1 s"}], "3/2", "1/0", ".inf", "5 ms", "nccl", "custom", "none", "dedicated",
+    "3 dedicated", "side",
+    {"bandwidth": "50 Mbit/s", "latency": "2 ms", "shared": True, "name": "air"},
 ]  # fmt: skip
 
 
@@ -617,11 +613,13 @@ def ways(data: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_each_problem_of_a_mutated_scenario_has_a_suggestion(
+def test_a_mutated_scenario_reads_back_or_each_of_its_problems_has_a_suggestion(
     tmp_path: Path, data: st.DataObject
 ) -> None:
-    shipped = shipped_scenarios()[data.draw(st.sampled_from(sorted(shipped_scenarios())))]
-    body = read_file(shipped).data if data.draw(st.booleans()) else resolved_of(shipped)
+    (tmp_path / "full.yaml").write_text(FULL)
+    files = {**shipped_scenarios(), "full": tmp_path / "full.yaml"}
+    file = files[data.draw(st.just("full") | st.sampled_from(sorted(files)))]
+    body = read_file(file).data if data.draw(st.booleans()) else resolved_of(file)
     body = copy.deepcopy(body)
     *way, key = data.draw(st.sampled_from(sorted(ways(body), key=str)))
     holder = body
@@ -634,13 +632,18 @@ def test_each_problem_of_a_mutated_scenario_has_a_suggestion(
         value = holder.pop(key)
         if change == "rename" and isinstance(holder, dict):
             holder[f"{key}x"] = value
-    (tmp_path / "a.yaml").write_text(write(body))
-    without: list[str] = []
+    without: list[str] | None = None
     try:
-        load_scenario(tmp_path / "a.yaml")
+        scenario = load(tmp_path, write(body))
     except InputError as error:
         without = [str(problem) for problem in error.problems if not problem.hint]
-    assert without == []
+    if without is not None:
+        assert without == []
+        return
+    assert replace(reread(tmp_path, scenario), name=scenario.name) == scenario
+    for nodes in scenario.node_counts:
+        assert scenario.cluster_at(nodes).nodes == nodes
+        scenario.training_at(nodes)
 
 
 @functools.cache

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.document import Document
-from gcsim.scenarios.stated import Stated, fused, stated
+from gcsim.scenarios.stated import SMALL, Stated, fused, merged_ends, stated
 from gcsim.traces.profile import Layer, ModelFacts
 
 SIZES = [1000, 64, 4000, 16]
@@ -171,3 +172,73 @@ def test_fusion_sends_everything_at_once_where_the_network_is_slow() -> None:
     fast = fused(sizes, ready, lambda n: 0.0, cycle=0.05, threshold=1000)
     assert slow == [[5], [4, 3, 2, 1, 0]]
     assert fast == [[5], [4], [3], [2], [1], [0]]
+
+
+def test_parts_are_messages_of_one_bucket_that_are_ready_together() -> None:
+    exchange = [{"encode": [["streaming", "t", "8*whole"]]}, {"all_reduce": "4*n"}]
+    found = run({"grouping": "whole", "part": 2000, "exchange": exchange})
+    assert [sent for _, sent, _ in records(found)] == [8000, 8000, 4 * (sum(SIZES) - 4000)]
+    exchanges = found.profile.phases[0].steps[0].exchanges
+    launches = [sum(cost.launches for cost in one.computes[0].fixed) for one in exchanges]
+    assert launches == [len(SIZES), 0, 0]
+    assert list(found.passes.parts[1:]) == [0, 0]
+
+
+def test_an_optimizer_is_not_in_the_passes_and_comes_last() -> None:
+    """A second's worth of bytes at the rate of the device's element-wise kernels."""
+    kernels = [["streaming", "t", "8*n"]]
+    one = run({"grouping": "whole", "optimizer": kernels})
+    without = run({"grouping": "whole"})
+    assert one.seconds - without.seconds == pytest.approx(float(one.training.optimizer))
+    assert float(one.training.optimizer) > len(SIZES) * 4e-6
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 10**7) | st.sampled_from([1, SMALL - 1, SMALL]), st.integers(0, 10**10)
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.sampled_from([0.0, 1e-5, 1e-3]),
+    st.sampled_from([0.0, 1e-10, 1e-8]),
+)
+def test_merging_is_that_of_the_algorithm(
+    tensors: list[tuple[int, int]], start_up: float, per_byte: float
+) -> None:
+    """Against the algorithm as published: messages in lists, of which all starts are computed
+    anew after each merge. (Our own computes each start once.)"""
+    elements = [size for size, _ in tensors]
+    ready = np.cumsum([time for _, time in tensors]).tolist()
+    ends = merged_ends(elements, ready, start_up, per_byte)
+    assert ends == merged_naively(elements, ready, start_up, per_byte)
+
+
+def merged_naively(
+    elements: Sequence[int], ready: Sequence[int], start_up: float, per_byte: float
+) -> list[int]:
+    sizes, last = list(elements), len(elements) - 1
+    alone = []
+
+    def starts() -> list[float]:
+        found: list[float] = []
+        free = 0.0
+        for size, time in zip(sizes, ready, strict=True):
+            found.append(max(free, time / 1e12))
+            free = found[-1] + (start_up + 4 * per_byte * size if size else 0.0)
+        return found
+
+    for place in range(last):
+        begun, size = starts()[place], sizes[place]
+        ended = begun + start_up + 4 * per_byte * size
+        there = ready[place + 1] / 1e12
+        merge = size < SMALL
+        if there < ended:
+            merge = merge or begun > there or there - begun < start_up
+        if merge:
+            sizes[place + 1] += size
+            sizes[place] = 0
+        else:
+            alone.append(place + 1)
+    return [*alone, last + 1]

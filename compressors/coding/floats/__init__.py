@@ -1,1 +1,1 @@
-"""How do float32 values become shorter ones?"""
+"""Casts of float32 to shorter numbers."""

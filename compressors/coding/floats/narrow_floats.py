@@ -14,16 +14,16 @@ of varying width and a fraction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.levels import TREE, Levels
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, written_back
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Column, Segments
 
@@ -99,29 +99,28 @@ def decoding_table(form: Narrow, weights: float | NDArray[np.float64]) -> NDArra
     return np.multiply.outer(weights, signed).astype(np.float32)
 
 
-@kernel("reduction")
-def largest_magnitude(values: Tensor) -> float:
-    """max |v| of a float32 `[n]`, zero when it is empty; NaN when there is one."""
-    if values.numel() == 0:
-        return 0.0
-    lowest, highest = torch.aminmax(values)  # one pass; a norm of infinite order takes 80 times it
-    return float(torch.maximum(-lowest, highest))
-
-
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 @counted_as(
     lambda _, values, segments: [
         launch("reduction", "narrow_floats.largest_magnitude", segments.length, values.nbytes)
     ]
 )
 def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
-    """`largest_magnitude` of each tensor of a flat float32: float32 `[tensors]`."""
-    found = values.new_zeros(len(segments.table))
-    filled = torch.from_numpy(np.flatnonzero(segments.length)).to(values.device)
-    found[filled] = cell_norms(values, segments.cells(None), "max")
-    return found
+    """max |v| of each tensor of a flat float32, 0 without elements; NaN when there is one:
+    float32 `[tensors]`."""
+    return cell_norms(values, segments.whole, "max")
+
+
+def largest_magnitude(values: Tensor) -> float:
+    """`largest_magnitudes` of a tensor alone."""
+    return float(largest_magnitudes(values, Segments.alone(values.numel()))[0])
+
+
+def tables_of(segments: Segments, tables: NDArray[np.float32]) -> Levels:
+    """The values of each tensor's codes, a byte each: `[tensors, 256]`."""
+    return Levels(kind=TREE, cells=segments.whole, numbers=torch.from_numpy(tables), width=256)
+
+
+# --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
 @counted_as(
@@ -149,68 +148,6 @@ def cast(
             codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
             np.float32(2.0**23 * form.smallest_step),
         )  # fmt: skip
-
-
-@counted_as(
-    lambda _, out, segments, *__: [
-        launch("streaming", "narrow_floats.add_looked_up", segments.length, 9 * segments.length)
-    ]
-)
-@primitive
-def add_looked_up(
-    out: Tensor, segments: Segments, codes: Tensor, at: Column, tables: NDArray[np.float32]
-) -> None:
-    """out += table[code], in place: a flat float32; codes from byte `at` on; `[tensors, 256]`."""
-    with written_back(out) as target:
-        in_tiles(_add_looked_up, segments.tiles, target, segments.table, array(codes), at, tables)
-
-
-# --- decimal exponents: codes and their source in `dynamic_8bit.py` ----------------------------
-
-DECADES = 7
-
-
-@cache
-def tree() -> NDArray[np.float64]:
-    """The magnitudes of codes 0 … 127, ascending: float64 `[128]`."""
-    values = [0.0]
-    for i in range(DECADES):
-        fractions = (np.arange(1 << i) + 0.5) / (1 << i)
-        values += list(10.0 ** (i - DECADES + 1) * (0.1 + 0.9 * fractions))
-    return np.array(values)
-
-
-def _decades() -> tuple[tuple[np.float32, ...], ...]:
-    """(least element, slope, offset) by decade: the cell f of y is floor(slope y + offset).
-
-    A decade begins half way between its first value and the last one below.
-    """
-    values = tree()
-    first = 1 << np.arange(DECADES)
-    least = (values[first - 1] + values[first]) / 2
-    slopes = first / (0.9 * 10.0 ** (np.arange(DECADES) - DECADES + 1))
-    return tuple(tuple(np.float32(v) for v in row) for row in (least, slopes, -first / 9.0))
-
-
-LEAST, SLOPES, OFFSETS = _decades()
-
-
-@counted_as(
-    lambda _, values, segments, *__: [
-        launch("streaming", "dynamic_8bit.nearest_codes", segments.length, 5 * segments.length)
-    ]
-)
-@primitive
-def nearest_codes(
-    values: Tensor, segments: Segments, largest: Tensor, out: Tensor, at: Column
-) -> None:
-    """Write codes of values / largest, 128 added for negative ones, a byte each.
-
-    `values` is a flat float32, `largest` float32 `[tensors]`, zero for a tensor of zeros. Codes
-    of a tensor begin at byte `at` of `out`.
-    """
-    with written_back(out) as codes:
-        in_tiles(_nearest, segments.tiles, array(values), segments.table, array(largest), codes, at)
 
 
 # --- loops -----------------------------------------------------------------------------------
@@ -257,39 +194,3 @@ def _cast(
             first, last, values[begin : begin + n], own, factors[t], mantissa, bias, bits, overflow,
             nan, magic,
         )  # fmt: skip
-
-
-@loop
-def _add_looked_up(
-    start: int, stop: int, tiles: Any, out: Any, table: Any, codes: Any, at: Any, tables: Any
-) -> None:
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        sums = out[table[t, 0] + first : table[t, 0] + last]
-        own, values = codes[at[t] + first : at[t] + last], tables[t]
-        for i in range(sums.size):
-            sums[i] += values[own[i]]
-
-
-@loop
-def _nearest(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, largest: Any, codes: Any, at: Any
-) -> None:
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        own = values[table[t, 0] + first : table[t, 0] + last]
-        out = codes[at[t] + first : at[t] + last]
-        unit = largest[t] if largest[t] != np.float32(0) else np.float32(1)
-        for i in range(own.size):
-            scaled = np.float32(own[i] / unit)
-            size = abs(scaled)
-            slope = offset = cells = np.float32(0)
-            for k in range(DECADES):  # unrolled: choices between constants, no branch
-                above = size >= LEAST[k]
-                slope = SLOPES[k] if above else slope
-                offset = OFFSETS[k] if above else offset
-                cells = np.float32(1 << k) if above else cells
-            last_cell = max(cells - np.float32(1), np.float32(0))
-            cell = min(max(size * slope + offset, np.float32(0)), last_cell)
-            sign = np.int32(128) if scaled < np.float32(0) else np.int32(0)
-            out[i] = np.int32(cell) + np.int32(cells) + sign

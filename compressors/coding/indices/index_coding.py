@@ -203,7 +203,7 @@ def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> 
 
 
 @loop
-def _end_fault(body: Any, end: int) -> int:
+def _end_fault(body: Any, end: Any) -> int:
     """What is wrong with a body whose last code ends before that bit."""
     if body.size != (end + 7) // 8:
         return LENGTH
@@ -231,7 +231,7 @@ def find_bits(bits: Any, places: Any) -> int:
 
 
 @loop
-def _put_rice(positions: Any, b: int, body: Any) -> int:
+def _put_rice(positions: Any, b: int, body: Any) -> Any:
     low = np.empty(positions.size, dtype=np.int64)
     mask = (np.int64(1) << b) - 1
     cut = (positions.size * b + 7) // 8

@@ -146,7 +146,7 @@ def _unambiguous_launches(
 @primitive
 def unambiguous_signs(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, tau: float, zeta: float, after: bool,
+    *, alpha: float, tau: float, zeta: float,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """Add a step, and take tau out of what exceeds it and whose mean outweighs its variance.
 
@@ -156,7 +156,6 @@ def unambiguous_signs(
     alpha : r^2 > alpha v is unambiguous, in float64
     tau : least |r|, and value that is taken out
     zeta : decay of the moment
-    after : whether the moment's correction uses r after tau is taken off
 
     Returns
     -------
@@ -169,19 +168,17 @@ def unambiguous_signs(
         in_tiles(
             _send_signs, segments.tiles, segments.table, sums, squares,
             np.ascontiguousarray(array(gradient)), np.ascontiguousarray(array(second_moment)),
-            np.float64(alpha), np.float32(tau), np.float32(zeta), after, words, counts,
+            np.float64(alpha), np.float32(tau), np.float32(zeta), words, counts,
         )  # fmt: skip
     return _joined(words, segments, counts, residual)
 
 
 def _clear_launches(
     found: tuple[Tensor, Column, Tensor], _: object, __: object, ___: object, ____: object,
-    segments: Segments, *, whole: bool, **_____: object,
+    segments: Segments, **_____: object,
 ) -> Iterable[KernelCost]:  # fmt: skip
     n, k = segments.length, found[0].numel()
     yield launch("streaming", "variance._add_and_find", n, 24 * n)
-    if whole:
-        yield launch("reduction", "aten.aminmax", n, 4 * n)
     name = f"variance_words.take_out:{_reach(segments)}"
     yield replace(launch("gather_scatter", name, n, 8 * n, 4 * k), work=max(1, 4 * k))
 
@@ -190,7 +187,7 @@ def _clear_launches(
 @primitive
 def clear_powers(
     delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, zeta: float, whole: bool, drop: bool,
+    *, alpha: float, zeta: float,
 ) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
     """r += g, v += moment; take out what is clear, r^2 > alpha v; of the rest v decays by zeta.
 
@@ -198,8 +195,6 @@ def clear_powers(
     ----------
     delayed, moment, gradient, second_moment : flat float32 of the table; the first two in place
     alpha, zeta : the criterion is evaluated in float64; no |r| below 2^-126 is clear
-    whole : whether 2^e is of the largest magnitude of the tensor, or of what is clear
-    drop : whether what has no d becomes zero all the same
 
     Returns
     -------
@@ -212,7 +207,7 @@ def clear_powers(
     with written_back(delayed) as sums, written_back(moment) as squares:
         in_tiles(
             _find_clear, tiles, table, sums, squares, np.ascontiguousarray(array(gradient)),
-            np.ascontiguousarray(array(second_moment)), np.float64(alpha), np.float32(zeta), whole,
+            np.ascontiguousarray(array(second_moment)), np.float64(alpha), np.float32(zeta),
             words, counts, tops,
         )  # fmt: skip
         largest = np.zeros(len(table), dtype=np.int32)
@@ -221,7 +216,7 @@ def clear_powers(
         caps = caps.astype(np.int32) & _EXPONENT
         in_tiles(
             _take_words, tiles, table, sums.view(np.int32), squares.view(np.int32), caps,
-            np.int32(drop), words, counts,
+            words, counts,
         )  # fmt: skip
     exponents = ((caps >> MANTISSA_BITS) - BIAS).astype(np.int8)
     return *_joined(words, segments, counts, delayed), tensor(exponents, delayed)
@@ -348,12 +343,11 @@ def _list_chosen(chosen: Any, first: int, size: int, signs: Any, words: Any, at:
 @loop
 def _send_signs(
     start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
-    second_moment: Any, alpha: float, tau: Any, zeta: Any, after: bool, words: Any, counts: Any,
+    second_moment: Any, alpha: float, tau: Any, zeta: Any, words: Any, counts: Any,
 ) -> None:  # fmt: skip
     """Each tile's words, from the tile's first place on."""
     chosen = np.zeros(BLOCK, dtype=np.uint8)
     signs = np.empty(BLOCK, dtype=np.int32)
-    left_out = tau if after else np.float32(0)
     for tile in range(start, stop):
         t, begin, end = tiles[tile]
         place = at = table[t, 0] + begin
@@ -367,7 +361,7 @@ def _send_signs(
                 size = abs(total)
                 wide = np.float64(total)
                 clear = (wide * wide > alpha * np.float64(second)) & (size > tau)
-                corrected = second - (np.float32(2) * (size - left_out) - tau) * tau
+                corrected = second - (np.float32(2) * size - tau) * tau
                 sent = tau if clear else np.float32(0)
                 kept = corrected if clear else second
                 r[i] = total - (sent if total > 0 else -sent)
@@ -381,7 +375,7 @@ def _send_signs(
 @loop
 def _find_clear(
     start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, gradient: Any,
-    second_moment: Any, alpha: float, zeta: Any, whole: bool, found: Any, counts: Any, tops: Any,
+    second_moment: Any, alpha: float, zeta: Any, found: Any, counts: Any, tops: Any,
 ) -> None:  # fmt: skip
     """Each tile's clear indices, from the tile's first place on, and its largest magnitude."""
     clear = np.zeros(BLOCK, dtype=np.uint8)
@@ -405,7 +399,7 @@ def _find_clear(
                 wide = np.float64(total)
                 chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) >= normal)
                 clear[i] = chosen
-                sizes[i] = abs(total) if chosen | whole else np.float32(0)
+                sizes[i] = abs(total) if chosen else np.float32(0)
             for i in range(r.size):
                 top = max(top, bits[i])  # as integers, floats of one sign keep their order
             at = _list_chosen(clear, first, r.size, none, found, at)
@@ -427,7 +421,7 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
 
 @loop
 def _take_words(
-    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, caps: Any, drop: Any,
+    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, caps: Any,
     found: Any, counts: Any,
 ) -> None:  # fmt: skip
     """Replace each tile's indices by their words, as far as these fit; r and v as int32."""
@@ -440,7 +434,7 @@ def _take_words(
             word, fits = encode_word(r[index], index, caps[t])
             words[at] = word
             at += fits
-            stays = ~(-(np.int32(fits) | drop))  # all bits or none: no branch
+            stays = ~(-np.int32(fits))  # all bits or none: no branch
             r[index] &= stays
             v[index] &= stays
         counts[tile] = at - begin

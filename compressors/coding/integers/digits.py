@@ -1,4 +1,4 @@
-"""Digits of a base that is no power of two, as bytes on the wire.
+"""Forms of codes on the wire: a fixed width, or digits of a base that is no power of two.
 
 | base  | digits in a group | bits of a group | bits a digit (log2 base) |
 |-------|-------------------|-----------------|--------------------------|
@@ -10,176 +10,166 @@
 A group is the number sum_j digit_j base^j. The layout is planar: digit j of group i is element
 i + j * ceil(n / digits in a group), so that whole planes are added, as the strided layout of
 TernGrad's published code does for 2-bit codes (Wen et al. 2017, arXiv:1705.07878). Groups are
-packed bit after bit (`packing.py`). Digits after the last are 0; what a buffer cannot have been
-packed from (wrong length, padding that is not zero, a digit or group that is too large) raises
-`InputError`.
+packed bit after bit (`packing.py`); digits after the last are 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import (
-    Count,
-    damaged,
-    demand_no_stray,
-    packed_bytes,
-)
-from gcsim.compressors.coding.rounding.levels import CHUNK, get_chunk, put_chunk
-from gcsim.compressors.loops import in_tiles, loop
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.coding.integers.packing import Count, packed_bytes
+from gcsim.compressors.loops import loop
 from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
 """By base: digits in a group, and the group's bits."""
 
 
-def group_of(base: int) -> tuple[int, int]:
-    """(digits in a group, bits of a group) for digits 0 … base - 1, base 2 to 256."""
+class Form(NamedTuple):
+    """How codes below `base` travel: `size` of them in a group of `bits` bits."""
+
+    size: int
+    bits: int
+    base: int
+
+    def planes(self, count: Count) -> Count:
+        """Groups of `count` codes; or those of each."""
+        return -(-count // self.size)
+
+    def nbytes(self, count: Count) -> Count:
+        """Bytes that `count` codes take: whole groups, rounded up to whole bytes; or of each."""
+        return packed_bytes(self.planes(count), self.bits)
+
+
+def fixed(bits: int) -> Form:
+    """Codes of 1 to 8 bits each."""
+    return Form(1, bits, 1 << bits)
+
+
+def digits(base: int) -> Form:
+    """Digits 0 … base - 1, base 2 to 256."""
     if not 2 <= base <= 256:
         raise InputError(f"cannot pack digits of base {base}: 2 to 256 are possible")
-    return _GROUPS.get(base, (1, (base - 1).bit_length()))
+    return Form(*_GROUPS.get(base, (1, (base - 1).bit_length())), base)
 
 
-def digit_bytes(count: Count, base: int) -> Count:
-    """Bytes that `count` digits take: whole groups, rounded up to whole bytes; or those of each."""
-    size, bits = group_of(base)
-    return packed_bytes(-(-count // size), bits)
-
-
-def packed_digits(
-    digits: NDArray[np.uint8], segments: Segments, base: int
-) -> tuple[NDArray[np.uint8], Column]:
-    """(bodies of a bucket's digits, one behind the other; bytes of each).
-
-    `digits` lie one tensor's behind the other's. Raises `InputError` unless they are below `base`.
-    """
-    size, bits = group_of(base)
-    length, planes = segments.length, -(-segments.length // size)
-    sizes, tiles = packed_bytes(planes, bits), segments.tiles_of(planes)
-    out = np.empty(int(sizes.sum()), dtype=np.uint8)
-    highest = np.zeros(len(tiles), dtype=np.int64)
-    given = digits, starts(length), length, base, size, bits, out, starts(sizes), highest
-    in_tiles(_pack, tiles, *given)
-    if (digit := int(highest.max(initial=0))) >= base:
-        raise InputError(f"cannot pack a digit above {base - 1} in base {base}: {digit}")
-    return out, sizes
-
-
-def unpacked_digits(
-    body: NDArray[np.uint8], sizes: Column, segments: Segments, base: int
-) -> NDArray[np.uint8]:
-    """Undo `packed_digits`.
-
-    Raises `InputError` when a body's length is not that of its digits, a group is not made of
-    digits, or a digit after the last is not 0.
-    """
-    size, bits = group_of(base)
-    length, planes = segments.length, -(-segments.length // size)
-    for n, found, asked in zip(length, sizes, packed_bytes(planes, bits), strict=True):
-        if found != asked:
-            raise damaged(f"{found} bytes for {n} base-{base} digits, not {asked}")
-    at, tiles = starts(sizes), segments.tiles_of(planes)
-    demand_no_stray(body, at, planes, bits)
-    out = np.empty(int(length.sum()), dtype=np.uint8)
-    highest = np.zeros((2, len(tiles)), dtype=np.int64)
-    in_tiles(_unpack, tiles, body, at, starts(length), length, base, size, bits, out, highest)
-    demand_digits(*highest.max(axis=1, initial=0).tolist(), base)
-    return out
-
-
-def demand_digits(largest: int, stray: int, base: int) -> None:
-    """`InputError` for a group that is not made of digits, or a digit after the last."""
-    size, bits = group_of(base)
-    if largest >= base**size:
-        what = "byte" if bits == 8 else f"group of {bits} bits"
-        raise damaged(f"{what} {largest} is not {size} base-{base} digits")
-    if stray:
-        raise damaged(f"padding after the last base-{base} digit is not zero")
-
-
-# --- loops ----------------------------------------------------------------------------------------
+# --- for loops: codes of up to 8 bits -----------------------------------------------------------
 
 
 @loop
-def _pack(
-    start: int, stop: int, tiles: Any, digits: Any, begins: Any, lengths: Any, base: int, size: int,
-    bits: int, out: Any, at: Any, highest: Any,
-) -> None:  # fmt: skip
-    # digit j of group g is element j * plane + g: neighbours are combined in one vector operation
-    groups = np.empty(CHUNK, dtype=np.uint16)
-    codes = np.empty(CHUNK, dtype=np.uint8)
-    factor = np.uint16(base)
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        own = digits[begins[t] : begins[t] + lengths[t]]
-        plane = (own.size + size - 1) // size
-        body = out[at[t] : at[t] + (plane * bits + 7) // 8]
-        most = np.uint8(0)
-        for first in range(start_of, stop_of, CHUNK):
-            block = groups[: min(CHUNK, stop_of - first)]
-            block[:] = 0
-            for j in range(size - 1, -1, -1):  # Horner's rule, highest digit first
-                begin = min(j * plane + first, own.size)
-                part = own[begin : min(begin + block.size, (j + 1) * plane)]
-                for i in range(block.size):
-                    block[i] *= factor
-                for i in range(part.size):
-                    block[i] += part[i]
-                    most = max(most, part[i])
-            if bits == 16:
-                wide = body[2 * first : 2 * (first + block.size)]
-                for i in range(block.size):
-                    wide[2 * i] = np.uint8(block[i] & np.uint16(255))
-                    wide[2 * i + 1] = np.uint8(block[i] >> np.uint16(8))
-            else:
-                for i in range(block.size):
-                    codes[i] = np.uint8(block[i])
-                put_chunk(codes, block.size, bits, first, body)
-        highest[tile] = most
+def put_codes(codes: Any, bits: int, out: Any) -> None:
+    """Pack whole groups of eight codes (uint8 `[8 m]`, which is overwritten) into `out`.
+
+    `out` may end inside of the last group: then the rest is left out.
+    """
+    if bits == 4:
+        for i in range(out.size):
+            out[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
+        return
+    if bits == 2:
+        for i in range(out.size):
+            low = codes[4 * i] | (codes[4 * i + 1] << np.uint8(2))
+            out[i] = low | (codes[4 * i + 2] << np.uint8(4)) | (codes[4 * i + 3] << np.uint8(6))
+        return
+    # Eight codes are a word of eight lanes of a byte, each with `bits` bits of use. Three rounds
+    # close the gaps of all words: lanes of 1, 2, 4 bytes become one of twice as many.
+    words = codes.view(np.uint64)
+    width = np.uint64(bits)
+    lane = np.uint64(8)
+    for _ in range(3):
+        low = _fields(width, lane + lane)
+        high = low << width
+        shift = lane - width
+        for i in range(words.size):
+            words[i] = (words[i] & low) | ((words[i] >> shift) & high)
+        width = width + width
+        lane = lane + lane
+    for group in range(out.size // bits):  # the first `bits` bytes of a word hold all eight
+        for j in range(bits):
+            out[group * bits + j] = codes[8 * group + j]
+    done = out.size // bits
+    for j in range(out.size - done * bits):
+        out[done * bits + j] = codes[8 * done + j]
 
 
 @loop
-def _unpack(
-    start: int, stop: int, tiles: Any, data: Any, at: Any, begins: Any, lengths: Any, base: int,
-    size: int, bits: int, out: Any, highest: Any,
-) -> None:  # fmt: skip
-    inverse = np.float32(1) / np.float32(base)
-    divisor = np.int32(base)
-    rest = np.empty(CHUNK, dtype=np.int32)
-    codes = np.empty(CHUNK, dtype=np.uint8)
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        own = out[begins[t] : begins[t] + lengths[t]]
-        plane = (own.size + size - 1) // size
-        body = data[at[t] : at[t] + (plane * bits + 7) // 8]
-        most, stray = np.int32(0), np.int32(0)
-        for first in range(start_of, stop_of, CHUNK):
-            length = min(CHUNK, stop_of - first)
-            if bits == 16:
-                wide = body[2 * first : 2 * (first + length)]
-                for i in range(length):
-                    rest[i] = np.int32(wide[2 * i]) | (np.int32(wide[2 * i + 1]) << np.int32(8))
-            else:
-                get_chunk(body, first, length, bits, codes)
-                for i in range(length):
-                    rest[i] = codes[i]
-            for i in range(length):
-                most = max(most, rest[i])
-            for j in range(size):
-                begin = min(j * plane + first, own.size)
-                part = own[begin : min(begin + length, (j + 1) * plane)]
-                for i in range(part.size):
-                    # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number, and
-                    # float32 is right to 2^-10 for x < 2^16.
-                    quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
-                    part[i] = rest[i] - quotient * divisor
-                    rest[i] = quotient
-                for i in range(part.size, length):
-                    quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
-                    stray |= rest[i] - quotient * divisor
-                    rest[i] = quotient
-        highest[0, tile], highest[1, tile] = most, stray
+def get_codes(packed: Any, bits: int, codes: Any) -> None:
+    """Undo `put_codes`: fills `codes` (uint8 `[8 m]`); what `packed` leaves out is zero."""
+    if bits in (2, 4, 8):
+        _get_even_codes(packed, bits, codes)
+        return
+    words = codes.view(np.uint64)
+    for i in range(words.size):
+        words[i] = np.uint64(0)
+    for group in range(packed.size // bits):
+        for j in range(bits):
+            codes[8 * group + j] = packed[group * bits + j]
+    done = packed.size // bits
+    for j in range(packed.size - done * bits):
+        codes[8 * done + j] = packed[done * bits + j]
+    width = np.uint64(4 * bits)
+    lane = np.uint64(32)
+    for _ in range(3):  # the rounds of `put_codes`, backwards
+        low = _fields(width, lane + lane)
+        high = low << width
+        shift = lane - width
+        for i in range(words.size):
+            words[i] = (words[i] & low) | ((words[i] & high) << shift)
+        width = width >> np.uint64(1)
+        lane = lane >> np.uint64(1)
+
+
+@loop
+def _get_even_codes(packed: Any, bits: int, codes: Any) -> None:
+    """`get_codes` of codes that do not straddle bytes."""
+    if bits == 8:
+        for i in range(packed.size):
+            codes[i] = packed[i]
+    elif bits == 4:
+        for i in range(packed.size):
+            codes[2 * i] = packed[i] & np.uint8(15)
+            codes[2 * i + 1] = packed[i] >> np.uint8(4)
+    else:
+        for i in range(packed.size):
+            four = packed[i]
+            codes[4 * i] = four & np.uint8(3)
+            codes[4 * i + 1] = (four >> np.uint8(2)) & np.uint8(3)
+            codes[4 * i + 2] = (four >> np.uint8(4)) & np.uint8(3)
+            codes[4 * i + 3] = four >> np.uint8(6)
+    for i in range(packed.size * 8 // bits, codes.size):
+        codes[i] = 0
+
+
+@loop
+def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
+    """A mask of the `width` low bits of each field of `period` bits."""
+    mask = np.uint64(0)
+    at = np.uint64(0)
+    while at < np.uint64(64):
+        mask |= ((np.uint64(1) << width) - np.uint64(1)) << at
+        at = at + period
+    return mask
+
+
+@loop
+def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
+    """Pack the first `length` codes, those from element `first` on, to their place in `out`."""
+    padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
+    for i in range(length, padded):
+        codes[i] = 0
+    begin = first // 8 * bits
+    put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
+
+
+@loop
+def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> Any:
+    """Undo `put_chunk`, into `codes`; the largest of the codes."""
+    begin = first // 8 * bits
+    room = codes[: (length + 7) // 8 * 8]
+    get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)
+    most = np.uint8(0)
+    for i in range(room.size):
+        most = max(most, room[i])
+    return most

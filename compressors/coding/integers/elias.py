@@ -114,14 +114,11 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
         word = entry & _WORD
         length = entry >> 32
     else:
-        word = np.int64(0)
-        length = np.int64(1)
-        group = np.int64(value)
-        while group > 1:  # from the last group to the first
-            size = bit_length(group)
-            word = (word << size) | _reversed_bits(group, size)
-            length += size
-            group = np.int64(size - 1)
+        size = bit_length(value)
+        entry = _OMEGA[size - 1]  # whose zero at the end goes
+        length = (entry >> 32) - 1
+        word = (entry & _WORD) | _reversed_bits(value, size) << length
+        length += size + 1
     return put_bits(buffer, position, word, length)
 
 
@@ -170,12 +167,8 @@ def omega_bits(value: Any) -> Any:
     if value < _SHORT:
         bits = _OMEGA[value] >> 32
     else:
-        bits = np.int64(1)
-        group = np.int64(value)
-        while group > 1:
-            size = bit_length(group)
-            bits += size
-            group = np.int64(size - 1)
+        size = bit_length(value)
+        bits = (_OMEGA[size - 1] >> 32) + size
     return bits
 
 

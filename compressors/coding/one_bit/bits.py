@@ -27,7 +27,7 @@ from gcsim.compressors.coding.integers.packing import (
     stray_bits,
     unfold_bits,
 )
-from gcsim.compressors.coding.rounding.bucket_levels import magnifier
+from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, written_back

@@ -1,1 +1,1 @@
-"""How is a vector rounded at random to levels, and how do levels become bytes?"""
+"""Rounding to levels, and levels as bytes."""

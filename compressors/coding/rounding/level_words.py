@@ -17,7 +17,7 @@ may hold.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,64 +32,95 @@ from gcsim.compressors.coding.integers.elias import (
     put_omega,
 )
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.loops import in_tiles, loop
+from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InputError
 
+WordCoding = Literal["elias_dense", "elias_sparse"]
+Coded = tuple[Tensor, Column, Column]
 _BLOCK = 1 << 14
 _ROOM = 8
 """Words that are read at a time, at most."""
 
 
-Bytes = NDArray[np.uint8]
+def _launches(
+    coding: WordCoding, dense: str, sparse: str, lengths: Column, sizes: Column
+) -> list[KernelCost]:
+    """A pass over codes, a byte each, and bodies."""
+    if coding == "elias_dense":
+        return [launch("streaming", dense, lengths, lengths, sizes)]
+    name = f"{sparse}:{spread(int(np.maximum(lengths, sizes).max(initial=0)))}"
+    return [launch("gather_scatter", name, lengths, lengths, sizes)]
 
 
-def dense_words(codes: Bytes, segments: Segments, steps: int) -> tuple[Bytes, Column]:
-    """(bodies of dense words of codes q + s, each in [0, 2s], one behind the other; bytes of each).
+@counted_as(
+    lambda coded, codes, segments, steps, coding: _launches(
+        coding, "level_words.encode_dense", "level_words.encode_sparse", segments.length, coded[1]
+    )
+)
+@primitive
+def coded_levels(codes: Tensor, segments: Segments, steps: int, coding: WordCoding) -> Coded:
+    """(bodies, one behind the other, uint8; bytes of each; elements of each that travel).
 
-    `codes` are those of a bucket, one tensor's behind the other's.
+    `codes` are q + s, uint8, one tensor's behind the other's.
     """
+    data, begins = array(codes), starts(segments.length)
+    tiles = tiles_of(segments.length, segments.column(_BLOCK))
+    nonzero, first, last, bits, before = np.zeros((5, len(tiles)), dtype=np.int64)
     words = np.zeros((2, 256), dtype=np.uint64)
-    _dense_words(steps, words)
-    tiles, begins = _blocks(segments)
-    bits = np.zeros(len(tiles), dtype=np.int64)
-    in_tiles(_count_dense, tiles, codes, begins, words[1].astype(np.int64), bits)
-    return _written(tiles, bits, segments, _write_dense, codes, begins, words)
+    if coding == "elias_dense":
+        _dense_words(steps, words)
+        in_tiles(_count_dense, tiles, data, begins, words[1].astype(np.int64), bits)
+        sent = segments.length
+    else:
+        in_tiles(_count_sparse, tiles, data, begins, steps, nonzero, first, last, bits)
+        _carry(tiles, first, last, before, bits)
+        sent = _by_tensor(tiles, nonzero, segments)
+    total = _by_tensor(tiles, bits, segments)
+    sizes = packed_bytes(total, 1)
+    place = starts(bits) + (8 * starts(sizes) - starts(total))[tiles[:, 0]]  # first bit of a tile
+    out = np.zeros(int(sizes.sum()), dtype=np.uint8)
+    edges = np.zeros((len(tiles), 2), dtype=np.uint8)
+    if coding == "elias_dense":
+        in_tiles(_write_dense, tiles, data, begins, words, place, bits, out, edges)
+    else:
+        in_tiles(_write_sparse, tiles, data, begins, steps, before, place, bits, out, edges)
+    _join(place, bits, edges, out)
+    return tensor(out, codes), sizes, sent
 
 
-def sparse_words(codes: Bytes, segments: Segments, steps: int) -> tuple[Bytes, Column, Column]:
-    """`dense_words`, but of sparse words; and the number of levels of each that are not zero."""
-    tiles, begins = _blocks(segments)
-    nonzero, last, bits, before = np.zeros((4, len(tiles)), dtype=np.int64)
-    in_tiles(_find, tiles, codes, begins, steps, nonzero, last)
-    _carry(tiles, last, before)
-    in_tiles(_count_sparse, tiles, codes, begins, steps, before, bits)
-    given = codes, begins, steps, before
-    body, sizes = _written(tiles, bits, segments, _write_sparse, *given)
-    return body, sizes, _by_tensor(tiles, nonzero, segments)
-
-
-def read_dense(body: Bytes, sizes: Column, segments: Segments, steps: int) -> Bytes:
-    """Undo `dense_words`.
+@counted_as(
+    lambda _, body, sizes, segments, sent, steps, coding: _launches(
+        coding, "level_words.decode_dense", "level_words.decode_sparse", segments.length, sizes
+    )
+)
+@primitive
+def decoded_levels(
+    body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int, coding: WordCoding
+) -> Tensor:
+    """Undo `coded_levels`: uint8.
 
     Raises `InputError` unless each body holds exactly its words, of levels up to s, padded with
     zeros to a whole byte.
     """
-    if (segments.length > 8 * sizes).any():
-        raise InputError(f"damaged payload: {sizes} bytes for {segments.length} levels")
-    table = np.zeros((3, 1 << PEEK), dtype=np.uint64)
-    _reading_table(steps, table)
-    return _read(body, sizes, segments, _dense_tensors, steps, table)
-
-
-def read_sparse(body: Bytes, sizes: Column, segments: Segments, sent: Column, steps: int) -> Bytes:
-    """Undo `sparse_words`; `InputError` as for `read_dense`."""
-    return _read(body, sizes, segments, _sparse_tensors, steps, sent)
-
-
-def _blocks(segments: Segments) -> tuple[NDArray[np.int64], Column]:
-    """(tiles that are written at a time; where the codes of each tensor begin)."""
-    return tiles_of(segments.length, segments.column(_BLOCK)), starts(segments.length)
+    data, length, at = np.ascontiguousarray(array(body)), segments.length, starts(sizes)
+    table = np.zeros((3, 0), dtype=np.uint64)
+    if coding == "elias_dense":
+        if (length > 8 * sizes).any():
+            raise InputError(f"damaged payload: {sizes} bytes for {length} levels")
+        table = np.zeros((3, 1 << PEEK), dtype=np.uint64)
+        _reading_table(steps, table)
+    codes = np.full(int(length.sum()), steps, dtype=np.uint8)
+    ends = np.zeros(len(sizes), dtype=np.int64)
+    whole = np.stack((np.arange(len(length)), np.zeros_like(length), length), axis=1)
+    in_tiles(_read, whole, data, at, sizes, steps, sent, table, codes, starts(length), ends)
+    for first, size, end in zip(at.tolist(), sizes.tolist(), ends.tolist(), strict=True):
+        check_end(data[first : first + size], end)
+    return tensor(codes, body)
 
 
 def _by_tensor(tiles: NDArray[np.int64], counts: Column, segments: Segments) -> Column:
@@ -97,34 +128,6 @@ def _by_tensor(tiles: NDArray[np.int64], counts: Column, segments: Segments) -> 
     found = np.zeros(len(segments.length), dtype=np.int64)
     np.add.at(found, tiles[:, 0], counts)
     return found
-
-
-def _written(
-    tiles: NDArray[np.int64], bits: Column, segments: Segments, write: Any, *given: Any
-) -> tuple[Bytes, Column]:
-    """(bodies, of tiles that have so many bits; bytes of each)."""
-    total = _by_tensor(tiles, bits, segments)
-    sizes = packed_bytes(total, 1)
-    place = starts(bits) + (8 * starts(sizes) - starts(total))[tiles[:, 0]]  # first bit of a tile
-    out = np.zeros(int(sizes.sum()), dtype=np.uint8)
-    edges = np.zeros((len(tiles), 2), dtype=np.uint8)
-    in_tiles(write, tiles, *given, place, bits, out, edges)
-    _join(place, bits, edges, out)
-    return out, sizes
-
-
-def _read(
-    body: Bytes, sizes: Column, segments: Segments, read: Any, steps: int, known: Any
-) -> Bytes:
-    """The codes, which `read` reads tensor by tensor."""
-    length, at = segments.length, starts(sizes)
-    codes = np.full(int(length.sum()), steps, dtype=np.uint8)
-    ends = np.zeros(len(sizes), dtype=np.int64)
-    whole = np.stack((np.arange(len(length)), np.zeros_like(length), length), axis=1)
-    in_tiles(read, whole, body, at, sizes, steps, known, codes, starts(length), ends)
-    for first, size, end in zip(at.tolist(), sizes.tolist(), ends.tolist(), strict=True):
-        check_end(body[first : first + size], end)
-    return codes
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -188,45 +191,38 @@ def _write_dense(
 
 
 @loop
-def _find(
-    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, nonzero: Any, last: Any
-) -> None:
-    """By tile: how many levels are not zero, and where the last of them is (-1: none)."""
+def _count_sparse(
+    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, nonzero: Any,
+    first: Any, last: Any, bits: Any,
+) -> None:  # fmt: skip
+    """Of each tile: levels that are not zero, places of the first and the last of them (-1: none),
+    and bits of the words but for the first gap."""
     for tile in range(start, stop):
         part = _own(codes, begins, tiles[tile])
-        found = 0
+        previous = first[tile] = -1
+        total = found = 0
         for i in range(part.size):
-            found += part[i] != steps
-        at = part.size - 1
-        while at >= 0 and part[at] == steps:
-            at -= 1
-        nonzero[tile] = found
-        last[tile] = tiles[tile, 1] + at if at >= 0 else -1
+            if part[i] != steps:
+                total += 1 + omega_bits(abs(np.int64(part[i]) - steps))
+                if previous < 0:
+                    first[tile] = tiles[tile, 1] + i
+                else:
+                    total += omega_bits(i - previous)
+                previous = i
+                found += 1
+        bits[tile], nonzero[tile] = total, found
+        last[tile] = tiles[tile, 1] + previous if found > 0 else -1
 
 
 @loop
-def _carry(tiles: Any, last: Any, before: Any) -> None:
-    """By tile: where the last level of its tensor before it is that is not zero (-1: none)."""
+def _carry(tiles: Any, first: Any, last: Any, before: Any, bits: Any) -> None:
+    """Add the bits of first gaps; where the level before a tile is that is not zero (-1: none)."""
     for tile in range(tiles.shape[0]):
         before[tile] = -1
         if tiles[tile, 1] > 0:
             before[tile] = last[tile - 1] if last[tile - 1] >= 0 else before[tile - 1]
-
-
-@loop
-def _count_sparse(
-    start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, before: Any, bits: Any
-) -> None:
-    for tile in range(start, stop):
-        part = _own(codes, begins, tiles[tile])
-        previous = before[tile] - tiles[tile, 1]
-        total = 0
-        for i in range(part.size):
-            if part[i] != steps:
-                level = abs(np.int64(part[i]) - steps)
-                total += omega_bits(i - previous) + 1 + omega_bits(level)
-                previous = i
-        bits[tile] = total
+        if first[tile] >= 0:
+            bits[tile] += omega_bits(first[tile] - before[tile])
 
 
 @loop
@@ -356,20 +352,13 @@ def _read_sparse(packed: Any, nonzero: int, steps: int, codes: Any) -> int:
 
 
 @loop
-def _dense_tensors(
-    start: int, stop: int, tensors: Any, data: Any, at: Any, sizes: Any, steps: int, table: Any,
-    codes: Any, begins: Any, ends: Any,
-) -> None:  # fmt: skip
-    for t in range(start, stop):
-        body = data[at[t] : at[t] + sizes[t]]
-        ends[t] = _read_dense(body, steps, table, codes[begins[t] : begins[t] + tensors[t, 2]])
-
-
-@loop
-def _sparse_tensors(
+def _read(
     start: int, stop: int, tensors: Any, data: Any, at: Any, sizes: Any, steps: int, sent: Any,
-    codes: Any, begins: Any, ends: Any,
+    table: Any, codes: Any, begins: Any, ends: Any,
 ) -> None:  # fmt: skip
     for t in range(start, stop):
         body, own = data[at[t] : at[t] + sizes[t]], codes[begins[t] : begins[t] + tensors[t, 2]]
-        ends[t] = _read_sparse(body, sent[t], steps, own)
+        if table.shape[1] > 0:
+            ends[t] = _read_dense(body, steps, table, own)
+        else:
+            ends[t] = _read_sparse(body, sent[t], steps, own)

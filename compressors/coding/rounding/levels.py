@@ -1,377 +1,351 @@
-"""How is a vector rounded at random to a few evenly spaced levels, so that it is right on average?
+"""Rounding of the elements of a bucket to levels, mostly at random so that the mean is right.
 
-Buckets of `size` consecutive elements (the last one may be shorter) share a norm; an element v
-becomes one of the 2s + 1 values norm * q / s, q = -s … s, rounded up or down at random such that
-the mean is v (Alistarh et al. 2017, "QSGD", arXiv:1610.02132).
+Cells of `size` consecutive elements (the last one may be shorter) share numbers: a norm, or levels
+of their own. An element becomes the code of a level next to it; codes travel in a form
+(`digits.py`). `Levels` says which levels there are:
 
-Rounding uses 16 random bits an element: q = floor(s v / norm + (r + 1/2) / 65536), r uniform on
-0 … 65535. The probability of the upper neighbour is then the fraction rounded to a multiple of
-2^-16, so E[q] is within 2^-17 of s v / norm (plus float32 rounding of the quotient, at most
-s 2^-23); with the half, a whole number and zero stay what they are.
+- `even`: norm * q / s, q = -s … s, codes q + s (Alistarh et al. 2017, "QSGD", arXiv:1610.02132):
+  q = floor(s v / norm + u);
+- `known`: norm * l_j of a table that all workers know, -1 = l_0 < … < l_k = 1: the code counts the
+  pairs of neighbours with l_j + u (l_{j+1} - l_j) < v / norm;
+- `own`: the cell's own levels l_j, which travel along: the code counts the j with
+  v - l_j > u (l_{j+1} - l_j); both sides times 2^24, so that the product is right where the gap is
+  a denormal number, or times 1/4 where levels are so large that their distance would overflow;
+- `powers`: powers of two (`coding/floats/powers.py`);
+- `tree`: the nearest of 255 values (there too).
 
-A zero norm decodes to zeros. Codes are q + s; eight codes of b bits fill b bytes, as in
-`packing.py`. Values, norms and random bits become packed codes in one pass, `CHUNK` elements at a
-time: what lies between them never leaves the processor's cache.
+u = (r + 1/2) / 65536 of 16 random bits an element decides against all gaps at once: those below v
+are counted, those above are not, and its own with the right probability to 2^-17 (plus float32
+rounding of the quotient, at most s 2^-23 with even levels). With the half, an element that is a
+level stays what it is. What lies outside of the levels saturates; a zero norm decodes to zeros.
+
+Values, numbers and random bits become packed codes in one pass, `CHUNK` elements at a time: what
+lies between them never leaves the processor's cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes, stray_bits
-from gcsim.compressors.coding.scans import (
-    block_magnitudes,
-    block_squares,
-    greatest_magnitude,
-    sum_of_squares,
+from gcsim.compressors.coding.floats.powers import (
+    add_power_codes,
+    power_codes,
+    sign_codes,
+    tree_codes,
 )
+from gcsim.compressors.coding.integers.digits import Form, get_chunk, put_chunk
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    in_tiles,
-    loop,
-    partial_sums,
-    tensor,
-    written_back,
-)
+from gcsim.compressors.loops import array, in_tiles, inlined, loop, written_back
 from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.random import bits64
 from gcsim.compressors.segments import Cells, Column
 
-Norm = Literal["max", "l2"]
+Table = NDArray[np.float32]
 
 MAX_STEPS = 127
 """Codes fit a byte, and quotient plus random fraction fit float32's 24 bits exactly."""
-
 CHUNK = 2048
 """Elements between the random numbers and the packed codes: a multiple of eight."""
-SHARED_OUT = 1 << 16
-"""Elements of a thread's smallest part: they stay in the processor's cache."""
-_LARGE_CELL = 1 << 18
-"""Cells from here on are summed up by several threads."""
+COUNTED = 32
+"""Tables of up to that many levels are searched by counting, longer ones from a range on."""
+EVEN, KNOWN, OWN, POWERS, TREE = range(5)
+_NAMES = {
+    EVEN: ("levels.encode_levels", "levels.add_packed_levels"),
+    KNOWN: ("tables.encode_table", "tables.add_table"),
+    OWN: ("bucket_levels.round_between", "bucket_levels._add_from_tables"),
+    POWERS: ("natural.to_powers", "natural.add_powers"),
+    TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
+}
+"""By kind: the meter's names of rounding and adding."""
 STRAY = 256
-"""In the place of a code: bits are set behind a tensor's last."""
-_NO_BOUND = np.float32(np.inf)
+"""In the place of a code: a group is not made of digits, or bits are set behind the last code."""
+_RANGE_BITS = 18
+"""A range of float32 numbers: those that differ in their lowest bits only."""
+_TOGETHER = 4
+"""Pairs of levels that are counted at a time."""
 _HALF = np.float32(2.0**-17)
 _UNIT = np.float32(2.0**-16)
 
 
-def bucket_count(n: int, size: int) -> int:
-    """Buckets of `size` elements that `n` elements make, the last one possibly shorter."""
-    return -(-n // size)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Levels:
+    """Levels that elements of a bucket are rounded to."""
+
+    kind: int
+    cells: Cells
+    numbers: Tensor | None = None
+    """float32 `[cells]` or, a cell's own levels, ascending, `[cells, levels]`; or the message,
+    uint8, in which they lie."""
+    places: Column | None = None
+    """In a message: first byte of each tensor's numbers."""
+    width: int = 1
+    """Numbers of a cell."""
+    steps: int = 1
+    """s of `even`; of `powers` 9 where signs travel by themselves, else 8."""
+    tables: Sequence[Table] = ()
+    """Tables of `known`, of equal length."""
+    chosen: Column | None = None
+    """Number of each tensor's table."""
+
+    @property
+    def highest(self) -> int:
+        """The largest code."""
+        ends = {
+            EVEN: 2 * self.steps,
+            KNOWN: len(self.tables[0]) - 1 if self.tables else 0,
+            OWN: self.width - 1,
+        }
+        return ends.get(self.kind, 255)
+
+    def of_cells(self) -> NDArray[np.float32]:
+        """The numbers in host memory: float32 `[cells, width]`."""
+        if self.numbers is None:
+            return np.zeros((0, 1), dtype=np.float32)
+        found = array(self.numbers)
+        if self.places is not None:
+            found = _gathered(found, self.places, 4 * self.width * self.cells.count)
+        return np.ascontiguousarray(found).reshape(-1, self.width)
+
+    def chosen_tables(self) -> Column:
+        """The number of each tensor's table."""
+        return self.cells.segments.column(0 if self.chosen is None else self.chosen)
+
+    def tiles(self, form: Form) -> NDArray[np.int64]:
+        """Tiles of groups of codes."""
+        segments = self.cells.segments
+        return segments.tiles if form.size == 1 else segments.tiles_of(form.planes(segments.length))
+
+    def moved(self, form: Form) -> tuple[Column, Column]:
+        """Bytes of each tensor's numbers and codes, as a pass moves them."""
+        length, counted = self.cells.segments.length, self.kind in (EVEN, KNOWN, OWN)
+        coded = form.nbytes(length)
+        if self.kind == POWERS and self.steps == 9:
+            coded = coded + packed_bytes(length, 1)
+        return 4 * self.width * self.cells.count * counted, coded
 
 
-def bucket_parts(n: int, size: int) -> Iterator[tuple[slice, slice, int]]:
-    """(elements, buckets, bucket length): the whole buckets, then the short one."""
-    whole = n // size
-    if whole:
-        yield slice(0, whole * size), slice(0, whole), size
-    if n % size:
-        yield slice(whole * size, n), slice(whole, whole + 1), n % size
+def even(cells: Cells, norms: Tensor, steps: int, places: Column | None = None) -> Levels:
+    """norm * q / s; norms are float32 `[cells]`, s is 1 to 127."""
+    return Levels(kind=EVEN, cells=cells, numbers=norms, places=places, steps=steps)
+
+
+def own(cells: Cells, tables: Tensor, width: int, places: Column | None = None) -> Levels:
+    """A table for each cell: float32 `[cells, width]`, ascending."""
+    return Levels(kind=OWN, cells=cells, numbers=tables, places=places, width=width)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
-def _norm_launches(_: object, values: Tensor, cells: Cells, norm: Norm) -> list[KernelCost]:
-    n = cells.segments.length
-    return [launch("reduction", "levels.bucket_norms", n, 4 * n, 4 * cells.count)]
+def _rounding(
+    _: object, values: object, levels: Levels, keys: object, out: object, at: object, form: Form,
+    bounds: object = None,
+) -> Iterator[KernelCost]:  # fmt: skip
+    n, name = levels.cells.segments.length, _NAMES[levels.kind][0]
+    if levels.kind != TREE:
+        yield drawn(name, n, 16)
+    numbers, coded = levels.moved(form)
+    most = np.maximum(n, numbers // 4)
+    yield launch("streaming", name, np.maximum(most, coded), 4 * n, numbers, coded)
 
 
-@counted_as(_norm_launches)
-@primitive
-def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`.
-
-    The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
-    NaN where a cell holds one.
-    """
-    data, table = np.ascontiguousarray(array(values)), cells.segments.table
-    maximum = norm == "max"
-    norms = np.zeros(cells.total, dtype=np.float32)  # of cells without elements
-    long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
-    tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
-    in_tiles(_tile_norms, tiles, data, table, cells.size, cells.first, maximum, norms)
-    for t in np.flatnonzero(long):
-        (begin, n), size = table[t], cells.size[t]
-        for cell in range(cells.count[t]):
-            own = data[begin + cell * size : begin + min(n, (cell + 1) * size)]
-            norms[cells.first[t] + cell] = _norm_of(own, maximum)
-    return tensor(norms, values)
-
-
-def _rounding_launches(
-    _: object, values: Tensor, cells: Cells, norms: Tensor, keys: object, out: Tensor, at: object,
-    *, steps: int, bits: int, bounds: object = None,
-) -> list[KernelCost]:  # fmt: skip
-    n, name = cells.segments.length, "levels.encode_levels"
-    moved = 4 * n, 4 * cells.count, packed_bytes(n, bits)
-    return [drawn(name, n, 16), launch("streaming", name, n, *moved)]
-
-
-@counted_as(_rounding_launches)
+@counted_as(_rounding)
 @primitive
 def round_levels(
-    values: Tensor, cells: Cells, norms: Tensor, keys: NDArray[np.uint64], out: Tensor, at: Column,
-    *, steps: int, bits: int, bounds: NDArray[np.float32] | None = None,
+    values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
+    form: Form, bounds: NDArray[np.float32] | None = None,
 ) -> None:  # fmt: skip
-    """Round elements at random to levels, and write their codes q + s; in one pass.
+    """Round the elements of a flat float32 to levels, and write their codes; in one pass.
 
     Parameters
     ----------
-    values : flat float32 of the cells' table
-    cells : elements that share a norm
-    norms : float32 `[cells]`; larger elements saturate at their cell's norm
-    keys : of each tensor's random bits (`random_key`)
-    out, at : uint8 that is written to; first byte of each tensor, whose ceil(n bits / 8) bytes are
-        laid out as `packing.pack_bits` does
-    steps : s, 1 to 127
-    bits : of a code, 1 to 8; 8 leaves the codes as bytes
-    bounds : elements of a tensor are clipped to [-bound, bound] first
+    keys : of each tensor's random bits (`random_key`); None for `tree`
+    out, at : uint8 that is written to; first byte of each tensor's codes
+    form : of the codes; with `powers` the signs, a bit each, may follow
+    bounds : elements of a tensor are clipped to [-bound, bound] first (`even`)
     """
-    data, table = np.ascontiguousarray(array(values)), cells.segments.table
-    if bounds is None:
-        bounds = np.full(len(table), _NO_BOUND)
-    with written_back(out) as codes:
-        in_tiles(
-            _tile_codes, cells.segments.tiles, data, table, array(norms), cells.first, cells.size,
-            keys, bounds, np.float32(steps), bits, codes, at,
-        )  # fmt: skip
-
-
-def _adding_launches(
-    _: object, out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: object,
-    *, steps: int, bits: int, weight: float,
-) -> list[KernelCost]:  # fmt: skip
-    n = cells.segments.length
-    moved = 8 * n, packed_bytes(n, bits), 4 * cells.count
-    return [launch("streaming", "levels.add_packed_levels", n, *moved)]
-
-
-@counted_as(_adding_launches)
-@primitive
-def add_coded_levels(
-    out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: Column,
-    *, steps: int, bits: int, weight: float,
-) -> None:  # fmt: skip
-    """out += weight * norm * q / s, in place: undoes `round_levels` in one pass.
-
-    `out` is a flat float32 of the cells' table, `packed` holds each tensor's codes from byte `at`
-    on. Raises `InputError` for stray bits, or a code above 2s; `out` is then worthless.
-    """
-    data, tiles = np.ascontiguousarray(array(packed)), cells.segments.tiles
-    highest = np.zeros(len(tiles), dtype=np.int64)
+    cells, segments = levels.cells, levels.cells.segments
+    keys, bounds = drawing(levels, keys, bounds)
     with written_back(out) as target:
         in_tiles(
-            _add_tiles, tiles, data, at, cells.segments.table, array(norms), cells.first,
-            cells.size, np.float32(steps), np.float32(weight / steps), bits, target, highest,
+            _round_tiles, levels.tiles(form),
+            np.ascontiguousarray(array(values)), segments.table, cells.first, cells.size,
+            levels.of_cells(), levels.kind, np.float32(levels.steps), _searches(levels), keys,
+            bounds, *form, target, at,
         )  # fmt: skip
-    demand_levels(int(highest.max(initial=0)), steps)
 
 
-def demand_levels(highest: int, steps: int) -> None:
-    """`InputError` for a code above 2s; `STRAY` stands for bits behind a tensor's last code."""
+def _adding(
+    _: object, out: object, levels: Levels, packed: object, at: object, form: Form, weight: float
+) -> Iterator[KernelCost]:
+    n, (numbers, coded) = levels.cells.segments.length, levels.moved(form)
+    most = np.maximum(np.maximum(n, numbers // 4), coded)
+    yield launch("streaming", _NAMES[levels.kind][1], most, 8 * n, numbers, coded)
+
+
+@counted_as(_adding)
+@primitive
+def add_levels(
+    out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
+) -> None:
+    """out += weight * the levels of the codes from byte `at` on, in place: undo `round_levels`.
+
+    `out` is a flat float32. Raises `InputError` for a code behind the last level, a group that is
+    not made of digits, or bits behind the last code; `out` is then worthless.
+    """
+    cells, segments = levels.cells, levels.cells.segments
+    tiles = levels.tiles(form)
+    highest = np.zeros(len(tiles), dtype=np.int64)
+    factor = np.float32(weight / levels.steps if levels.kind == EVEN else weight)
+    tables = np.zeros((len(levels.tables), 256), dtype=np.float32)  # any byte is a valid index
+    for row, given in zip(tables, levels.tables, strict=True):
+        row[: len(given)] = given
+    with written_back(out) as target:
+        in_tiles(
+            _add_tiles, tiles, np.ascontiguousarray(array(packed)), at, segments.table, cells.first,
+            cells.size, levels.of_cells(), levels.kind, np.float32(levels.steps), tables,
+            levels.chosen_tables(), factor, *form, target, highest,
+        )  # fmt: skip
+    demand_codes(int(highest.max(initial=0)), levels)
+
+
+def drawing(
+    levels: Levels, keys: NDArray[np.uint64] | None, bounds: NDArray[np.float32] | None
+) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    """A key and a bound for each tensor, also where none are given."""
+    tensors = len(levels.cells.segments.table)
+    return (
+        np.zeros(tensors, dtype=np.uint64) if keys is None else keys,
+        np.full(tensors, np.inf, dtype=np.float32) if bounds is None else bounds,
+    )
+
+
+def demand_codes(highest: int, levels: Levels) -> None:
+    """`InputError` for a code behind the last level; `STRAY`: for what are no codes."""
     if highest >= STRAY:
-        raise stray_bits()
-    if highest > 2 * steps:
-        raise damaged(f"code {highest} where levels end at {2 * steps}")
-
-
-# --- for loops, here and in other files ---------------------------------------------------------
-
-
-@loop
-def random_fractions(key: np.uint64, first: int, words: Any) -> None:
-    """Random 64-bit words for the elements from `first`, a multiple of four, on: four each.
-
-    Viewed as uint16, they are one number an element.
-    """
-    base = first // 4
-    for i in range(words.size):
-        words[i] = bits64(key, base + i)
-
-
-@loop
-def put_codes(codes: Any, bits: int, out: Any) -> None:
-    """Pack whole groups of eight codes (uint8 `[8 m]`, which is overwritten) into `out`.
-
-    `out` may end inside of the last group: then the rest is left out.
-    """
-    if bits == 8:
-        for i in range(out.size):
-            out[i] = codes[i]
-        return
-    if bits == 4:
-        for i in range(out.size):
-            out[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
-        return
-    if bits == 2:
-        for i in range(out.size):
-            low = codes[4 * i] | (codes[4 * i + 1] << np.uint8(2))
-            out[i] = low | (codes[4 * i + 2] << np.uint8(4)) | (codes[4 * i + 3] << np.uint8(6))
-        return
-    # Eight codes are a word of eight lanes of a byte, each with `bits` bits of use. Three rounds
-    # close the gaps of all words: lanes of 1, 2, 4 bytes become one of twice as many.
-    words = codes.view(np.uint64)
-    width = np.uint64(bits)
-    lane = np.uint64(8)
-    for _ in range(3):
-        low = _fields(width, lane + lane)
-        high = low << width
-        shift = lane - width
-        for i in range(words.size):
-            words[i] = (words[i] & low) | ((words[i] >> shift) & high)
-        width = width + width
-        lane = lane + lane
-    for group in range(out.size // bits):  # the first `bits` bytes of a word hold all eight
-        for j in range(bits):
-            out[group * bits + j] = codes[8 * group + j]
-    done = out.size // bits
-    for j in range(out.size - done * bits):
-        out[done * bits + j] = codes[8 * done + j]
-
-
-@loop
-def get_codes(packed: Any, bits: int, codes: Any) -> None:
-    """Undo `put_codes`: fills `codes` (uint8 `[8 m]`); what `packed` leaves out is zero."""
-    if bits in (2, 4, 8):
-        _get_even_codes(packed, bits, codes)
-        return
-    words = codes.view(np.uint64)
-    for i in range(words.size):
-        words[i] = np.uint64(0)
-    for group in range(packed.size // bits):
-        for j in range(bits):
-            codes[8 * group + j] = packed[group * bits + j]
-    done = packed.size // bits
-    for j in range(packed.size - done * bits):
-        codes[8 * done + j] = packed[done * bits + j]
-    width = np.uint64(4 * bits)
-    lane = np.uint64(32)
-    for _ in range(3):  # the rounds of `put_codes`, backwards
-        low = _fields(width, lane + lane)
-        high = low << width
-        shift = lane - width
-        for i in range(words.size):
-            words[i] = (words[i] & low) | ((words[i] & high) << shift)
-        width = width >> np.uint64(1)
-        lane = lane >> np.uint64(1)
-
-
-@loop
-def _get_even_codes(packed: Any, bits: int, codes: Any) -> None:
-    """`get_codes` of codes that do not straddle bytes."""
-    if bits == 8:
-        for i in range(packed.size):
-            codes[i] = packed[i]
-    elif bits == 4:
-        for i in range(packed.size):
-            codes[2 * i] = packed[i] & np.uint8(15)
-            codes[2 * i + 1] = packed[i] >> np.uint8(4)
-    else:
-        for i in range(packed.size):
-            four = packed[i]
-            codes[4 * i] = four & np.uint8(3)
-            codes[4 * i + 1] = (four >> np.uint8(2)) & np.uint8(3)
-            codes[4 * i + 2] = (four >> np.uint8(4)) & np.uint8(3)
-            codes[4 * i + 3] = four >> np.uint8(6)
-    for i in range(packed.size * 8 // bits, codes.size):
-        codes[i] = 0
-
-
-@loop
-def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
-    """A mask of the `width` low bits of each field of `period` bits."""
-    mask = np.uint64(0)
-    at = np.uint64(0)
-    while at < np.uint64(64):
-        mask |= ((np.uint64(1) << width) - np.uint64(1)) << at
-        at = at + period
-    return mask
-
-
-@loop
-def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
-    """Pack the first `length` codes, those from element `first` on, to their place in `out`."""
-    padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
-    for i in range(length, padded):
-        codes[i] = 0
-    begin = first // 8 * bits
-    put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
-
-
-@loop
-def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> Any:
-    """Undo `put_chunk`, into `codes`; the largest of the codes."""
-    begin = first // 8 * bits
-    room = codes[: (length + 7) // 8 * 8]
-    get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)
-    most = np.uint8(0)
-    for i in range(room.size):
-        most = max(most, room[i])
-    return most
+        raise damaged("padding after the last code is not zero, or a group is not made of digits")
+    if highest > levels.highest:
+        raise damaged(f"code {highest} where levels end at {levels.highest}")
 
 
 # --- loops ----------------------------------------------------------------------------------------
 
 
 @loop
-def _tile_norms(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, sizes: Any, cells: Any,
-    maximum: bool, norms: Any,
+def _gathered(message: Any, places: Any, sizes: Any) -> Any:
+    """The float32 numbers in these bytes of a message, one tensor's behind the other's."""
+    out = np.empty(sizes.sum(), dtype=np.uint8)
+    first = 0
+    for t in range(sizes.size):
+        out[first : first + sizes[t]] = message[places[t] : places[t] + sizes[t]]
+        first += sizes[t]
+    return out.view(np.float32)
+
+
+# --- the walk over cells: to codes ----------------------------------------------------------------
+
+
+@loop
+def _round_tiles(  # noqa: PLR0912 - one walk, whatever the levels are
+    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
+    numbers: Any, kind: int, steps: np.float32, searches: Any, keys: Any, bounds: Any, group: int,
+    bits: int, base: int, out: Any, places: Any,
 ) -> None:  # fmt: skip
-    found = np.empty(1, dtype=np.uint32)
+    words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
+    room = np.empty((2, CHUNK), dtype=np.float32)
+    groups = np.empty(CHUNK, dtype=np.uint16)
+    codes = np.empty(CHUNK, dtype=np.uint8)
+    negative = np.empty(CHUNK, dtype=np.uint8)
+    whole = group == 1 and bits == 8  # codes are written where they travel
     for tile in range(start, stop):
         t, start_of, stop_of = tiles[tile]
-        begin, size = table[t, 0], sizes[t]
-        for first in range(start_of, stop_of, size):
-            part = values[begin + first : begin + min(first + size, stop_of)]
-            if maximum:
-                found[0] = greatest_magnitude(part)
-                norms[cells[t] + first // size] = found.view(np.float32)[0]
-            else:
-                total = 0.0
-                for at in range(0, part.size, SUM_BLOCK):
-                    total += sum_of_squares(part[at : at + SUM_BLOCK])
-                norms[cells[t] + first // size] = _root(total)
+        begin, n = table[t]
+        given, cells = values[begin : begin + n], numbers[firsts[t] :]
+        plane = (n + group - 1) // group
+        body = out[places[t] : places[t] + (plane * bits + 7) // 8]
+        signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
+        for first in range(start_of, stop_of, CHUNK):
+            length = min(CHUNK, stop_of - first)
+            # digit j of group g is element j * plane + g; Horner's rule, highest digit first
+            for j in range(group - 1, -1, -1):
+                at = min(j * plane + first, n)
+                target = codes[: min(length, n - at)]
+                if whole:
+                    target = body[first : first + length]
+                _round_run(
+                    given, at, target, cells, sizes[t], kind, steps, searches, t, keys[t],
+                    bounds[t], words, room,
+                )  # fmt: skip
+                if group > 1:
+                    for i in range(length):
+                        groups[i] = groups[i] * np.uint16(base) if j < group - 1 else np.uint16(0)
+                    for i in range(target.size):
+                        groups[i] += target[i]
+            if kind == POWERS and steps > np.float32(8):
+                sign_codes(given[first : first + length], negative)
+                put_chunk(negative, length, 1, first, signs)
+            if bits == 16:
+                wide = body[2 * first : 2 * (first + length)]
+                for i in range(length):
+                    wide[2 * i] = np.uint8(groups[i] & np.uint16(255))
+                    wide[2 * i + 1] = np.uint8(groups[i] >> np.uint16(8))
+            elif not whole:
+                if group > 1:
+                    for i in range(length):
+                        codes[i] = np.uint8(groups[i])
+                put_chunk(codes, length, bits, first, body)
 
 
-@loop
-def _root(total: float) -> np.float32:
-    """The square root, at most the largest float32 (infinity and NaN stay)."""
-    root = np.sqrt(total)
-    if np.isfinite(root):
-        root = min(root, FLOAT32_MAX)
-    return np.float32(root)
+@inlined
+def _round_run(
+    values: Any, first: int, codes: Any, cells: Any, size: int, kind: int, steps: np.float32,
+    searches: Any, t: int, key: np.uint64, bound: np.float32, words: Any, room: Any,
+) -> None:  # fmt: skip
+    """Codes of the elements from `first` on, cell by cell; a run may lie within one."""
+    word, end = first // 4, first + codes.size
+    if kind != TREE:
+        _draw(key, word, words[: (end + 3) // 4 - word])
+    fractions = words.view(np.uint16)[first - 4 * word :]
+    at = first
+    while at < end:
+        cell = at // size
+        stop = min((cell + 1) * size, end)
+        some, part = slice(at - first, stop - first), values[at:stop]
+        if kind == EVEN:
+            round_evenly(part, cells[cell, 0], fractions[some], steps, bound, codes[some])
+        elif kind == KNOWN:
+            _round_known(part, cells[cell, 0], fractions[some], searches, t, room, codes[some])
+        elif kind == OWN:
+            _round_between(part, cells[cell], fractions[some], room, codes[some])
+        elif kind == POWERS:
+            power_codes(part, fractions[some], steps, codes[some])
+        else:
+            tree_codes(part, cells[cell, 0], codes[some])
+        at = stop
 
 
-def _norm_of(values: NDArray[np.float32], maximum: bool) -> np.float32:
-    """The norm of one long bucket."""
-    if maximum:
-        found = np.zeros(bucket_count(values.size, SUM_BLOCK), dtype=np.uint32)
-        in_parallel(block_magnitudes, values.size, values, found)
-        return np.float32(found.max().view(np.float32))
-    sums = partial_sums(values.size)
-    in_parallel(block_squares, values.size, values, sums)
-    return np.float32(_root(float(sums.sum())))
+@inlined
+def _draw(key: np.uint64, first: int, words: Any) -> None:
+    for k in range(words.size):  # 64 random bits are the 16 of each of four elements
+        words[k] = bits64(key, first + k)
 
 
-@loop
-def round_bucket(
+@inlined
+def round_evenly(
     values: Any, norm: np.float32, fractions: Any, steps: np.float32, bound: np.float32, codes: Any
 ) -> None:
-    """Elements of one bucket to codes q + s, uint8; all arrays of the same length.
+    """Codes q + s of elements of one cell; those beyond the bound or the norm saturate there.
 
-    `fractions` are 16 random bits each; elements beyond the bound or the norm saturate there.
+    `fractions` are 16 random bits each.
     """
     one = np.float32(1)
     if norm == np.float32(0):
@@ -385,61 +359,222 @@ def round_bucket(
 
 
 @loop
-def _tile_codes(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, norms: Any, cells: Any, sizes: Any,
-    keys: Any, bounds: Any, steps: np.float32, bits: int, out: Any, places: Any,
-) -> None:  # fmt: skip
-    words = np.empty(CHUNK // 4, dtype=np.uint64)
-    fractions = words.view(np.uint16)
-    codes = np.empty(CHUNK, dtype=np.uint8)
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        own = values[table[t, 0] : table[t, 0] + table[t, 1]]
-        size, norm, bound = sizes[t], norms[cells[t] :], bounds[t]
-        packed = out[places[t] : places[t] + (own.size * bits + 7) // 8]
-        for first in range(start_of, stop_of, CHUNK):
-            last = min(first + CHUNK, stop_of)
-            random_fractions(keys[t], first, words[: (last - first + 3) // 4])
-            at = first  # a chunk may hold several cells, or lie within one
-            while at < last:
-                cell = at // size
-                end = min((cell + 1) * size, last)
-                some = slice(at - first, end - first)
-                round_bucket(own[at:end], norm[cell], fractions[some], steps, bound, codes[some])
-                at = end
-            put_chunk(codes, last - first, bits, first, packed)
+def _round_known(
+    values: Any, norm: np.float32, fractions: Any, searches: Any, t: int, room: Any, codes: Any
+) -> None:
+    lowers, gaps, ranges, mosts, chosen = searches
+    lower, gap = lowers[chosen[t]], gaps[chosen[t]]
+    shares, random = room[0, : values.size], room[1, : values.size]
+    one = np.float32(1)
+    if norm == np.float32(0):
+        norm = one
+    for i in range(values.size):
+        shares[i] = min(max(values[i] / norm, -one), one)
+        random[i] = np.float32(fractions[i]) * _UNIT + _HALF
+    if lower.size > COUNTED:
+        _search(shares, random, lower, gap, ranges[chosen[t]], mosts[chosen[t]], codes)
+    else:
+        _count(shares, random, lower, gap, codes)
 
 
 @loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, norms: Any, cells: Any,
-    sizes: Any, steps: np.float32, weight: np.float32, bits: int, out: Any, highest: Any,
+def _count(shares: Any, random: Any, lower: Any, gaps: Any, codes: Any) -> None:
+    # four pairs at a time, each over the whole run: vectorised, and without a search
+    codes[:] = 0
+    for pair in range(0, lower.size, _TOGETHER):
+        low = lower[pair : pair + _TOGETHER]
+        gap = gaps[pair : pair + _TOGETHER]
+        low0, low1, low2, low3 = low[0], low[1], low[2], low[3]
+        gap0, gap1, gap2, gap3 = gap[0], gap[1], gap[2], gap[3]
+        for i in range(shares.size):
+            share, u = shares[i], random[i]
+            found = np.int32(low0 + u * gap0 < share) + np.int32(low1 + u * gap1 < share)
+            found += np.int32(low2 + u * gap2 < share) + np.int32(low3 + u * gap3 < share)
+            codes[i] += np.uint8(found)
+
+
+@loop
+def _search(
+    shares: Any, random: Any, lower: Any, gaps: Any, ranges: Any, most: int, codes: Any
+) -> None:
+    bits = shares.view(np.uint32)
+    for i in range(shares.size):  # a share's highest bits name a range of few levels
+        codes[i] = ranges[bits[i] >> np.uint32(_RANGE_BITS)]
+    for _ in range(most):
+        for i in range(shares.size):
+            codes[i] += np.uint8(lower[np.int32(codes[i]) + 1] <= shares[i])
+    for i in range(shares.size):
+        codes[i] += np.uint8(lower[codes[i]] + random[i] * gaps[codes[i]] < shares[i])
+
+
+@inlined
+def magnifier(largest: Any) -> Any:
+    """Inside a loop: the factor of both sides of a comparison between own levels.
+
+    `largest` is the largest magnitude of a level. A gap of up to twice that must not overflow.
+    """
+    return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
+
+
+@loop
+def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: Any) -> None:
+    scaled, random = room[0, : values.size], room[1, : values.size]
+    scale = magnifier(max(abs(levels[0]), abs(levels[-1])))
+    for i in range(values.size):
+        random[i] = np.float32(fractions[i]) * _UNIT + _HALF
+        scaled[i] = values[i] * scale
+        codes[i] = 0
+    for j in range(levels.size - 1):
+        low = levels[j] * scale
+        gap = levels[j + 1] * scale - low
+        for i in range(values.size):
+            codes[i] += np.uint8(scaled[i] - low > random[i] * gap)
+
+
+# --- the walk over cells: from codes --------------------------------------------------------------
+
+
+@loop
+def _add_tiles(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
+    start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any, sizes: Any,
+    numbers: Any, kind: int, steps: np.float32, tables: Any, chosen: Any, weight: np.float32,
+    group: int, bits: int, base: int, out: Any, highest: Any,
 ) -> None:  # fmt: skip
+    inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
+    rest = np.empty(CHUNK, dtype=np.int32)
     codes = np.empty(CHUNK, dtype=np.uint8)
+    negative = np.empty(CHUNK, dtype=np.uint8)
+    pattern = np.empty(CHUNK, dtype=np.uint32)
+    weighted = np.zeros(256, dtype=np.float32)  # any byte is a valid index
+    whole = group == 1 and bits == 8
     for tile in range(start, stop):
         t, start_of, stop_of = tiles[tile]
-        own = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        packed = data[places[t] : places[t] + (own.size * bits + 7) // 8]
-        size, norm = sizes[t], norms[cells[t] :]
-        most = np.int64(0)
+        begin, n = table[t]
+        sums, cells = out[begin : begin + n], numbers[firsts[t] :]
+        plane = (n + group - 1) // group
+        body = data[places[t] : places[t] + (plane * bits + 7) // 8]
+        levels = tables[chosen[t]] if kind == KNOWN else weighted
+        signs = body[:0]
+        if kind == POWERS and steps > np.float32(8):
+            signs = data[places[t] + n : places[t] + n + (n + 7) // 8]
+        most, stray = np.int64(0), np.int32(0)
         for first in range(start_of, stop_of, CHUNK):
-            last = min(first + CHUNK, stop_of)
-            most = max(most, np.int64(get_chunk(packed, first, last - first, bits, codes)))
-            at = first  # a chunk may hold several cells, or lie within one
-            while at < last:
-                cell = at // size
-                end = min((cell + 1) * size, last)
-                _add_scaled(
-                    own[at:end], codes[at - first : end - first], steps, weight * norm[cell]
-                )
-                at = end
-        used = own.size * bits % 8
-        if stop_of == own.size and used > 0 and packed[-1] >> np.uint8(used) > 0:
+            length = min(CHUNK, stop_of - first)
+            if bits == 16:
+                wide = body[2 * first : 2 * (first + length)]
+                for i in range(length):
+                    rest[i] = np.int32(wide[2 * i]) | (np.int32(wide[2 * i + 1]) << np.int32(8))
+            elif not whole:
+                get_chunk(body, first, length, bits, codes)
+                if group > 1:
+                    for i in range(length):
+                        rest[i] = codes[i]
+            if signs.size > 0:
+                get_chunk(signs, first, length, 1, negative)
+            for j in range(group):
+                if group > 1:
+                    for i in range(length):
+                        # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number,
+                        # and float32 is right to 2^-10 for x < 2^16.
+                        quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
+                        codes[i] = np.uint8(rest[i] - quotient * divisor)
+                        rest[i] = quotient
+                at = min(j * plane + first, n)
+                source = codes[: min(length, n - at)]
+                if whole:
+                    source = body[first : first + length]
+                if kind == POWERS:
+                    part = sums[first : first + length]
+                    add_power_codes(part, source, negative, steps, weight, pattern)
+                else:
+                    found = _add_run(sums, at, source, cells, sizes[t], kind, steps, levels, weight)
+                    most = max(most, found)
+                for i in range(source.size, length):  # digits after the last
+                    stray |= np.int32(codes[i])
+            if group > 1:
+                for i in range(length):
+                    stray |= rest[i]
+        if stray > 0:
+            most = np.int64(STRAY)
+        used = plane * bits % 8
+        if stop_of == plane and used > 0 and body[-1] >> np.uint8(used) > 0:
+            most = np.int64(STRAY)
+        if stop_of == n and signs.size > 0 and n % 8 > 0 and signs[-1] >> np.uint8(n % 8) > 0:
             most = np.int64(STRAY)
         highest[tile] = most
 
 
-@loop
-def _add_scaled(out: Any, codes: Any, steps: np.float32, factor: np.float32) -> None:
-    for i in range(out.size):
-        out[i] += (np.float32(codes[i]) - steps) * factor
+@inlined
+def _add_run(
+    sums: Any, first: int, codes: Any, cells: Any, size: int, kind: int, steps: np.float32,
+    levels: Any, weight: np.float32,
+) -> Any:  # fmt: skip
+    """Add the levels of the elements from `first` on, cell by cell; the largest code."""
+    most = np.uint8(0)
+    for i in range(codes.size):
+        most = max(most, codes[i])
+    at, end = first, first + codes.size
+    while at < end:
+        cell = at // size
+        stop = min((cell + 1) * size, end)
+        part, given = sums[at:stop], codes[at - first : stop - first]
+        if kind == EVEN:
+            factor = weight * cells[cell, 0]
+            for i in range(part.size):
+                part[i] += (np.float32(given[i]) - steps) * factor
+        elif kind == KNOWN:
+            factor = weight * cells[cell, 0]
+            for i in range(part.size):
+                part[i] += levels[given[i]] * factor
+        else:
+            for j in range(cells.shape[1]):
+                levels[j] = weight * cells[cell, j]
+            for i in range(part.size):
+                part[i] += levels[given[i]]
+        at = stop
+    return np.int64(most)
+
+
+# --- tables that all workers know -----------------------------------------------------------------
+
+
+def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
+    """By table: lower levels and gaps of pairs, `_ranges`; number of each tensor's table."""
+    if not levels.tables:
+        return _NO_SEARCH
+    rows = [_search_of(each.tobytes()) for each in levels.tables]
+    lower, gaps, first, most = (np.stack(each) for each in zip(*rows, strict=True))
+    return lower, gaps, first, most, levels.chosen_tables()
+
+
+@lru_cache(maxsize=1 << 6)
+def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
+    """(lower levels of pairs; gaps; `_ranges`) of a table."""
+    levels = np.frombuffer(content, dtype=np.float32)
+    pairs = levels.size - 1
+    room = 1 << 8 if levels.size > COUNTED else -(-pairs // _TOGETHER) * _TOGETHER
+    lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity is below no element
+    gaps = np.zeros(room, dtype=np.float32)
+    lower[:pairs], gaps[:pairs] = levels[:-1], np.diff(levels)
+    return lower, gaps, *_ranges(lower)
+
+
+def _ranges(lower: Table) -> tuple[NDArray[np.uint8], int]:
+    """By range: the last level that none of its numbers is below; and the most levels in one."""
+    if lower.size <= COUNTED:
+        return np.zeros(0, dtype=np.uint8), 0
+    first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
+    least = first.view(np.float32)
+    greatest = (first | np.uint32((1 << _RANGE_BITS) - 1)).view(np.float32)
+    with np.errstate(invalid="ignore"):  # some ranges hold NaN
+        least, greatest = np.minimum(least, greatest), np.maximum(least, greatest)
+        inside = np.abs(least) <= 1  # no other number occurs
+    start = np.where(inside, np.searchsorted(lower, least, side="right") - 1, 0).clip(min=0)
+    last = np.where(inside, np.searchsorted(lower, greatest, side="right") - 1, 0).clip(min=0)
+    return start.astype(np.uint8), int((last - start).max())
+
+
+_NO_SEARCH = (
+    np.zeros((1, 1), dtype=np.float32), np.zeros((1, 1), dtype=np.float32),
+    np.zeros((1, 1), dtype=np.uint8), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64),
+)  # fmt: skip

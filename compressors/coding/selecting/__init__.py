@@ -1,1 +1,1 @@
-"""Which elements travel? The largest, those above a threshold, those drawn at random."""
+"""Selections of elements: the largest, those above a threshold, those drawn at random."""

@@ -83,7 +83,7 @@ def largest_of_each_sign(
 
 
 def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """How many elements of each side travel; none of none."""
+    """Numbers of elements that travel of each side; none of none."""
     return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
 
 
@@ -91,9 +91,9 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 
 @loop
-def _sizes(values: Any, sign: Any, sizes: Any) -> int:
+def _sizes(values: Any, sign: Any, sizes: Any) -> Any:
     """Magnitudes of a sign's elements, 0 for others; how many there are."""
-    count = 0
+    count = np.int64(0)
     for i in range(values.size):
         size = values[i] * sign
         positive = size > np.float32(0)
@@ -107,7 +107,7 @@ def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
-    """Of a sample: the magnitudes that most likely more pass than are wanted of each sign."""
+    """Bound each sign's threshold from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]

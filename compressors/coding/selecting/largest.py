@@ -136,7 +136,7 @@ def _no_marks() -> Marks:
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any
 ) -> None:
-    """Of a sample: the magnitude six standard deviations below that of the k-th largest."""
+    """Bound the k-th largest magnitude from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]

@@ -56,8 +56,9 @@ class Marks:
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
-    """By tensor: marked elements, not-a-number (on a device), elements above and below zero (where
-    they are counted), and on a device what `adjust` finds there: int32 `[.., tensors]`."""
+    """Numbers of a tensor's elements that are marked, not-a-number (counted on a device alone),
+    above and below zero (if asked for); then what `adjust` finds on a device: int32
+    `[.., tensors]`."""
 
     @classmethod
     def room(
@@ -92,7 +93,8 @@ class Marks:
     @property
     def passed(self) -> Column:
         """Marked elements of each tensor."""
-        return self.host[0].astype(np.int64)
+        passed: Column = self.host[0].astype(np.int64)
+        return passed
 
 
 def _mark_launches(
@@ -351,7 +353,7 @@ def collect(
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     found = np.zeros(BLOCK + 1, dtype=np.uint16)
-    out, unordered = 0, False
+    out, unordered = np.int64(0), False
     for block in range((whole.size + BLOCK - 1) // BLOCK):
         count = np.int64(counts[block])
         if count == 0:

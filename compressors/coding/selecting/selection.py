@@ -1,4 +1,4 @@
-"""Parts of a selection by magnitude: numbers of elements, samples, the k-th largest.
+"""Numbers of selected elements, samples, and the k-th largest magnitude.
 
 The k-th largest is found exactly, without sorting: by a radix selection over the bits of the
 magnitudes, which as integers have the order of the floats. Among equal magnitudes the lowest index
@@ -24,7 +24,7 @@ from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InternalError
 
 SAMPLE_STRIDE = 255
-"""Of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
+"""Stride of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
 WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are not worth a sample."""
 _MAGNITUDE = 0x7FFFFFFF
@@ -121,7 +121,7 @@ def stride_of(n: int, k: int) -> int:
 
 @loop
 def safe_rank(expected: float) -> int:
-    """Of a sample: the rank below which, most likely, lies all that `expected` of it stand for.
+    """Rank in a sample below which, most likely, lies all that `expected` of it stand for.
 
     Six standard deviations beyond what is expected.
     """

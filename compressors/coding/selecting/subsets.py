@@ -105,44 +105,33 @@ def _mark_and_list(
     start: int, stop: int, pieces: Any, begins: Any, counts: Any, at: Any, keys: Any,
     positions: Any,
 ) -> None:  # fmt: skip
-    words = np.empty(SEGMENT // 64, dtype=np.uint64)
+    """As many random positions of each piece as are counted, ascending."""
+    words, one = np.empty(SEGMENT // 64, dtype=np.uint64), np.uint64(1)
     for piece in range(start, stop):
         t, first, last = pieces[piece]
-        out = positions[at[piece] : at[piece] + counts[piece]]
-        mark_and_list(first, last - first, keys[t], words, out)
-        for i in range(out.size):
-            out[i] += begins[t] + first
-
-
-@loop
-def mark_and_list(first: int, n: int, key: np.uint64, words: Any, positions: Any) -> None:
-    """As many random positions of 0 … n - 1 as there is room for, ascending.
-
-    `words` is room for a bit each. The numbers are those of a piece that begins at `first`.
-    """
-    one = np.uint64(1)
-    used = words[: (n + 63) // 64]
-    used[:] = np.uint64(0)
-    complement = 2 * positions.size > n  # more than half: draw those that are left out
-    wanted = n - positions.size if complement else positions.size
-    marked, number = 0, 4 * first
-    while marked < wanted:
-        bits = bits64(key, number) >> np.uint64(20)
-        number += 1
-        position = (bits * np.uint64(n)) >> np.uint64(44)
-        word = np.int64(position >> np.uint64(6))
-        bit = one << (position & np.uint64(63))
-        marked += int((used[word] & bit) == np.uint64(0))
-        used[word] |= bit
-    at = 0
-    for i in range(used.size):
-        word64 = used[i]
-        if complement:
-            word64 = ~word64
-            if 64 * i + 64 > n:
-                word64 &= (one << np.uint64(n - 64 * i)) - one
-        while word64:
-            lowest = word64 & (~word64 + one)
-            positions[at] = 64 * i + _ones(lowest - one)
-            at += 1
-            word64 ^= lowest
+        n, out = last - first, positions[at[piece] : at[piece] + counts[piece]]
+        used = words[: (n + 63) // 64]  # a bit for each position
+        used[:] = np.uint64(0)
+        complement = 2 * out.size > n  # more than half: draw those that are left out
+        wanted = n - out.size if complement else out.size
+        marked, number = 0, 4 * first
+        while marked < wanted:
+            bits = bits64(keys[t], number) >> np.uint64(20)
+            number += 1
+            position = (bits * np.uint64(n)) >> np.uint64(44)
+            word = np.int64(position >> np.uint64(6))
+            bit = one << (position & np.uint64(63))
+            marked += int((used[word] & bit) == np.uint64(0))
+            used[word] |= bit
+        found = 0
+        for i in range(used.size):
+            word64 = used[i]
+            if complement:
+                word64 = ~word64
+                if 64 * i + 64 > n:
+                    word64 &= (one << np.uint64(n - 64 * i)) - one
+            while word64:
+                lowest = word64 & (~word64 + one)
+                out[found] = begins[t] + first + 64 * i + _ones(lowest - one)
+                found += 1
+                word64 ^= lowest

@@ -1,1 +1,1 @@
-"""How does a float32 become a shorter number on a GPU?"""
+"""Casts of float32 to shorter numbers on a GPU."""

@@ -55,7 +55,7 @@ def _weighted(levels: loops.Levels, like: Tensor, weight: float) -> Tensor:
 @kernel_of(loops.unambiguous_signs)
 def unambiguous_signs(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, tau: float, zeta: float, after: bool,
+    *, alpha: float, tau: float, zeta: float,
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """Two launches, and one wait."""
     loops.demand_short(segments, loops.SIGN_BITS)
@@ -67,7 +67,7 @@ def unambiguous_signs(
     launch_parts(
         _send, parts, residual, moment, gradient.contiguous(), second_moment.contiguous(), words,
         chosen, counts, k, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
-        AFTER=after, BLOCK=BLOCK,
+        BLOCK=BLOCK,
     )  # fmt: skip
     return _listed(words, chosen, counts, k, parts)
 
@@ -75,7 +75,7 @@ def unambiguous_signs(
 @kernel_of(loops.clear_powers)
 def clear_powers(
     delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, zeta: float, whole: bool, drop: bool,
+    *, alpha: float, zeta: float,
 ) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
     """Three launches and the joining of magnitudes, and one wait."""
     loops.demand_short(segments, loops.POWER_BITS)
@@ -87,10 +87,10 @@ def clear_powers(
     exponents = delayed.new_zeros(len(k), dtype=torch.int8)
     launch_parts(
         _find, parts, delayed, moment, gradient.contiguous(), second_moment.contiguous(), chosen,
-        tops, float64_bits(alpha), float(np.float32(zeta)), WHOLE=whole, BLOCK=BLOCK,
+        tops, float64_bits(alpha), float(np.float32(zeta)), BLOCK=BLOCK,
     )  # fmt: skip
     launch_parts(
-        _code, parts, delayed, moment, words, chosen, counts, k, tops, exponents, DROP=drop,
+        _code, parts, delayed, moment, words, chosen, counts, k, tops, exponents,
         MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST,
         BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _note(chosen, counts, k, table, parts):
 @triton.jit(do_not_specialize=["alpha"])
 def _send(
     r, v, gradient, second_moment, words, chosen, counts, k, alpha: tl.uint64, tau, zeta,
-    table, parts, AFTER: tl.constexpr, BLOCK: tl.constexpr,
+    table, parts, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -152,10 +152,7 @@ def _send(
     size = tl.abs(total)
     wide = total.to(tl.float64)
     clear = here & (wide * wide > float64(alpha) * second.to(tl.float64)) & (size > tau)
-    left = size
-    if AFTER:
-        left = size - tau
-    corrected = second - (2.0 * left - tau) * tau
+    corrected = second - (2.0 * size - tau) * tau
     positive = total > 0.0
     off = tl.where(clear, tau, 0.0)
     tl.store(r + at, total - tl.where(positive, off, -off), mask=here)
@@ -168,7 +165,7 @@ def _send(
 @triton.jit(do_not_specialize=["alpha"])
 def _find(
     r, v, gradient, second_moment, chosen, tops, alpha: tl.uint64, zeta, table, parts,
-    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -184,16 +181,13 @@ def _find(
     clear = (wide * wide > float64(alpha) * second.to(tl.float64)) & here
     clear = clear & (size >= 0x00800000)  # 2^-126
     tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    counted = size
-    if not WHOLE:
-        counted = tl.where(clear, size, 0)
-    top = tl.max(tl.where(here, counted, 0), axis=0)
+    top = tl.max(tl.where(clear, size, 0), axis=0)
     tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
 
 
 @triton.jit
 def _code(
-    r, v, words, chosen, counts, k, tops, exponents, table, parts, DROP: tl.constexpr,
+    r, v, words, chosen, counts, k, tops, exponents, table, parts,
     MANTISSA: tl.constexpr, POWER: tl.constexpr, DEEPEST: tl.constexpr, BIAS: tl.constexpr,
     LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -214,11 +208,8 @@ def _code(
     word = within.to(tl.int32) | (depth << POWER) | (bits & (-2147483648))
     tl.store(words + at, word, mask=fits)
     tl.store(chosen + at, fits.to(tl.uint8), mask=clear)
-    gone = fits
-    if DROP:
-        gone = clear
-    tl.store(r + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
-    tl.store(v + at, tl.zeros([BLOCK], dtype=tl.float32), mask=gone)
+    tl.store(r + at, tl.zeros([BLOCK], dtype=tl.float32), mask=fits)
+    tl.store(v + at, tl.zeros([BLOCK], dtype=tl.float32), mask=fits)
     _note(fits, counts, k, table, parts)
 
 

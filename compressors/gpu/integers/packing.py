@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.integers import packing as loops
-from gcsim.compressors.coding.integers.digits import group_of
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
 from gcsim.compressors.gpu.words import BLOCK, blocks
@@ -64,32 +63,6 @@ def fields(
     parts = parts_of(body, sent, [blocks(k) for k in sent], starts(sent), begins, widths)
     launch_parts(_get, parts, body, values, wrong, BLOCK=BLOCK)
     return values, wrong == 0
-
-
-def combined(
-    digits: Tensor, groups: Tensor, elements: Sequence[int], begins: Sequence[int],
-    places: Sequence[int], base: int,
-) -> Tensor:  # fmt: skip
-    """Groups of the digits of many tensors: where each begins, where its groups go; the largest
-    digit, int32, for which nobody has waited."""
-    size, _ = group_of(base)
-    parts = parts_of(digits, elements, [blocks(-(-n // size)) for n in elements], begins, places)
-    highest = digits.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
-    launch_parts(_combine, parts, digits, groups, highest, BASE=base, SIZE=size, BLOCK=BLOCK)
-    return highest.max()
-
-
-def separated(
-    groups: Tensor, out: Tensor, elements: Sequence[int], begins: Sequence[int],
-    places: Sequence[int], base: int,
-) -> Tensor:  # fmt: skip
-    """The digits of many tensors: where each begins in `out`, and its groups; the largest group,
-    and the largest digit behind a last one, int32 `[2]`, for which nobody has waited."""
-    size, _ = group_of(base)
-    parts = parts_of(out, elements, [blocks(-(-n // size)) for n in elements], begins, places)
-    found = out.new_zeros(max(1, parts.firsts[-1]), 2, dtype=torch.int32)
-    launch_parts(_separate, parts, groups, out, found, BASE=base, SIZE=size, BLOCK=BLOCK)
-    return found.amax(0)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -146,46 +119,3 @@ def _get(packed, values, wrong, table, parts, BLOCK: tl.constexpr):
     tl.store(values + tl.load(column + 2 * parts) + i, code, mask=i < k)
     bad = stray(packed, begin + width, i == k - 1)
     tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")
-
-
-@triton.jit
-def _combine(
-    digits, groups, highest, table, parts,
-    BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    source = digits + tl.load(column + 2 * parts)
-    plane = (n + SIZE - 1) // SIZE
-    group = number * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], dtype=tl.int32)
-    most = tl.zeros([BLOCK], dtype=tl.int32)
-    for k in tl.static_range(SIZE):  # Horner's rule, highest digit first
-        at = group + (SIZE - 1 - k) * plane
-        digit = tl.load(source + at, mask=(group < plane) & (at < n), other=0).to(tl.int32)
-        total = total * BASE + digit
-        most = tl.maximum(most, digit)
-    target = groups + tl.load(column + 3 * parts) + group
-    tl.store(target, total.to(groups.dtype.element_ty), mask=group < plane)
-    tl.store(highest + tl.program_id(0), tl.max(most, axis=0))
-
-
-@triton.jit
-def _separate(
-    groups, out, found, table, parts,
-    BASE: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    target = out + tl.load(column + 2 * parts)
-    plane = (n + SIZE - 1) // SIZE
-    group = number * BLOCK + tl.arange(0, BLOCK)
-    source = groups + tl.load(column + 3 * parts) + group
-    rest = tl.load(source, mask=group < plane, other=0).to(tl.int32)
-    tl.store(found + tl.program_id(0) * 2, tl.max(rest, axis=0))
-    stray = tl.zeros([BLOCK], dtype=tl.int32)
-    for j in tl.static_range(SIZE):
-        at = group + j * plane
-        digit = rest % BASE
-        rest = rest // BASE
-        tl.store(target + at, digit.to(tl.uint8), mask=(group < plane) & (at < n))
-        stray = tl.maximum(stray, tl.where(at >= n, digit, 0))
-    tl.store(found + tl.program_id(0) * 2 + 1, tl.max(stray, axis=0))

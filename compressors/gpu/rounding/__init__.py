@@ -1,1 +1,1 @@
-"""How is a vector rounded to levels on a GPU?"""
+"""Rounding to levels on a GPU."""

@@ -1,10 +1,11 @@
-"""Random rounding to levels on a GPU: the kernels of `coding/rounding/levels.py`.
+"""Rounding to levels on a GPU: the kernels of `coding/rounding/levels.py`.
 
-Values, norms and random bits become packed codes in one kernel, as in the loop's one pass.
+Values, numbers and random bits become packed codes in one kernel, as in the loop's one pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,115 +14,280 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.floats.powers import DECADES, LEAST, LOWEST, OFFSETS, SLOPES
+from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.rounding import levels as loops
-from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.coding.rounding.levels import COUNTED, EVEN, KNOWN, POWERS, TREE, Levels
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.scans import MAGNITUDE, SQUARES, bucket_totals
 from gcsim.compressors.gpu.words import (
     GROUPS,
+    bits64,
     load_codes,
+    magnifier,
     places_of,
     random16,
     store_codes,
+    there,
     tiles,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Column
 
-
-@kernel_of(loops.cell_norms)
-def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Euclidean norms may differ as `reductions.py` says."""
-    if norm == "max":
-        return bucket_totals(values, cells, MAGNITUDE).view(torch.float32)
-    root = bucket_totals(values, cells, SQUARES).sqrt()
-    return torch.where(root.isfinite(), root.clamp(max=FLOAT32_MAX), root).float()
+_BYTES = fixed(8)
 
 
 @kernel_of(loops.round_levels)
 def round_levels(
-    values: Tensor, cells: Cells, norms: Tensor, keys: NDArray[np.uint64], out: Tensor, at: Column,
-    *, steps: int, bits: int, bounds: NDArray[np.float32] | None = None,
+    values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
+    form: Form, bounds: NDArray[np.float32] | None = None,
 ) -> None:  # fmt: skip
-    """Products and sums are not fused."""
-    if bounds is None:
-        bounds = np.full(len(keys), np.inf, dtype=np.float32)
-    parts = parts_of_cells(values, cells, at, keys, bounds.view(np.uint32))
+    """One launch; products and sums are not fused."""
+    cells, count, tables = levels.cells, levels.width, values
+    keys, bounds = loops.drawing(levels, keys, bounds)
+    if levels.kind == KNOWN:
+        count = len(levels.tables[0])
+        pairs = [np.concatenate((each[:-1], np.diff(each))) for each in levels.tables]
+        tables = there(pairs, values.device)
+    elif levels.kind == TREE:
+        tables = there((LEAST, SLOPES, OFFSETS), values.device, np.float32)
+    parts = parts_of_cells(
+        values, cells, at, keys, bounds.view(np.uint32), levels.chosen_tables(), form=form
+    )
     launch_parts(
-        _encode, parts, values.contiguous(), norms, out, float(steps), BITS=bits, GROUPS=GROUPS,
+        _round, parts, values.contiguous(), values if levels.numbers is None else levels.numbers,
+        tables, out, float(levels.steps), count, KIND=levels.kind, COUNTING=count <= COUNTED,
+        WIDTH=levels.width, SIGNS=levels.kind == POWERS and levels.steps == 9, LOWEST=LOWEST,
+        DECADES=DECADES, SIZE=form.size, BITS=form.bits, BASE=form.base, GROUPS=GROUPS,
         INDEX=parts.index,
     )  # fmt: skip
 
 
-@kernel_of(loops.add_coded_levels)
-def add_coded_levels(
-    out: Tensor, cells: Cells, norms: Tensor, packed: Tensor, at: Column,
-    *, steps: int, bits: int, weight: float,
-) -> None:  # fmt: skip
-    """The largest code is checked `when_known`."""
-    parts = parts_of_cells(out, cells, at)
-    highest = out.new_zeros(max(1, parts.firsts[-1]), dtype=torch.int32)
+@kernel_of(loops.add_levels)
+def add_levels(
+    out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
+) -> None:
+    """One launch, and one for the largest code, which is checked `when_known`."""
+    numbers, tables, count = levels.numbers, out, levels.width
+    if numbers is None:
+        numbers = out
+    elif numbers.device != out.device:
+        numbers = there(numbers.numpy(), out.device)
+    if levels.kind == KNOWN:
+        tables, count = there(np.stack(levels.tables), out.device), len(levels.tables[0])
+    places = levels.cells.segments.begin if levels.places is None else levels.places
+    parts = parts_of_cells(out, levels.cells, at, places, levels.chosen_tables(), form=form)
+    signs = levels.kind == POWERS and levels.steps == 9
+    seen = out.new_empty(parts.firsts[-1], dtype=torch.int32)
+    factor = float(np.float32(weight / levels.steps if levels.kind == EVEN else weight))
     launch_parts(
-        _add, parts, out, packed.contiguous(), norms, highest, float(steps),
-        float(np.float32(weight / steps)), STRAY=loops.STRAY, BITS=bits, GROUPS=GROUPS,
-        INDEX=parts.index,
+        _add, parts, out, packed.contiguous(), numbers, tables, seen, float(levels.steps), count,
+        factor, KIND=levels.kind, SIGNS=signs, BYTES=levels.places is not None, WIDTH=levels.width,
+        LOWEST=LOWEST, STRAY=loops.STRAY, SIZE=form.size, BITS=form.bits, BASE=form.base,
+        GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    when_known(highest.max(), partial(loops.demand_levels, steps=steps))
+    if levels.highest == 255 and not signs:
+        return  # every byte is known
+    if len(seen):
+        when_known(seen.max(), partial(loops.demand_codes, levels=levels))
 
 
-def parts_of_cells(like: Tensor, cells: Cells, at: Column, *columns: Any) -> Parts:
-    """Parts in tiles of groups, with begins, first norms, places, cells' sizes, and more."""
-    elements = cells.segments.length.tolist()
+def parts_of_cells(
+    like: Tensor, cells: Cells, at: Column, *columns: Any, form: Form = _BYTES
+) -> Parts:
+    """Parts in tiles of groups, with begins, first cells, places, cells' sizes, and more."""
+    elements: Sequence[int] = cells.segments.length.tolist()
     known = [each.tolist() for each in (cells.segments.begin, cells.first, at, cells.size)]
-    return parts_of(like, elements, [tiles(n) for n in elements], *known, *columns)
+    return parts_of(like, elements, [tiles(form.planes(n)) for n in elements], *known, *columns)
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _encode(
-    values, norms, out, steps, table, parts, BITS: tl.constexpr, GROUPS: tl.constexpr,
-    INDEX: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    group, at = places_of(number, GROUPS, INDEX)
-    here = at < n
-    size = tl.load(column + 5 * parts).to(INDEX)
-    key = tl.load(column + 6 * parts).to(tl.uint64, bitcast=True)
-    bound = tl.load(column + 7 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
-    norm = tl.load(norms + tl.load(column + 3 * parts) + at // size, mask=here, other=1.0)
-    norm = tl.where(norm == 0.0, 1.0, norm)
-    # `div_rn` takes subnormal operands for zero (div.rn.ftz): both are first made larger, exactly.
-    # An element so small beside a larger norm could not move a fraction of at least 2^-17. `floor`
-    # flushes too, but a sum with such a fraction is zero or far from subnormal.
-    factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
-    share = tl.div_rn(tl.minimum(tl.maximum(v, -bound), bound) * factor, norm * factor)
-    level = tl.minimum(tl.maximum(share, -1.0), 1.0) * steps  # -s … s
-    # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
-    fraction = random16(key, group, GROUPS).to(tl.float32) * 2.0**-16 + 2.0**-17
-    code = (tl.floor(level + fraction) + steps).to(tl.int32)
-    place = out + tl.load(column + 4 * parts)
-    store_codes(place, group, tl.where(here, code, 0), (n * BITS + 7) // 8, BITS)
+def _random16_at(key, at):
+    """16 random bits for each element: int32."""
+    word = bits64(tl.cast(key, tl.uint64), at // 4)
+    return ((word >> ((at % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
 
 
 @triton.jit
-def _add(
-    out, packed, norms, highest, steps, weight, table, parts,
-    STRAY: tl.constexpr, BITS: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+def _share(v, norm):
+    """v / norm, -1 … 1.
+
+    `div_rn` takes subnormal operands for zero (div.rn.ftz): both are first made larger, exactly. An
+    element so small beside a larger norm could not move a fraction of at least 2^-17. `floor`
+    flushes too, but a sum with such a fraction is zero or far from subnormal.
+    """
+    norm = tl.where(norm == 0.0, 1.0, norm)
+    factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
+    return tl.minimum(tl.maximum(tl.div_rn(v * factor, norm * factor), -1.0), 1.0)
+
+
+@triton.jit
+def _nearest(v, unit, lines, DECADES: tl.constexpr, GROUPS: tl.constexpr):
+    unit = tl.where(unit == 0.0, 1.0, unit)
+    # by way of float64, rounded once more to the same: float32's division drops subnormal numbers,
+    # and with them their signs
+    scaled = (v.to(tl.float64) / unit.to(tl.float64)).to(tl.float32)
+    size = tl.abs(scaled)
+    slope = tl.zeros([GROUPS, 8], dtype=tl.float32)
+    offset = tl.zeros([GROUPS, 8], dtype=tl.float32)
+    cells = tl.zeros([GROUPS, 8], dtype=tl.float32)
+    for k in tl.static_range(DECADES):
+        above = size >= tl.load(lines + k)
+        slope = tl.where(above, tl.load(lines + DECADES + k), slope)
+        offset = tl.where(above, tl.load(lines + 2 * DECADES + k), offset)
+        cells = tl.where(above, 2.0**k, cells)
+    cell = tl.minimum(tl.maximum(size * slope + offset, 0.0), tl.maximum(cells - 1.0, 0.0))
+    return cell.to(tl.int32) + cells.to(tl.int32) + tl.where(scaled < 0.0, 128, 0)
+
+
+@triton.jit
+def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
+    values, numbers, tables, out, steps, count, table, parts, KIND: tl.constexpr,
+    COUNTING: tl.constexpr, WIDTH: tl.constexpr, SIGNS: tl.constexpr, LOWEST: tl.constexpr,
+    DECADES: tl.constexpr, SIZE: tl.constexpr, BITS: tl.constexpr, BASE: tl.constexpr,
+    GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
-    group, at = places_of(number, GROUPS, INDEX)
-    here = at < n
+    plane = (n + SIZE - 1) // SIZE
+    group, place = places_of(number, GROUPS, INDEX)
+    first = tl.load(column + 3 * parts)
+    target = out + tl.load(column + 4 * parts)
     size = tl.load(column + 5 * parts).to(INDEX)
-    code = load_codes(packed + tl.load(column + 4 * parts), group, (n * BITS + 7) // 8, BITS)
-    seen = tl.where(here, code, tl.where(code != 0, STRAY, 0))
-    tl.store(highest + tl.program_id(0), tl.max(tl.max(seen, axis=1), axis=0))
-    norm = tl.load(norms + tl.load(column + 3 * parts) + at // size, mask=here, other=0.0)
-    target = out + tl.load(column + 2 * parts) + at
-    total = tl.load(target, mask=here, other=0.0) + (code.to(tl.float32) - steps) * (weight * norm)
-    tl.store(target, total, mask=here)
+    key = tl.load(column + 6 * parts).to(tl.uint64, bitcast=True)
+    total = tl.zeros([GROUPS, 8], dtype=tl.int32)
+    for j in tl.static_range(SIZE):  # Horner's rule, highest digit first
+        at = place + (SIZE - 1 - j) * plane
+        here = (place < plane) & (at < n)
+        v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
+        drawn = random16(key, group, GROUPS) if SIZE == 1 else _random16_at(key, at)
+        fraction = drawn.to(tl.float32) * 2.0**-16 + 2.0**-17
+        own = numbers + (first + at // size) * WIDTH
+        code = tl.zeros([GROUPS, 8], dtype=tl.int32)
+        if KIND == 0:
+            bound = tl.load(column + 7 * parts).to(tl.int32).to(tl.float32, bitcast=True)
+            norm = tl.load(own, mask=here, other=1.0)
+            share = _share(tl.minimum(tl.maximum(v, -bound), bound), norm)
+            # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
+            code = (tl.floor(share * steps + fraction) + steps).to(tl.int32)
+        elif KIND == 1:
+            share = _share(v, tl.load(own, mask=here, other=1.0))
+            pairs = count - 1
+            lower = tables + 2 * pairs * tl.load(column + 8 * parts)
+            if COUNTING:  # the pairs whose random point between two levels is below the share
+                for pair in range(pairs):
+                    point = tl.load(lower + pair) + fraction * tl.load(lower + pairs + pair)
+                    code += (point < share).to(tl.int32)
+            else:  # the last level that the share is not below, and its pair
+                for pair in range(1, pairs):
+                    code += (tl.load(lower + pair) <= share).to(tl.int32)
+                point = tl.load(lower + code) + fraction * tl.load(lower + pairs + code)
+                code += (point < share).to(tl.int32)
+        elif KIND == 2:
+            least = tl.load(own, mask=here, other=0.0)
+            most = tl.load(own + (WIDTH - 1), mask=here, other=0.0)
+            scale = magnifier(tl.maximum(tl.abs(least), tl.abs(most)))
+            for k in tl.static_range(WIDTH - 1):  # the random points that v exceeds
+                low = tl.load(own + k, mask=here, other=0.0) * scale
+                gap = tl.load(own + (k + 1), mask=here, other=0.0) * scale - low
+                code += (v * scale - low > fraction * gap).to(tl.int32)
+        elif KIND == 3:
+            word = v.to(tl.uint32, bitcast=True)
+            magnitude = word & 0x7FFFFFFF
+            # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
+            raised = magnitude + ((drawn.to(tl.uint32) << 7) | 64)
+            code = tl.minimum((raised >> 23).to(tl.int32), 254)
+            code = tl.where(magnitude >= 0x7F800000, 255, code)
+            sign = (word >> 31).to(tl.int32)
+            if SIGNS:
+                store_codes(target + n, group, sign, (n + 7) // 8, 1)
+            else:
+                code = tl.minimum(tl.maximum(code, LOWEST), LOWEST + 127) - LOWEST
+                code = code | (sign << 7)
+        else:
+            unit = tl.load(own, mask=here, other=1.0)
+            code = _nearest(v, unit, tables, DECADES, GROUPS)
+        total = total * BASE + tl.where(here, code, 0)
+    if BITS == 16:
+        tl.store(target + 2 * place, (total & 255).to(tl.uint8), mask=place < plane)
+        tl.store(target + 2 * place + 1, (total >> 8).to(tl.uint8), mask=place < plane)
+    else:
+        store_codes(target, group, total, (plane * BITS + 7) // 8, BITS)
+
+
+@triton.jit
+def _number(numbers, at, here, BYTES: tl.constexpr):
+    """The float32 at these places; in a message, byte by byte."""
+    if BYTES:
+        bits = tl.load(numbers + at, mask=here, other=0).to(tl.uint32)
+        for k in tl.static_range(1, 4):
+            bits |= tl.load(numbers + at + k, mask=here, other=0).to(tl.uint32) << (8 * k)
+        found = bits.to(tl.float32, bitcast=True)
+    else:
+        found = tl.load(numbers + at, mask=here, other=0.0)
+    return found
+
+
+@triton.jit
+def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
+    out, packed, numbers, tables, seen, steps, count, weight, table, parts,
+    KIND: tl.constexpr, SIGNS: tl.constexpr, BYTES: tl.constexpr, WIDTH: tl.constexpr,
+    LOWEST: tl.constexpr, STRAY: tl.constexpr, SIZE: tl.constexpr, BITS: tl.constexpr,
+    BASE: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    column, number, n = own_part(table, parts)
+    plane = (n + SIZE - 1) // SIZE
+    group, place = places_of(number, GROUPS, INDEX)
+    source = packed + tl.load(column + 4 * parts)
+    size = tl.load(column + 5 * parts).to(INDEX)
+    first = tl.load(column + 3 * parts)
+    if BYTES:
+        first = tl.load(column + 6 * parts)
+    if BITS == 16:
+        rest = tl.load(source + 2 * place, mask=place < plane, other=0).to(tl.int32)
+        high = tl.load(source + 2 * place + 1, mask=place < plane, other=0).to(tl.int32)
+        rest = rest | (high << 8)
+    else:
+        rest = load_codes(source, group, (plane * BITS + 7) // 8, BITS)
+    worst = tl.zeros([GROUPS, 8], dtype=tl.int32)
+    for j in tl.static_range(SIZE):
+        at = place + j * plane
+        here = (place < plane) & (at < n)
+        code = rest
+        if SIZE > 1:
+            code = rest % BASE
+            rest = rest // BASE
+        worst = tl.maximum(worst, tl.where(here, code, tl.where(code != 0, STRAY, 0)))
+        within = at // size * WIDTH
+        if KIND == 0:
+            norm = _number(numbers, first + within * (4 if BYTES else 1), here, BYTES)
+            level = (code.to(tl.float32) - steps) * (weight * norm)
+        elif KIND == 1:
+            norm = _number(numbers, first + within * (4 if BYTES else 1), here, BYTES)
+            own = tables + count * tl.load(column + 7 * parts)
+            level = tl.load(own + code, mask=here & (code < count), other=0.0) * (weight * norm)
+        elif KIND == 3:
+            if SIGNS:
+                sign = load_codes(source + n, group, (n + 7) // 8, 1)
+                worst = tl.maximum(worst, tl.where(~here & (sign != 0), STRAY, 0))
+                pattern = (code.to(tl.uint32) << 23) | (sign.to(tl.uint32) << 31)
+            else:
+                word = code.to(tl.uint32)
+                exponent = word & 127
+                exponent = tl.where(exponent > 0, exponent + LOWEST, exponent)
+                pattern = (exponent << 23) | ((word >> 7) << 31)
+            level = weight * pattern.to(tl.float32, bitcast=True)
+        else:
+            inside = here & (code < WIDTH)
+            entry = (within + code) * (4 if BYTES else 1)
+            if not BYTES:
+                entry = entry + first * (WIDTH - 1)
+            level = weight * _number(numbers, first + entry, inside, BYTES)
+        target = out + tl.load(column + 2 * parts) + at
+        tl.store(target, tl.load(target, mask=here, other=0.0) + level, mask=here)
+    if SIZE > 1:
+        worst = tl.maximum(worst, tl.where(rest != 0, STRAY, 0))
+    tl.store(seen + tl.program_id(0), tl.max(tl.max(worst, axis=1), axis=0))

@@ -1,1 +1,1 @@
-"""Which elements travel, found on a GPU?"""
+"""Selections of elements: the kernels of `coding/selecting`."""

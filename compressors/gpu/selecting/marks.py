@@ -94,7 +94,7 @@ def limits_there(values: Tensor, marks: Marks) -> Tensor:
 
 @triton.jit
 def note_marked(v, here, limit, row, rows, counts, totals):
-    """Which values of a block are outside of its row's limits, as NaN is; counted there."""
+    """Mark and count the values of a block that reach its row's limit; NaN does."""
     marked = here & ((tl.abs(v) < limit) == 0)
     hits = tl.sum(marked.to(tl.int32), axis=0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF

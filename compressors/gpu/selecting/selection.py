@@ -216,7 +216,7 @@ def _count(
     values, counts, state, settled, found, programs, strange, table, parts, BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """By block: magnitudes above the k-th, and equal to it."""
+    """Count a block's magnitudes above the k-th, and equal to it."""
     program = tl.program_id(0)
     row = own_row(table, parts, program)
     column, number, n = own_part(table, parts)

@@ -24,14 +24,14 @@ import numpy as np
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import (
-    DECADES,
-    add_looked_up,
     largest_magnitude,
     largest_magnitudes,
-    nearest_codes,
-    tree,
+    tables_of,
 )
+from gcsim.compressors.coding.floats.powers import DECADES, tree
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -80,7 +80,8 @@ def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
     message, at = frames(vector, Codec.CAST, segments, sizes, flags=_TREE, fixed=True)
     largest = largest_magnitudes(vector, segments)
     put(message, at, largest, head)
-    nearest_codes(vector, segments, largest, message, at + head)
+    levels = Levels(kind=TREE, cells=segments.whole, numbers=largest)
+    round_levels(vector, levels, None, message, at + head, fixed(8))
     return seal(message, at, sizes)
 
 
@@ -95,4 +96,4 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     values = np.concatenate((tree(), -tree()))
     with np.errstate(invalid="ignore", over="ignore"):  # infinity stays what it is
         tables = np.multiply.outer(weight * largest, values).astype(np.float32)
-    add_looked_up(out, segments, message, found.at + head, tables)
+    add_levels(out, tables_of(segments, tables), message, found.at + head, fixed(8), weight=1.0)

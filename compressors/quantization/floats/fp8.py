@@ -42,12 +42,12 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     E4M3,
     E5M2,
     Narrow,
-    add_looked_up,
     cast,
     decoding_table,
     largest_magnitude,
     largest_magnitudes,
     narrow,
+    tables_of,
 )
 from gcsim.compressors.coding.frames import (
     HEADER_BYTES,
@@ -60,6 +60,8 @@ from gcsim.compressors.coding.frames import (
     seal,
     taken,
 )
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.rounding.levels import add_levels
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -153,7 +155,8 @@ class Fp8(Compressor[Fp8Parameters]):
         else:
             codes = yield from self._by_parts(codes)
         update = torch.zeros_like(bucket.gradient)
-        add_looked_up(update, segments, codes, begins, decoding_table(form, 1.0 / scales))
+        tables = tables_of(segments, decoding_table(form, 1.0 / scales))
+        add_levels(update, tables, codes, begins, fixed(8), 1.0)
         return update
 
     def _by_parts(self, codes: Tensor) -> Exchange:
@@ -181,8 +184,8 @@ class Fp8(Compressor[Fp8Parameters]):
         return self._framed(narrow(total, self.form, 1.0))
 
     def _add(self, out: Tensor, codes: Tensor, weight: float) -> None:
-        alone = Segments.alone(out.numel())
-        add_looked_up(out, alone, codes, ZERO, decoding_table(self.form, np.array([weight])))
+        tables = decoding_table(self.form, np.array([weight]))
+        add_levels(out, tables_of(Segments.alone(out.numel()), tables), codes, ZERO, fixed(8), 1.0)
 
     def _framed(self, codes: Tensor) -> Tensor:
         """One frame of codes."""
@@ -206,8 +209,8 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     scales = array(taken(message, found.at, head, torch.float32)).astype(np.float64)
     if flags >= len(_ORDER) or (np.frexp(scales)[0] != 0.5).any():
         raise InputError(f"damaged payload: format {flags}, scales {scales}")
-    tables = decoding_table(FORMATS[_ORDER[flags]], weight / scales)
-    add_looked_up(out, segments, message, found.at + head, tables)
+    tables = tables_of(segments, decoding_table(FORMATS[_ORDER[flags]], weight / scales))
+    add_levels(out, tables, message, found.at + head, fixed(8), 1.0)
 
 
 def power_of_two_scale(largest: float, form: Narrow) -> float:

@@ -33,14 +33,16 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.floats.powers import LOWEST, add_powers, power_bytes, put_powers
+from gcsim.compressors.coding.floats.powers import LOWEST
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
-from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.rounding.levels import POWERS, Levels, add_levels, round_levels
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
-from gcsim.compressors.segments import Segments, keys_of
+from gcsim.compressors.segments import Column, Segments, keys_of
 
 _LEAST, _MOST = 2.0 ** (LOWEST + 1 - 127), 2.0 ** (LOWEST + 127 - 127)
 """The range of 8 bits."""
@@ -83,12 +85,19 @@ class Natural(Compressor[NaturalParameters]):
         me, layout, bits = self.worker, bucket.layout, self.parameters.bits
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)
-        sizes = power_bytes(segments.length, bits)
+        levels, sizes = powers(segments, bits)
         message, at = frames(
             bucket.gradient, Codec.NATURAL, segments, sizes, flags=bits, fixed=True
         )
-        put_powers(bucket.gradient, segments, keys, message, at, bits=bits)
+        round_levels(bucket.gradient, levels, keys, message, at, fixed(8))
         return seal(message, at, sizes)
+
+
+def powers(segments: Segments, bits: int) -> tuple[Levels, Column]:
+    """(powers of two in so many bits; bytes of each body: exponents, then the signs of 9 bits)."""
+    length = segments.length
+    sizes = length + packed_bytes(length, 1) if bits == 9 else length
+    return Levels(kind=POWERS, cells=segments.whole, steps=bits), sizes
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
@@ -97,8 +106,9 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     bits = found.alike("flags")
     if bits not in (8, 9):
         raise damaged(f"powers of two in {bits} bits")
-    found.demand_sizes(power_bytes(segments.length, bits))
-    add_powers(out, segments, message, found.at, bits=bits, weight=weight)
+    levels, sizes = powers(segments, bits)
+    found.demand_sizes(sizes)
+    add_levels(out, levels, message, found.at, fixed(8), weight)
 
 
 def rounding_error(values: Tensor, bits: int = 9) -> float:

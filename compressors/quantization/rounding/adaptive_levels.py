@@ -1,4 +1,4 @@
-"""ALQ and AMQ's common part: random rounding to a table that is fitted to the gradient at times.
+"""Common part of ALQ and AMQ: random rounding to a table that is fitted to the gradient at times.
 
 Elements travel as in NUQSGD: the norm of each bucket and a code of `bits` bits for one of the
 levels of a table. Every `update_every` steps, from step 0 on, the table is fitted to the
@@ -36,15 +36,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.levels import cell_norms
-from gcsim.compressors.coding.rounding.tables import (
-    Levels,
-    TableParameters,
-    add_decoded,
-    cell_sums,
-    encode_message,
-    table_errors,
-)
+from gcsim.compressors.coding.rounding.levels import Table
+from gcsim.compressors.coding.rounding.norms import cell_norms, cell_sums, table_errors
+from gcsim.compressors.coding.rounding.tables import TableParameters, add_decoded, encode_message
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
@@ -75,19 +69,19 @@ class AdaptiveLevels(Compressor[P]):
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
-        self._levels: dict[int, Levels] = {}
+        self._levels: dict[int, Table] = {}
         """By DDP bucket: the table of the last fit."""
         self._taken: dict[int, int] = {}
         """By tensor: 0, the table of the start, or 1, the fitted one."""
 
     @classmethod
     @abstractmethod
-    def initial(cls, parameters: P) -> Levels:
+    def initial(cls, parameters: P) -> Table:
         """The table before the first fit."""
 
     @classmethod
     @abstractmethod
-    def fitted(cls, parameters: P, components: Numbers, before: Levels) -> Levels:
+    def fitted(cls, parameters: P, components: Numbers, before: Table) -> Table:
         """The table for a distribution: rows of mean, sigma, weight; `before` is the table now."""
 
     @classmethod
@@ -116,7 +110,7 @@ class AdaptiveLevels(Compressor[P]):
 
         return Properties(unbiased=True, error_bound=error)
 
-    def levels_of(self, bucket: Bucket) -> Levels:
+    def levels_of(self, bucket: Bucket) -> Table:
         """The table last fitted to a DDP bucket: float32, ascending from -1 to 1."""
         return self._levels.setdefault(bucket.layout.index, self.initial(self.parameters))
 
@@ -140,7 +134,7 @@ class AdaptiveLevels(Compressor[P]):
 
 
 def _errors(
-    values: Tensor, segments: Segments, tables: Sequence[Levels], chosen: AdaptiveParameters
+    values: Tensor, segments: Segments, tables: Sequence[Table], chosen: AdaptiveParameters
 ) -> Numbers:
     """Error of each table on each tensor: float64 `[tables, tensors]`."""
     cells = segments.cells(chosen.bucket)

@@ -29,7 +29,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About
-from gcsim.compressors.coding.rounding.tables import Levels, exponential_levels
+from gcsim.compressors.coding.rounding.levels import Table
+from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import (
     Histogram,
     Numbers,
@@ -50,7 +51,7 @@ class AlqParameters(AdaptiveParameters):
 
 
 class Alq(AdaptiveLevels[AlqParameters]):
-    """Levels at a coordinate-wise minimum of the expected variance."""
+    """Table at a coordinate-wise minimum of the expected variance."""
 
     about = About(
         title="ALQ",
@@ -63,11 +64,11 @@ class Alq(AdaptiveLevels[AlqParameters]):
     )
 
     @classmethod
-    def initial(cls, parameters: AlqParameters) -> Levels:
+    def initial(cls, parameters: AlqParameters) -> Table:
         return exponential_levels(parameters.bits, 0.5, zero=parameters.symmetric)
 
     @classmethod
-    def fitted(cls, parameters: AlqParameters, components: Numbers, before: Levels) -> Levels:
+    def fitted(cls, parameters: AlqParameters, components: Numbers, before: Table) -> Table:
         """See `AdaptiveLevels.fitted`; the table now has no influence."""
         chosen = parameters
         model = Histogram(components, folded=chosen.symmetric)

@@ -27,7 +27,8 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About
-from gcsim.compressors.coding.rounding.tables import Levels, exponential_levels
+from gcsim.compressors.coding.rounding.levels import Table
+from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram, Numbers
 from gcsim.compressors.quantization.rounding.adaptive_levels import (
     AdaptiveLevels,
@@ -60,11 +61,11 @@ class Amq(AdaptiveLevels[AmqParameters]):
     )
 
     @classmethod
-    def initial(cls, parameters: AmqParameters) -> Levels:
+    def initial(cls, parameters: AmqParameters) -> Table:
         return exponential_levels(parameters.bits, 0.5, zero=parameters.zero)
 
     @classmethod
-    def fitted(cls, parameters: AmqParameters, components: Numbers, before: Levels) -> Levels:
+    def fitted(cls, parameters: AmqParameters, components: Numbers, before: Table) -> Table:
         chosen = parameters
         powers = powers_of(chosen)
         if powers == 0:  # 2 bits with zero: -1, 0, 1, whatever p is

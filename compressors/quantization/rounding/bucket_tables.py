@@ -1,5 +1,4 @@
-"""ORQ's and Linear's common part: each bucket carries its own levels, to which elements are rounded
-at random. They differ in where the levels lie (`tables`)."""
+"""Common part of ORQ and Linear: random rounding to levels that each bucket carries (`tables`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QSGD: what if every element travels as one of a few levels, rounded so that the mean is right?
+"""QSGD: every element travels as one of a few levels, rounded so that the mean is right.
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
 q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average what they
@@ -39,15 +39,10 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
-from gcsim.compressors.coding.rounding.levels import (
-    MAX_STEPS,
-    Norm,
-    add_coded_levels,
-    cell_norms,
-    round_levels,
-)
+from gcsim.compressors.coding.integers.digits import Form, digits, fixed
+from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
+from gcsim.compressors.coding.rounding.levels import MAX_STEPS, add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
@@ -87,9 +82,9 @@ class QsgdParameters(CompressorParameters):
     )
 
 
-def code_bits(steps: int) -> int:
-    """Bits of a code with 2s + 1 values: ceil(log2(2s + 1))."""
-    return (2 * steps).bit_length()
+def forms(steps: int) -> dict[Coding, Form]:
+    """Forms of codes of 2s + 1 values, by coding; of the others codes travel as words."""
+    return {"fixed": fixed((2 * steps).bit_length()), "digits": digits(2 * steps + 1)}
 
 
 class Qsgd(Compressor[QsgdParameters]):
@@ -116,7 +111,7 @@ class Qsgd(Compressor[QsgdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         message = self.encode(bucket, step)
-        if self.parameters.coding in ("fixed", "digits"):
+        if self.parameters.coding in forms(self.parameters.steps):
             payloads = yield AllGather(payload=message)
         else:
             payloads = yield from gather_variable(message)
@@ -134,24 +129,22 @@ def encoded(
 ) -> Tensor:
     """The message of a flat gradient, with a key for each tensor."""
     steps, coding = chosen.steps, chosen.coding
-    cells = segments.cells(chosen.bucket)
+    cells, length = segments.cells(chosen.bucket), segments.length
     norms = cell_norms(gradient, cells, chosen.norm)  # [cells]
-    head, sent, bits = 4 * cells.count, segments.length, code_bits(steps)
-    if coding == "fixed":
-        tail = packed_bytes(segments.length, bits)
+    levels, head, sent, form = even(cells, norms, steps), 4 * cells.count, length, forms(steps)
+    if coding in form:
+        tail = form[coding].nbytes(length)
     else:
-        codes = gradient.new_empty(int(segments.length.sum()), dtype=torch.uint8)
-        round_levels(
-            gradient, cells, norms, keys, codes, starts(segments.length), steps=steps, bits=8
-        )
+        codes = gradient.new_empty(int(length.sum()), dtype=torch.uint8)
+        round_levels(gradient, levels, keys, codes, starts(length), fixed(8))
         coded, tail, sent = coded_levels(codes, segments, steps, coding)
     message, at = frames(
         gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
-        params=chosen.bucket or 0, fixed=coding in ("fixed", "digits"),
+        params=chosen.bucket or 0, fixed=coding in form,
     )  # fmt: skip
     put(message, at, norms, head)
-    if coding == "fixed":
-        round_levels(gradient, cells, norms, keys, message, at + head, steps=steps, bits=bits)
+    if coding in form:
+        round_levels(gradient, levels, keys, message, at + head, form[coding])
     else:
         put(message, at + head, coded, tail)
     return seal(message, at, head + tail)
@@ -173,16 +166,15 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     steps, coding = found.alike("flags"), CODINGS[found.alike("codec")]
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"damaged payload: {steps} steps")
-    cells, bits = segments.cells(found.alike("params") or None), code_bits(steps)
+    cells, form = segments.cells(found.alike("params") or None), forms(steps)
     head = 4 * cells.count
     tail = np.maximum(0, found.size - head)
-    if coding == "fixed":
-        tail = packed_bytes(segments.length, bits)
+    if coding in form:
+        tail = form[coding].nbytes(segments.length)
     found.demand_sizes(head + tail)
-    norms = taken(message, found.at, head, torch.float32)  # [cells]
-    codes, at = message, found.at + head
-    if coding != "fixed":
+    levels, codes, at = even(cells, message, steps, found.at), message, found.at + head
+    if coding not in form:
         body = taken(message, at, tail, torch.uint8)
         codes = decoded_levels(body, tail, segments, found.nonzero, steps, coding)
-        at, bits = starts(segments.length), 8
-    add_coded_levels(out, cells, norms, codes, at, steps=steps, bits=bits, weight=weight)
+        at = starts(segments.length)
+    add_levels(out, levels, codes, at, form.get(coding, fixed(8)), weight)

@@ -1,4 +1,4 @@
-"""TernGrad: what if a gradient's element is only -1, 0 or +1 times one scalar a tensor?
+"""TernGrad: every element of a gradient is -1, 0 or +1 times one scalar a tensor.
 
 Each worker clips a tensor to c sigma, c standard deviations (population, about the mean); its
 scalar s is the largest magnitude that is left. An element v becomes sign(v) with probability
@@ -21,32 +21,29 @@ clipping, c = 2.5); code: wenwei202/terngrad.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.integers.digits import digit_bytes
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.rounding.level_codes import coded_levels, decoded_levels
-from gcsim.compressors.coding.rounding.levels import add_coded_levels, round_levels
-from gcsim.compressors.coding.rounding.spreads import magnitudes_and_spreads
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.integers.digits import Form, digits, fixed
+from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX
-from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
-from gcsim.compressors.segments import Column, Segments, keys_of, starts
-from gcsim.compressors.sharing import fill_once
+from gcsim.compressors.segments import Column, Segments, keys_of, spread
 from gcsim.errors import InputError
 
+Numbers = NDArray[np.float64]
 Scalar = Literal["largest", "clip"]
-BASE3, TWO_BIT = 0, 1  # the frame's flags
+FORMS = (digits(3), fixed(2))
+"""Forms of ternary digits, by the frame's flags."""
 _MOST_WORKERS = 127
 """Their digits add up within int8."""
 
@@ -109,114 +106,75 @@ class TernGrad(Compressor[TernGradParameters]):
         return Properties(unbiased=chosen.clip is None, error_bound=error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        chosen = self.parameters
-        found = magnitudes_and_spreads(bucket.gradient, Segments.of(bucket.layout))
-        pairs = [
-            clipping(largest, spread, chosen.clip, chosen.scalar)
-            for largest, spread in found.tolist()
-        ]
-        bounds = np.array([bound for bound, _ in pairs], dtype=np.float32)
-        scalars = bucket.gradient.new_tensor([scalar for _, scalar in pairs])
+        chosen, segments = self.parameters, Segments.of(bucket.layout)
+        found = magnitudes_and_spreads(bucket.gradient, segments)
+        bounds, own = clipping(found, chosen.clip, chosen.scalar)
+        scalars = bucket.gradient.new_tensor(own.tolist())
         if chosen.shared:
             scalars = yield AllReduce(tensor=scalars, op="max")
-        update = torch.zeros_like(bucket.gradient)
-        weight = 1.0 / self.worker.count
         if chosen.packing == "all_reduce":
-            codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
-            begin = Segments.of(bucket.layout).begin
-            self._round(bucket, step, bounds, scalars, codes, begin, 8)
-            digits = torch.empty_like(codes, dtype=torch.int8)
-            for piece, part in bucket.layout.views(digits):
-                torch.sub(piece.of(codes).view(torch.int8), 1, out=part)
-            sums = yield AllReduce(tensor=digits)
-            for scalar, (piece, part) in zip(scalars, bucket.layout.views(update), strict=True):
-                torch.mul(piece.of(sums), scalar * weight, out=part)
-            return update
+            codes = torch.ones_like(bucket.gradient, dtype=torch.uint8)
+            self._round(bucket, step, bounds, scalars, codes, segments.begin, fixed(8))
+            sums = yield AllReduce(tensor=codes.view(torch.int8) - 1)
+            return sums * spread(scalars * (1.0 / self.worker.count), segments.length)
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
-        return fill_once(add_all, payloads, update, add_decoded, bucket.layout, weight, {})
+        return self.mean_of(payloads, bucket, add_decoded)
 
-    def encode(
-        self, bucket: Bucket, step: int, bounds: NDArray[np.float32], scalars: Tensor
-    ) -> Tensor:
+    def encode(self, bucket: Bucket, step: int, bounds: Numbers, scalars: Tensor) -> Tensor:
         """The message: uint8, one frame a tensor.
 
         `bounds` are this worker's clipping bounds, `scalars` float32 `[tensors]` the scalars, which
         are at least as large as what is left by clipping.
         """
-        segments, two_bit = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
-        length, head = segments.length, segments.column(4)
-        if two_bit:
-            tail = packed_bytes(length, 2)
-        else:
-            codes = torch.empty_like(bucket.gradient, dtype=torch.uint8)
-            self._round(bucket, step, bounds, scalars, codes, starts(length), 8)
-            coded, tail, _ = coded_levels(codes, segments, 1, "digits")
-        flags = TWO_BIT if two_bit else BASE3
-        message, at = frames(
-            scalars, Codec.TERNGRAD, segments, head + tail, flags=flags, fixed=True
-        )
+        segments, flags = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
+        form, head = FORMS[flags], segments.column(4)
+        sizes = head + form.nbytes(segments.length)
+        message, at = frames(scalars, Codec.TERNGRAD, segments, sizes, flags=int(flags), fixed=True)
         put(message, at, scalars, head)
-        if two_bit:
-            self._round(bucket, step, bounds, scalars, message, at + head, 2)
-        else:
-            put(message, at + head, coded, tail)
-        return seal(message, at, head + tail)
+        self._round(bucket, step, bounds, scalars, message, at + head, form)
+        return seal(message, at, sizes)
 
     def _round(
-        self, bucket: Bucket, step: int, bounds: NDArray[np.float32], scalars: Tensor,
-        out: Tensor, at: Column, bits: int,
+        self, bucket: Bucket, step: int, bounds: Numbers, scalars: Tensor, out: Tensor, at: Column,
+        form: Form,
     ) -> None:  # fmt: skip
-        """Write the digits plus one, in `bits` bits each."""
-        me, cells = self.worker, Segments.of(bucket.layout).whole
+        """Write the digits plus one."""
+        me, levels = self.worker, even(Segments.of(bucket.layout).whole, scalars, 1)
         keys = keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
-        round_levels(
-            bucket.gradient, cells, scalars, keys, out, at, steps=1, bits=bits, bounds=bounds
-        )
+        round_levels(bucket.gradient, levels, keys, out, at, form, bounds.astype(np.float32))
 
 
 def bound_and_scalar(
     values: Tensor, clip: float | None, scalar: Scalar = "largest"
 ) -> tuple[float, float]:
-    """Where to clip float32 `[n]`, and its scalar: both float32 numbers, in the gradient's unit.
+    """`clipping` of a tensor alone, float32 `[n]`."""
+    found = magnitudes_and_spreads(values, Segments.alone(values.numel()))
+    ((bound,), (own,)) = (each.tolist() for each in clipping(found, clip, scalar))
+    return bound, own
 
-    The bound is `clip` standard deviations, infinite when there is no spread; the scalar is the
+
+def clipping(found: Numbers, clip: float | None, scalar: Scalar) -> tuple[Numbers, Numbers]:
+    """Where to clip each tensor, and its scalar, in the gradient's unit: float64 `[tensors]` each.
+
+    `found` are largest magnitudes and standard deviations, `[tensors, 2]`. The bound is `clip`
+    standard deviations, a float32 number, infinite when there is no spread; the scalar is the
     largest |v| after clipping or, with scalar = "clip", the bound where it is finite.
     """
-    return clipping(*magnitude_and_spread(values), clip, scalar)
-
-
-def clipping(
-    largest: float, spread: float, clip: float | None, scalar: Scalar
-) -> tuple[float, float]:
-    """`bound_and_scalar` from the largest |v| and the standard deviation."""
-    bound = math.inf
-    if clip is not None and spread > 0:
-        bound = float(np.float32(min(clip * spread, FLOAT32_MAX)))
-    if scalar == "clip" and bound < math.inf:
-        return bound, bound
-    return bound, min(largest, bound)
-
-
-@kernel("reduction")
-def magnitude_and_spread(values: Tensor) -> tuple[float, float]:
-    """`magnitudes_and_spreads` of a tensor alone, float32 `[n]`."""
-    ((largest, spread),) = magnitudes_and_spreads(values, Segments.alone(values.numel())).tolist()
-    return largest, spread
+    largest, deviation = found.T
+    bounds = np.full(len(found), np.inf)
+    if clip is not None:
+        spreading = deviation > 0
+        bounds[spreading] = np.minimum(clip * deviation[spreading], FLOAT32_MAX).astype(np.float32)
+    own = np.where((scalar == "clip") & np.isfinite(bounds), bounds, np.minimum(largest, bounds))
+    return bounds, own
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * scalar * digit, in place; `InputError` for a damaged or another message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.TERNGRAD)
-    length, flags = segments.length, found.alike("flags")
-    if flags not in (BASE3, TWO_BIT):
+    flags, head = found.alike("flags"), segments.column(4)
+    if flags >= len(FORMS):
         raise InputError(f"damaged payload: unknown packing {flags} of ternary digits")
-    head = segments.column(4)
-    tail = packed_bytes(length, 2) if flags == TWO_BIT else digit_bytes(length, 3)
-    found.demand_sizes(head + tail)
-    scalars = taken(message, found.at, head, torch.float32)  # [tensors]
-    codes, at, bits = message, found.at + head, 2
-    if flags == BASE3:
-        body = taken(message, at, tail, torch.uint8)
-        codes = decoded_levels(body, tail, segments, length, 1, "digits")
-        at, bits = starts(length), 8
-    add_coded_levels(out, segments.whole, scalars, codes, at, steps=1, bits=bits, weight=weight)
+    found.demand_sizes(head + FORMS[flags].nbytes(segments.length))
+    levels = even(segments.whole, message, 1, found.at)
+    add_levels(out, levels, message, found.at + head, FORMS[flags], weight)

@@ -42,7 +42,7 @@ from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged, pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch

@@ -13,8 +13,7 @@ Where the paper leaves a choice:
   elements form a growing set that is taken out once (its Algorithm 1, run literally, subtracts
   them in every round and ends below k);
 - the prior falls for what was sampled in the last step, so it is alpha^(times sampled);
-  `prior_scope: ever` lowers in each step whatever was sampled at any time since the prior began;
-- the prior is kept across synchronisations unless `reset_prior`; it is not normalised, which the
+- the prior is kept across synchronisations; it is not normalised, which the
   normalisation of p makes up for, but lifted to mean 1 before float32 ends;
 - kept values are not divided by p: E = p * g, biased, E|Q - g|^2 = sum (1 - p) g^2, which is at
   most (1 - k/n) |g|^2 when p was made of the same g. `unbiased` divides by p on arrival;
@@ -35,14 +34,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.sampling import (
     Weights,
     draw_poisson,
@@ -65,7 +64,6 @@ _PRIOR_FLOOR = 1e-30
 """Keeps a prior above the smallest float32 numbers, where alpha would no longer act."""
 _MOST = 3e38
 """A scale that float32 holds."""
-Scope = Literal["last", "ever"]
 
 
 class RandomSamplingParameters(CompressorParameters):
@@ -86,9 +84,6 @@ class RandomSamplingParameters(CompressorParameters):
 
 class RandomSamplingBayesParameters(RandomSamplingParameters):
     alpha: float = Field(0.9, gt=0.0, le=1.0, description="prior's factor where sampled")
-    prior_scope: Scope = Field(
-        "last", description="lower the prior of what the last step sampled, or any step"
-    )
 
 
 class GradientSamplingParameters(RandomSamplingParameters):
@@ -96,7 +91,7 @@ class GradientSamplingParameters(RandomSamplingParameters):
 
 
 class GradientSamplingBayesParameters(GradientSamplingParameters, RandomSamplingBayesParameters):
-    reset_prior: bool = Field(False, description="set the prior to 1 at synchronisations")
+    """Hyper-parameters of both."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -107,8 +102,6 @@ class Distribution:
     """p_GS * prior."""
     prior: Tensor | None
     """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
-    ever: Tensor | None
-    """Elements sampled since the prior began, bool `[n]`; None: only the last step counts."""
 
 
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
@@ -128,8 +121,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
     def __init__(self, worker: Worker, parameters: RandomSamplingParameters) -> None:
         super().__init__(worker, parameters)
         self.alpha: float = getattr(parameters, "alpha", 1.0)
-        scope: Scope = getattr(parameters, "prior_scope", "last")
-        self.remembers_all = scope == "ever" and self.alpha < 1.0
         self.distributions: dict[int, Distribution] = {}
         """By bucket."""
 
@@ -140,7 +131,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             shares = self._counts(segments) / np.maximum(1, segments.length)
             chances = spread(torch.from_numpy(shares.astype(np.float32)), segments.length)
             weights = Weights.of(chances.to(bucket.gradient.device), segments)
-            self._begin(bucket, weights, None)
+            self.distributions[bucket.layout.index] = Distribution(weights=weights, prior=None)
         return (yield from self._sampled(bucket, step))
 
     def _sampled(self, bucket: Bucket, step: int) -> Exchange:
@@ -176,27 +167,11 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
         drawn = draw_poisson(
             *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
-            expected=k, factor=1.0 if self.remembers_all else self.alpha, prior=prior,
-            chances=chosen.unbiased,
+            expected=k, factor=self.alpha, prior=prior, chances=chosen.unbiased,
         )  # fmt: skip
-        if state.ever is not None:
-            state.ever[drawn[0]] = True
-            lowered = weights.values if prior is None else prior
-            seen = state.ever & (lowered > _PRIOR_FLOOR / self.alpha)
-            factor = torch.where(seen, self.alpha, 1.0)
-            state.weights = Weights.of(weights.values.mul_(factor), weights.segments)
-            if prior is not None:
-                prior.mul_(factor)
-        elif self.alpha < 1.0 and prior is None:
+        if self.alpha < 1.0 and prior is None:
             lift(*given, scales, 1.0 / _PRIOR_LOW, 1.0 / _PRIOR_FLOOR)
         return drawn
-
-    def _begin(self, bucket: Bucket, weights: Weights, prior: Tensor | None) -> None:
-        ever = None
-        if self.remembers_all:
-            ever = torch.zeros_like(weights.values, dtype=torch.bool)
-        state = Distribution(weights=weights, prior=prior, ever=ever)
-        self.distributions[bucket.layout.index] = state
 
     def _counts(self, segments: Segments) -> Column:
         return counts_kept(segments.length, self.parameters.ratio)
@@ -278,11 +253,10 @@ class GradientSampling(RandomSamplingBayes):
         k = self._counts(segments).astype(np.float64)
         scales, _ = scales_for_count(values, sums, segments, k, self.parameters.rounds)
         before = self.distributions.get(bucket.layout.index)
-        keeps = self.alpha < 1.0 and not getattr(self.parameters, "reset_prior", False)
-        if before is None or not keeps:
+        if before is None or self.alpha == 1.0:
             lift(values, sums, segments, scales, -1.0, _MOST, top=1.0)
-            prior = torch.ones_like(mean) if keeps or self.remembers_all else None
-            self._begin(bucket, weights, prior)
+            prior = torch.ones_like(mean) if self.alpha < 1.0 else None
+            self.distributions[bucket.layout.index] = Distribution(weights=weights, prior=prior)
             return
         if before.prior is None:
             raise InternalError("a distribution without a prior cannot be renewed")

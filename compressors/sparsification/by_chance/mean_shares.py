@@ -1,4 +1,4 @@
-"""How do values travel whose sum is to be a mean? As shares, value / workers, in either format."""
+"""Values whose sum is to be a mean travel as shares, value / workers, in either format."""
 
 from __future__ import annotations
 

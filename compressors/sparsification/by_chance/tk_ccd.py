@@ -52,7 +52,7 @@ class _Stage:
     count: Column
     """j of each tensor."""
     dealt: Tensor
-    """See `deal`."""
+    """Groups of the others, by `deal`."""
 
 
 class TkCcdParameters(CompressorParameters):

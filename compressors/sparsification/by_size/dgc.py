@@ -33,7 +33,6 @@ with 32-bit indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -56,9 +55,7 @@ from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.marks import UPPER, Limits, adjust
 from gcsim.compressors.coding.selecting.selection import counts_kept, kth_magnitude, sampled
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
-from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
@@ -140,7 +137,8 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         if dense:  # biases and the like: one all-reduce of all of them
             parts = [piece.of(gradient) for piece in dense.slices]
             total: Tensor = yield AllReduce(tensor=torch.cat(parts))
-            _put(update, Segments.of(dense), self._momentum(bucket, total.mul_(scale)))
+            mean, own = self._momentum(bucket, total.mul_(scale)), Segments.of(dense)
+            put(update.view(torch.uint8), 4 * own.begin, mean, 4 * own.length)
         if sparse:
             u, v = (bucket_state(state, bucket) for state in (self.u, self.v))
             message = self._encode(u, v, gradient, sparse, step)
@@ -192,26 +190,20 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     ) -> Limits:
         """Thresholds of samples of the next velocity; infinite where all elements are ranked."""
         chosen, segments, ratio = self.parameters, Segments.of(layout), self.ratio(step)
-        lengths = segments.length.tolist()
+        lengths, me = segments.length.tolist(), self.worker
         strides = np.array([sample_stride(n, ratio, chosen.sample_ratio) for n in lengths])
-        sampled_rows = (strides > 1) & (k < segments.length)
-        if not sampled_rows.any():
+        some = (strides > 1) & (k < segments.length)
+        if not some.any():
             return np.inf
         start = segments.column(0).copy()
-        for t in np.flatnonzero(sampled_rows):
-            start[t] = self._start(layout.slices[t], strides[t], step)
-        count = np.where(sampled_rows, -(-(segments.length - start) // strides), 0)
-        sample = sampled(
-            v, gradient, segments, start, strides, count, momentum=u, m=chosen.momentum,
-            nesterov=chosen.nesterov,
-        )  # fmt: skip
+        for t in np.flatnonzero(some):
+            rng = stream(me.seed, step, layout.slices[t].index, "dgc", me.rank)
+            start[t] = rng.integers(strides[t])
+        count = np.where(some, -(-(segments.length - start) // strides), 0)
+        given = v, gradient, segments, start, strides, count
+        sample = sampled(*given, momentum=u, m=chosen.momentum, nesterov=chosen.nesterov)
         top = np.minimum(count, np.ceil(count * ratio).astype(np.int64))
         return kth_magnitude(sample, Segments.behind(count), top)
-
-    def _start(self, piece: TensorSlice, stride: int, step: int) -> int:
-        """First element of a tensor's sample."""
-        rng = stream(self.worker.seed, step, piece.index, "dgc", self.worker.rank)
-        return int(rng.integers(stride))
 
     @classmethod
     def properties(cls, parameters: DgcParameters) -> Properties:
@@ -246,13 +238,3 @@ def _by_dimensions(layout: BucketLayout) -> tuple[BucketLayout | None, BucketLay
         layout.facts[_by_dimensions] = tuple(both)
     pair: tuple[BucketLayout | None, BucketLayout | None] = layout.facts[_by_dimensions]
     return pair
-
-
-def _copies(_: object, update: object, segments: object, values: Tensor) -> Iterator[KernelCost]:
-    yield launch("streaming", "aten.copy_", values.numel(), 8 * values.numel())
-
-
-@counted_as(_copies)
-def _put(update: Tensor, segments: Segments, values: Tensor) -> None:
-    """Copy the elements of tensors to their places in a flat bucket."""
-    put(update.view(torch.uint8), 4 * segments.begin, values, 4 * segments.length)

@@ -74,7 +74,7 @@ _ANYTHING = 1e-45
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Schedule:
-    """What one bucket reuses from step to step; `bounds` and `total` are equal on all workers."""
+    """State of a bucket, reused from step to step; workers have equal `bounds` and `total`."""
 
     bounds: Tensor
     """Ends of the regions, int64 `[N]`, the last one n."""

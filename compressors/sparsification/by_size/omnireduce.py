@@ -30,7 +30,7 @@ from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, picked, put, read, seal, taken
 from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import energy

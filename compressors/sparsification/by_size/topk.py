@@ -1,4 +1,4 @@
-"""What if each worker sends only its k largest elements, and remembers the rest? Top-k.
+"""Top-k: each worker sends its k largest elements, and remembers the rest.
 
 a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
 e = a - what was sent. Everybody receives everybody's message and averages. Without error

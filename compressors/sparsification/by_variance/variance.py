@@ -17,9 +17,9 @@ Readings where the paper is open or slips:
 * Rounding adds half of the mantissa's range and clears the mantissa (section 4.4), then the
   result is capped at 2^e, because section 4.2 truncates there: 50.0 becomes 32, not 64.
 * The largest magnitude is that of the elements that are clear: finer levels than that of the
-  whole tensor (`exponent_over: tensor`).
-* d > 7 does not fit: the element is not sent and keeps r and v (`out_of_range: keep`). Algorithm
-  1, read literally, has reset them by then (`drop`: the value is lost).
+  whole tensor.
+* d > 7 does not fit: the element is not sent and keeps r and v. Algorithm 1, read literally, has
+  reset them by then, so that the value would be lost.
 * The rounding error is not fed back (section 4.2). It is at most |r| / 3 for a rounded value and
   below |r| / 2 for a capped one: at most a quarter of the energy that is sent. So with an empty
   memory |Q(g) - g|^2 <= |g|^2, reached when nothing is clear.
@@ -37,8 +37,6 @@ Appendix B.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -58,12 +56,6 @@ from gcsim.errors import InputError, Problem
 class VarianceParameters(CompressorParameters):
     alpha: float = Field(1.0, gt=0, description="send when r^2 > alpha v; the paper uses 1 to 2")
     zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step without sending")
-    out_of_range: Literal["keep", "drop"] = Field(
-        "keep", description="an element 2^8 below the largest: delay it, or lose it (Alg. 1)"
-    )
-    exponent_over: Literal["sent", "tensor"] = Field(
-        "sent", description="levels end at the largest magnitude to be sent, or of the whole tensor"
-    )
 
 
 class VarianceBased(Compressor[VarianceParameters]):
@@ -95,8 +87,7 @@ class VarianceBased(Compressor[VarianceParameters]):
         given = bucket.gradient, moments_of(bucket, "variance"), segments
         words, k, exponents = clear_powers(
             self.kept("delayed", bucket), self.kept("moment", bucket), *given,
-            alpha=chosen.alpha, zeta=chosen.zeta, whole=chosen.exponent_over == "tensor",
-            drop=chosen.out_of_range == "drop",
+            alpha=chosen.alpha, zeta=chosen.zeta,
         )  # fmt: skip
         sizes = 1 + 4 * k
         message, at = frames(words, Codec.VARIANCE, segments, sizes, nonzero=k)

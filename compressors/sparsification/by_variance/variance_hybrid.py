@@ -9,8 +9,8 @@ What is not sent stays in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first s
 that is sent shrinks, the others count whole), and the mean of r over workers is what is owed.
 
 Readings: v is corrected with r before tau is taken off, as section 4.5 derives it from the sum of
-(g - S)^2; Algorithm 2 prints the two lines in the other order (`correct_with: after`). By hand,
-r = .25, v = .06, tau = .1: .02, not .04. tau is an absolute threshold, in units of the gradient.
+(g - S)^2; Algorithm 2 prints the two lines in the other order. By hand, r = .25, v = .06, tau = .1:
+.02, not .04. tau is an absolute threshold, in units of the gradient.
 
 Without per-sample gradients, M micro-batches do: their mean gradients take the place of g_z and M
 that of B. The criterion is evaluated in float64, where no float32 squared is zero or infinite.
@@ -21,8 +21,6 @@ alpha of Tables 1 and 2. The threshold: N. Strom, Interspeech 2015.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 from pydantic import Field
 
@@ -42,9 +40,6 @@ class VarianceHybridParameters(CompressorParameters):
     tau: float = Field(0.01, gt=0, description="value that is sent, and least |r| to send it")
     alpha: float = Field(2.0, gt=0, description="send when also r^2 > alpha v")
     zeta: float = Field(0.999, gt=0, le=1, description="decay of v at each step")
-    correct_with: Literal["before", "after"] = Field(
-        "before", description="v's correction uses r before tau is taken off, or after (Alg. 2)"
-    )
 
 
 class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
@@ -77,6 +72,5 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         words, k = unambiguous_signs(
             bucket_state(self.residual, bucket), self.kept("moment", bucket), *given,
             alpha=chosen.alpha, tau=chosen.tau, zeta=chosen.zeta,
-            after=chosen.correct_with == "after",
         )  # fmt: skip
         return signed_message(words, segments, k)

@@ -25,8 +25,10 @@ from gcsim.compressors.coding.indices.bitmap import (
     bytes_of,
     unite,
 )
+from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.rounding.levels import add_coded_levels, cell_norms, round_levels
+from gcsim.compressors.coding.rounding.levels import add_levels, even, round_levels
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.segments import Column, Segments, starts
@@ -85,12 +87,11 @@ def packed_parts(
         both = parts.values.new_empty(int(count.sum()))
         inside = _inside(selected, extra)
         both[inside], both[~inside] = parts.values, parts.speculative
-        cells, bits_each_code = Segments.behind(count).cells(None), code_bits(levels)
+        cells = Segments.behind(count).cells(None)
         scales = cell_norms(both, cells, "max")
         put(message, body, scales, 4 * cells.count)
-        round_levels(
-            both, cells, scales, keys, message, body + 4, steps=levels, bits=bits_each_code
-        )
+        form = fixed(code_bits(levels))
+        round_levels(both, even(cells, scales, levels), keys, message, body + 4, form)
     return seal(message, at, sizes)
 
 
@@ -135,8 +136,8 @@ def read_parts(
         scales = taken(message, at, 4 * cells.count, torch.float32)
         if not bool(((scales >= 0) & scales.isfinite()).all()):
             raise InputError(f"damaged payload: scales of {scales.tolist()}")
-        bits = code_bits(levels)
-        add_coded_levels(both, cells, scales, message, at + 4, steps=levels, bits=bits, weight=1.0)
+        form = fixed(code_bits(levels))
+        add_levels(both, even(cells, scales, levels), message, at + 4, form, 1.0)
         inside = _inside(selected, extra)
         values, speculative = both[inside], both[~inside]
     return Parts(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.indices.bitmap import BLOCK, bits_each, bytes_of, places
 from gcsim.compressors.coding.integers.packing import fold_bits
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop

@@ -19,7 +19,7 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.lockstep import Blind, lockstep
+from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import stopwatch
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import check_parameters, compressor_class
@@ -145,7 +145,7 @@ def _gradient(elements: int) -> torch.Tensor:
     return _kept[elements]
 
 
-class _Watch(Blind):
+class _Watch(Observer):
     """An observer of one worker: each stretch between two collectives."""
 
     def __init__(self, device: torch.device, *, marks: bool = False) -> None:

@@ -80,7 +80,8 @@ class _Hash:
             good = 20 <= begin <= total - size
             if good:
                 rest = data[begin + size // 8 * 8 : begin + size].tobytes()
-                weighed = np.from_dlpack(sums)[frame].tobytes()
+                first, parts = columns[2, frame], -(-(size // 8) // constants["GROUPS"])
+                weighed = np.from_dlpack(sums)[first : first + parts].sum().tobytes()
                 given = data[begin - 20 : begin - 4].tobytes() + rest.ljust(8, b"\0") + weighed
                 found = hashlib.blake2b(given, digest_size=4).digest()
                 stored = data[begin - 4 : begin]

@@ -13,6 +13,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gcsim.compressors.segments import Segments
+
 LENGTHS = (0, 1, 7, 8, 9, 63, 2047, 2049, 4097)
 few = settings(
     max_examples=settings().max_examples // 8,
@@ -52,3 +54,8 @@ EXACT = st.builds(vector, st.sampled_from(LENGTHS), st.just("ties"), SEEDS)
 def spoilt(values: Tensor, *, by: float) -> Tensor:
     """With one element that is infinite or not a number."""
     return torch.where(torch.arange(values.numel()) == values.numel() // 2, by, values)
+
+
+def parts_of(n: int) -> Segments:
+    """A table of three tensors, the second without elements."""
+    return Segments.behind([n // 3, 0, n - n // 3])

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gcsim.compressors.coding.integers.digits import digits, fixed
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
-from gcsim.compressors.coding.rounding import bucket_levels, tables
-from gcsim.compressors.coding.rounding.levels import cell_norms
+from gcsim.compressors.coding.rounding import bucket_levels, norms, tables
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_levels, own, round_levels
 from gcsim.compressors.quantization.rounding import adaptive_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters
 from gcsim.compressors.segments import ZERO, Cells, Segments, starts
@@ -90,9 +91,14 @@ def test_tables_and_what_is_rounded_between_their_levels(
     values, cells = flat([part + 0.0 for part in parts], size)
     found = demand_same(bucket_levels.quantiles, values, cells, count, None)
     keys = key + np.arange(len(parts), dtype=np.uint64)
-    codes = demand_same(bucket_levels.round_between, values, cells, found, keys)
-    out = torch.linspace(-1, 1, values.numel())
-    demand_same(bucket_levels.add_between, out, cells, found, codes, 1 / 3)
+    levels = own(cells, found, count)
+    for form in (fixed(8), digits(count)):
+        sizes = form.nbytes(cells.segments.length)
+        codes, at = torch.zeros(int(sizes.sum()), dtype=torch.uint8), starts(sizes)
+        demand_same(round_levels, values, levels, keys, codes, at, form)
+        round_levels(values, levels, keys, codes, at, form)
+        out = torch.linspace(-1, 1, values.numel())
+        demand_same(add_levels, out, levels, codes, at, form, 1 / 3)
 
 
 @few
@@ -113,19 +119,19 @@ def test_tables_that_all_know(
 ) -> None:
     levels = np.stack([tables.exponential_levels(bits, p, zero=zero) for p in (0.8, 0.5)])
     values, cells = flat(parts, size)
-    norms = demand_same(cell_norms, values, cells, "max")
+    found = demand_same(norms.cell_norms, values, cells, "max")
     numbers, sizes = np.arange(len(parts)) % 2, packed_bytes(cells.segments.length, bits)
+    known = Levels(kind=KNOWN, cells=cells, numbers=found, tables=tuple(levels), chosen=numbers)
     keys = key + np.arange(len(parts), dtype=np.uint64)
     packed, at = torch.zeros(int(sizes.sum()), dtype=torch.uint8), starts(sizes)
-    given = values, cells, norms, levels, numbers, keys, packed, at
-    demand_same(tables.round_to_table, *given, bits=bits)
-    tables.round_to_table(*given, bits=bits)
-    coded = torch.linspace(-1, 1, values.numel()), cells, norms, levels, numbers, packed, at
-    demand_same(tables.add_from_table, *coded, bits=bits, weight=1 / 3)
-    expected = tables.table_errors(values, cells, norms, levels[0])
+    demand_same(round_levels, values, known, keys, packed, at, fixed(bits))
+    round_levels(values, known, keys, packed, at, fixed(bits))
+    out = torch.linspace(-1, 1, values.numel())
+    demand_same(add_levels, out, known, packed, at, fixed(bits), 1 / 3)
+    expected = norms.table_errors(values, cells, found, levels[0])
     with kernels():
-        found = tables.table_errors(values, cells, norms, levels[0])
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+        errors = norms.table_errors(values, cells, found, levels[0])
+    np.testing.assert_allclose(errors, expected, rtol=1e-12)
 
 
 @few
@@ -137,7 +143,7 @@ def test_statistics_of_buckets(parts: list[Tensor], size: int, most: int) -> Non
     for law in ("mixture", "single"):
         given = values, cells.segments, chosen.model_copy(update={"distribution": law})
         demand_same(adaptive_levels.statistics, *given)
-    demand_same(tables.cell_sums, values, cells)
+    demand_same(norms.cell_sums, values, cells)
 
 
 @few

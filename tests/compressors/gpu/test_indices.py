@@ -67,10 +67,10 @@ def test_damage_is_named_as_by_the_loop(
     with kernels():
         assert equal(outcome(decoded_positions, *given_), expected)
     out, values = torch.zeros(int(segments.length.sum())), torch.ones(int(k.sum()))
-    given_ = segments, body, sizes, columns, values, k, 0.5
-    expected = outcome(scatter_add, out, *given_)
+    message = segments, body, sizes, columns, values, k, 0.5
+    expected = outcome(scatter_add, out, *message)
     with kernels():
-        found = outcome(scatter_add, out, *given_)
+        found = outcome(scatter_add, out, *message)
     assert isinstance(found[0], tuple) == isinstance(expected[0], tuple)
     assert isinstance(found[0], tuple) or equal(found, expected)
 

@@ -22,25 +22,36 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.floats.narrow_floats import nearest_codes
-from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.indices.coded import coded_positions
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers import packing
+from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
+from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_levels, round_levels
+from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import kth_magnitude
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.meter import segment
+from gcsim.compressors.quantization.floats.natural import powers
 from gcsim.compressors.quantization.one_bit import signsgd
-from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, spoilt, vector
+from tests.compressors.gpu.examples import (
+    EXACT,
+    KEYS,
+    LENGTHS,
+    SEEDS,
+    VECTORS,
+    few,
+    parts_of,
+    spoilt,
+    vector,
+)
 from tests.compressors.shared import (
     add_packed_levels,
     add_signs,
@@ -133,7 +144,7 @@ def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
 @given(values=EXACT)
 def test_moments(values: Tensor) -> None:
     """Of small whole numbers, whose sums and squares are exact."""
-    demand_same(terngrad.magnitude_and_spread, values)
+    demand_same(magnitudes_and_spreads, values, Segments.alone(values.numel()))
 
 
 # --- signs ----------------------------------------------------------------------------------------
@@ -214,11 +225,6 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 
 
 # --- selection ------------------------------------------------------------------------------------
-
-
-def parts_of(n: int) -> Segments:
-    """A table of three tensors, the second without elements."""
-    return Segments.behind([n // 3, 0, n - n // 3])
 
 
 @few
@@ -314,12 +320,11 @@ def both_outcomes(call: Callable[..., Any], *given_: Any) -> tuple[Any, Any]:
 def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -> None:
     values = spoilt(values, by=what)
     n = values.numel()
-    body, alone = torch.zeros(power_bytes(n, bits), dtype=torch.uint8), Segments.alone(n)
-    given = values, alone, np.array([key]), body, ZERO
-    demand_same(put_powers, *given, bits=bits)
-    put_powers(*given, bits=bits)
-    out = torch.linspace(-1, 1, n)
-    demand_same(add_powers, out, alone, body, ZERO, bits=bits, weight=1 / 3)
+    levels, sizes = powers(Segments.alone(n), bits)
+    given = values, levels, np.array([key]), torch.zeros(int(sizes[0]), dtype=torch.uint8), ZERO
+    demand_same(round_levels, *given, fixed(8))
+    round_levels(*given, fixed(8))
+    demand_same(add_levels, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
 
 
 @few
@@ -335,14 +340,16 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
             table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
-            demand_same(narrow_floats.add_looked_up, torch.ones(n), alone, codes, ZERO, table)
+            levels = narrow_floats.tables_of(alone, table)
+            demand_same(add_levels, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
 @few
 @given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
 def test_dynamic_codes(values: Tensor, largest: float) -> None:
-    codes, alone = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values))
-    demand_same(nearest_codes, values, alone, torch.tensor([largest]), codes, ZERO)
+    codes, cells = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values)).whole
+    levels = Levels(kind=TREE, cells=cells, numbers=torch.tensor([largest]))
+    demand_same(round_levels, values, levels, None, codes, ZERO, fixed(8))
 
 
 @few
@@ -354,7 +361,8 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     factors = np.linspace(1, 2, len(parts))
     demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
     tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
-    demand_same(narrow_floats.add_looked_up, values, segments, codes, at, tables)
+    levels = narrow_floats.tables_of(segments, tables)
+    demand_same(add_levels, values, levels, codes, at, fixed(8), 1.0)
 
 
 # --- sums, and what stands around kernels ---------------------------------------------------------

@@ -242,27 +242,10 @@ def test_a_trace_without_times_is_told(scenario: Path) -> None:
     assert "gcsim record --times" in said
 
 
-def test_another_batch_is_told(scenario: Path) -> None:
-    (said,) = problems(scenario, SCENARIO.replace("batch_size: 8", "batch_size: 16"))
-    assert "set batch_size: 8" in said
-
-
 def test_another_model_is_told_the_word_for_it(scenario: Path) -> None:
     text = SCENARIO.replace("model: recorded", "model: lenet").replace("{recorded: true}", "null")
     (said,) = problems(scenario, text)
     assert "holds gradients of 'Mine', the scenario trains 'lenet'; set model: recorded" in said
-
-
-def test_a_trace_that_is_none_is_told(scenario: Path) -> None:
-    (scenario.parent / "trace" / MANIFEST).write_text("{")
-    (said,) = problems(scenario, SCENARIO)
-    assert "is truncated or no JSON" in said
-
-
-def test_more_workers_than_were_recorded_is_told(scenario: Path) -> None:
-    (said,) = problems(scenario, SCENARIO.replace("trace: trace}", "trace: trace, workers: 3}"))
-    assert "holds gradients of 2 workers, the scenario asks for 3" in said
-    assert "record more" in said
 
 
 # --- buckets -------------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
@@ -596,49 +594,6 @@ def test_options_reach_every_setting(tmp_path: Path) -> None:
     assert ways["cluster", "nics", "3"].bandwidth == catalog.link("1gbe").bandwidth
     assert ways["cluster", "racks", "uplink"].bandwidth == 2_500_000_000
     assert ways["cluster", "collectives", "server_network"].bandwidth == 5_000_000_000
-
-
-# --- robustness ----------------------------------------------------------------------------------
-
-
-_VALUES = st.sampled_from(
-    ["0", "1", "-1", "3/2", "1/0", "1e99", ".inf", "null", "true", "x", "''", "[]", "{}", "[1]",
-     "none", "pytorch1", "{int8: 1 GB/s}", "5 ms", "0 s", "1 h",
-     "10gbe", "[encode]", "40 GB/s", "{like: 10gbe}", "{3: 1gbe}", "{3: 2}",
-     "{batch: 1 s}",
-     "{nodes: 2, uplink: 10gbe}", "per_node", "dedicated", "3 dedicated", "side", "custom", "nccl",
-     WIFI, CELL, "{variation: 1}",
-     "[{node: 0, at: 1 s}]", "{horizon: 1 h, restart: 0 s, deaths: [{node: 1, at: 0 s}]}"]
-)  # fmt: skip
-_KEYS = st.sampled_from(
-    ["cluster.nics", "cluster.nics.3", "cluster.nics.x", "cluster.racks", "cluster.racks.nodes",
-     "cluster.racks.uplink", "cluster.shared_bus", "cluster.network", "cluster.nodes",
-     "cluster.collectives.server_network", "cluster.collectives.servers",
-     "cluster.collectives.transport", "cluster.collectives.host_staging", "training",
-     "training.input", "training.input.prefetch", "training.noise", "training.noise.variation",
-     "training.noise.slow_factor", "training.slow_nodes", "training.slow_nodes.1",
-     "training.slow_workers", "training.slow_workers.1", "training.on_host", "cluster.sums",
-     "cluster.sums.float16", "cluster.host", "cluster.host.dispatch", "cluster.collectives.library",
-     "training.faults", "training.faults.deaths", "training.faults.deaths.0",
-     "training.faults.deaths.0.at", "training.faults.horizon", "training.iterations",
-     "training.concurrent_collectives", "training.side_slowdown", "training.optimizer"]
-)  # fmt: skip
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(base=st.sampled_from([FULL, PLAIN]), options=st.lists(st.tuples(_KEYS, _VALUES), max_size=4))
-def test_any_options_are_taken_and_read_back_or_refused_as_input(
-    tmp_path: Path, base: str, options: list[tuple[str, str]]
-) -> None:
-    try:
-        scenario = load(tmp_path, base, *(f"{key}={value}" for key, value in options))
-    except InputError:
-        return
-    again = reread(tmp_path, scenario)
-    assert replace(again, name=scenario.name) == scenario
-    for nodes in scenario.node_counts:
-        assert scenario.cluster_at(nodes).nodes == nodes
-        scenario.training_at(nodes)
 
 
 # --- too few draws -------------------------------------------------------------------------------

@@ -87,6 +87,15 @@ def all_equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
 
 
+def recorded(folder: Path, model: nn.Module, **options: Any) -> Trace:
+    """What is recorded of a loop of nine steps."""
+    options = {"timed": 0, **options}
+    seen, passes = options.pop("seen", None), options.pop("passes", 1)
+    with gcsim.record(model, folder / "t", **options) as recording:
+        train(model, 9, lambda _n, loss: recording.step(loss), passes=passes, seen=seen)
+    return Trace.open(folder / "t")
+
+
 def hooks(model: nn.Module) -> Iterator[Any]:
     for module in model.modules():
         yield from module._forward_hooks.values()
@@ -187,9 +196,7 @@ def test_training_is_bit_identical_with_and_without_a_recording(tmp_path: Path) 
 
 def test_micro_batches_are_summed_and_said(tmp_path: Path) -> None:
     expected: list[list[Tensor]] = []
-    with gcsim.record(model := network(), tmp_path / "t", iterations=2, timed=0) as recording:
-        train(model, 2, lambda _n, loss: recording.step(loss), passes=3, seen=expected)
-    trace = Trace.open(tmp_path / "t")
+    trace = recorded(tmp_path, network(), iterations=2, passes=3, seen=expected)
     assert trace.source["micro_batches"] == 3
     for iteration in range(2):
         parts = expected[3 * iteration : 3 * iteration + 3]
@@ -199,11 +206,8 @@ def test_micro_batches_are_summed_and_said(tmp_path: Path) -> None:
 
 def test_virtual_workers_are_the_passes_of_an_iteration(tmp_path: Path) -> None:
     expected: list[list[Tensor]] = []
-    with gcsim.record(
-        model := network(), tmp_path / "t", iterations=2, timed=1, workers=3
-    ) as recording:
-        train(model, 9, lambda _n, loss: recording.step(loss), passes=3, seen=expected)
-    trace = Trace.open(tmp_path / "t")
+    options = {"iterations": 2, "timed": 1, "workers": 3}
+    trace = recorded(tmp_path, network(), passes=3, seen=expected, **options)
     assert (trace.workers, trace.iterations) == (3, 2)
     for iteration in range(2):
         for worker in range(3):
@@ -212,9 +216,7 @@ def test_virtual_workers_are_the_passes_of_an_iteration(tmp_path: Path) -> None:
 
 
 def test_layers_and_flops_are_those_of_the_module_on_its_first_batch(tmp_path: Path) -> None:
-    with gcsim.record(model := network(), tmp_path / "t", iterations=1, timed=0) as recording:
-        train(model, 1, lambda _n, loss: recording.step(loss))
-    facts = Trace.open(tmp_path / "t").facts
+    facts = recorded(tmp_path, model := network(), iterations=1).facts
     assert facts.name == "Sequential"
     assert facts.samples_per_worker == BATCH
     assert facts.parameters == sum(p.numel() for p in model.parameters())
@@ -232,11 +234,7 @@ def test_second_moments_are_those_of_the_closed_form(tmp_path: Path) -> None:
         return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 5))
 
     model, other = plain(), plain()
-    with gcsim.record(
-        model, tmp_path / "t", iterations=2, timed=0, second_moments=True
-    ) as recording:
-        train(model, 2, lambda _n, loss: recording.step(loss))
-    trace = Trace.open(tmp_path / "t")
+    trace = recorded(tmp_path, model, iterations=2, second_moments=True)
     assert sorted(trace.moment_costs) == [0, 1, 2, 3]
     images, labels = batch(0)
     with second_moments(other) as watched:
@@ -257,11 +255,8 @@ def test_a_model_without_a_closed_form_is_refused_by_name(tmp_path: Path) -> Non
         def forward(self, images: Tensor) -> Any:
             return self.inner(images.flatten(1)) * self.factor
 
-    with (
-        pytest.raises(InputError, match=r"parameter factor: .* belongs to no layer"),
-        gcsim.record(model := Scaled(), tmp_path / "t", second_moments=True) as recording,
-    ):
-        train(model, 2, lambda _n, loss: recording.step(loss))
+    with pytest.raises(InputError, match=r"parameter factor: .* belongs to no layer"):
+        recorded(tmp_path, Scaled(), second_moments=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -269,11 +264,7 @@ def test_float16_and_a_limit_of_size_keep_whole_iterations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # 813 parameters: 1.6 kB and a header of 0.5 kB for each iteration
-    with gcsim.record(
-        model := network(), tmp_path / "t", dtype="float16", max_size="5 kB", timed=0
-    ) as recording:
-        train(model, 9, lambda _n, loss: recording.step(loss))
-    trace = Trace.open(tmp_path / "t")
+    trace = recorded(tmp_path, network(), dtype="float16", max_size="5 kB")
     assert (trace.dtype, trace.iterations) == ("float16", 2)
     assert trace.nbytes <= 5000
     assert "2 iterations of 20 (no more fit)" in capsys.readouterr().err
@@ -332,8 +323,7 @@ def test_times_are_in_the_order_of_the_backward_pass(tmp_path: Path) -> None:
 
 
 def test_without_timed_iterations_there_are_no_times(tmp_path: Path) -> None:
-    with gcsim.record(model := network(), tmp_path / "t", iterations=1, timed=0) as recording:
-        train(model, 1, lambda _n, loss: recording.step(loss))
+    recorded(tmp_path, network(), iterations=1)
     with pytest.raises(gcsim.InputError, match=r"holds no times .* gcsim record --times"):
         recorded_passes(tmp_path / "t")
 
@@ -394,61 +384,44 @@ def test_a_gradient_of_another_shape_is_named(tmp_path: Path) -> None:
     assert "parameter weight: error: its shape changed from [2, 3] to [2, 5]" in said
 
 
-def test_a_sparse_gradient_is_named(tmp_path: Path) -> None:
-    model = nn.Embedding(5, 2, sparse=True)
-
+@pytest.mark.parametrize(
+    ("model", "out", "told"),
+    [
+        (nn.Embedding(5, 2, sparse=True), lambda model: model(torch.tensor([1, 2])),
+         "its gradient is sparse"),
+        *((nn.Linear(3, 2), lambda model, value=value: model(torch.ones(4, 3)) * value,
+           "tensor weight: error: NaN or infinity in the gradients of iteration 0")
+          for value in (float("nan"), float("inf"))),
+    ],
+)  # fmt: skip
+def test_a_gradient_that_cannot_be_stored_is_named(
+    tmp_path: Path, model: nn.Module, out: Callable[[nn.Module], Tensor], told: str
+) -> None:
     def loop(recording: Any) -> None:
-        model(torch.tensor([1, 2])).sum().backward()
+        out(model).sum().backward()
         recording.step()
 
-    assert "its gradient is sparse" in refused(tmp_path, model, loop)
+    assert told in refused(tmp_path, model, loop)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
-    model = nn.Linear(3, 2)
-
-    def loop(recording: Any) -> None:
-        (model(torch.ones(4, 3)) * value).sum().backward()
-        recording.step()
-
-    said = refused(tmp_path, model, loop)
-    assert "tensor weight: error: NaN or infinity in the gradients of iteration 0" in said
-
-
-def test_a_loss_that_is_not_finite_is_told(tmp_path: Path) -> None:
-    model = nn.Linear(3, 2)
-
-    def loop(recording: Any) -> None:
-        model(torch.ones(4, 3)).sum().backward()
-        recording.step(torch.tensor(float("nan")))
-
-    assert "the loss is nan" in refused(tmp_path, model, loop)
-
-
-def test_a_wrong_number_of_passes_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loop", "options", "told"),
+    [
+        (lambda r, m: train(m, 1, lambda _n, _: r.step(torch.tensor(float("nan")))), {},
+         "the loss is nan"),
+        (lambda r, m: train(m, 1, lambda _n, s: r.step(s), passes=3), {"workers": 2},
+         "had 3 backward passes; workers=2 needs one for each"),
+        (lambda r, m: train(m, 1, lambda _n, s: r.step(s)), {"batch_size": 64},
+         "took [8, 2, 8, 8], and batch_size is 64"),
+        (lambda r, m: train(m, 2), {}, "before an iteration was recorded"),
+        (lambda r, m: r.step(), {}, "no gradient arrived"),
+    ],
+)  # fmt: skip
+def test_a_loop_that_cannot_be_recorded_is_told(
+    tmp_path: Path, loop: Callable[[Any, nn.Module], Any], options: dict[str, int], told: str
+) -> None:
     model = network()
-    said = refused(
-        tmp_path, model, lambda r: train(model, 1, lambda _n, s: r.step(s), passes=3), workers=2
-    )
-    assert "had 3 backward passes; workers=2 needs one for each" in said
-
-
-def test_a_batch_size_that_no_tensor_has_is_told(tmp_path: Path) -> None:
-    model = network()
-    said = refused(
-        tmp_path, model, lambda r: train(model, 1, lambda _n, s: r.step(s)), batch_size=64
-    )
-    assert "took [8, 2, 8, 8], and batch_size is 64" in said
-
-
-def test_a_loop_without_step_is_told(tmp_path: Path) -> None:
-    model = network()
-    assert "before an iteration was recorded" in refused(tmp_path, model, lambda r: train(model, 2))
-
-
-def test_a_step_without_backward_is_told(tmp_path: Path) -> None:
-    assert "no gradient arrived" in refused(tmp_path, network(), lambda r: r.step())
+    assert told in refused(tmp_path, model, lambda recording: loop(recording, model), **options)
 
 
 def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
@@ -565,6 +538,5 @@ def test_a_model_that_takes_a_dictionary_and_tokens_is_counted(tmp_path: Path) -
 
 def test_the_module_inside_a_compiled_one_is_named(tmp_path: Path) -> None:
     compiled: Any = torch.compile(copy.deepcopy(network()), backend="eager")
-    with gcsim.record(compiled, tmp_path / "t", iterations=1, timed=0) as recording:
-        train(compiled, 1, lambda _n, loss: recording.step(loss))
-    assert Trace.open(tmp_path / "t").parameters[0] == ("0.weight", (4, 2, 3, 3))
+    trace = recorded(tmp_path, compiled, iterations=1)
+    assert trace.parameters[0] == ("0.weight", (4, 2, 3, 3))

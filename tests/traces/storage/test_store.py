@@ -116,18 +116,6 @@ def test_what_is_known_of_the_trace_comes_back(folder: Path) -> None:
     assert trace.nbytes == sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("order", [[0], [*range(1, len(SHAPES)), 1], [*range(-1, len(SHAPES) - 1)]])
-def test_an_order_that_leaves_out_a_parameter_is_refused(folder: Path, order: list[int]) -> None:
-    def change(body: dict[str, object]) -> None:
-        facts = body["facts"]
-        assert isinstance(facts, dict)
-        facts["ready_order"] = order
-
-    rewrite_manifest(folder, change)
-    with pytest.raises(TraceError, match="ready_order"):
-        Trace.open(folder)
-
-
 def test_a_bucket_carries_its_workers_loss_where_all_were_noted(folder: Path) -> None:
     def noted(losses: object) -> list[float | None]:
         rewrite_manifest(folder, lambda body: body.update(source={"losses": losses}))
@@ -258,18 +246,6 @@ def test_an_edited_manifest_is_found_out(folder: Path) -> None:
         Trace.open(folder)
 
 
-def test_a_manifest_whose_files_do_not_fit_is_refused(folder: Path) -> None:
-    rewrite_manifest(folder, lambda body: body.update(iterations=3))
-    with pytest.raises(TraceError, match="list of files does not fit"):
-        Trace.open(folder)
-
-
-def test_a_manifest_with_an_impossible_value_is_refused(folder: Path) -> None:
-    rewrite_manifest(folder, lambda body: body.update(dtype="int8"))
-    with pytest.raises(TraceError, match="dtype = 'int8': is not a choice"):
-        Trace.open(folder)
-
-
 Way = tuple[str | int, ...]
 
 
@@ -317,6 +293,10 @@ PASSES = {"forward": 0.1, "backward": 0.2, "ready": [0.1] * 3, "source": "a cloc
         (("facts", "name"), "\x1b[31mtoy", "has control characters in its text"),
         (("parameters", 0, 0), "a\ud800", "has control characters in its text"),
         (("second_moments",), 1, "second_moments = 1: must be true or false"),
+        (("iterations",), 3, "list of files does not fit its iterations and workers"),
+        (("dtype",), "int8", "dtype = 'int8': is not a choice"),
+        (("facts", "ready_order"), [0], "ready_order does not name each parameter once"),
+        (("facts", "ready_order"), [1, 2, 1], "ready_order does not name each parameter once"),
     ],
 )
 def test_what_a_manifest_says_is_checked_however_right_its_checksum_is(

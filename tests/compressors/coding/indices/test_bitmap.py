@@ -29,36 +29,21 @@ def random_bits(
 
 
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.5, 1.0])
-@pytest.mark.parametrize("n", SIZES)
-def test_values_are_picked_and_put_back(n: int, density: float) -> None:
-    # Against numpy's boolean indexing.
-    flags, bits = random_bits(n, density)
-    values = torch.arange(1.0, n + 1)
-    segments = Segments.alone(n)
-    starts = bit_starts(bits, segments)
-    assert starts[-1] == flags.sum()
-    assert starts.tolist() == [int(flags[:at].sum()) for at in [*range(0, n, BLOCK), n]]
-    picked = at_bits(values, bits, segments, starts)
-    np.testing.assert_array_equal(picked.numpy(), values.numpy()[flags])
-    out = torch.ones(n)
-    add_at_bits(out, bits, segments, starts, picked, 0.5)
-    np.testing.assert_array_equal(out.numpy(), 1 + 0.5 * np.where(flags, values.numpy(), 0))
-    np.testing.assert_array_equal(as_mask(bits, segments).numpy(), flags)
-
-
-def test_a_bucket_is_its_tensors() -> None:
-    # Lengths that fill no byte: bitmaps begin at bytes of their own.
-    lengths = [3, 0, BLOCK + 5, 8, 1]
+@pytest.mark.parametrize("lengths", [*([n] for n in SIZES), [3, 0, BLOCK + 5, 8, 1]])
+def test_values_are_picked_and_put_back(lengths: list[int], density: float) -> None:
+    # Against numpy's boolean indexing; bitmaps of tensors begin at bytes of their own.
     segments, values = Segments.behind(lengths), torch.arange(1.0, sum(lengths) + 1)
-    parts = [random_bits(n, 0.5) for n in lengths]
+    parts = [random_bits(n, density) for n in lengths]
     flags, bits = np.concatenate([f for f, _ in parts]), torch.cat([b for _, b in parts])
     starts = bit_starts(bits, segments)
+    blocks = [f[at : at + BLOCK].sum() for f, _ in parts for at in range(0, len(f), BLOCK)]
+    assert starts.tolist() == [0, *np.cumsum(blocks).tolist()]
     assert bits_each(starts, segments).tolist() == [int(f.sum()) for f, _ in parts]
     picked = at_bits(values, bits, segments, starts)
     np.testing.assert_array_equal(picked.numpy(), values.numpy()[flags])
-    out = torch.zeros(len(values))
-    add_at_bits(out, bits, segments, starts, picked, 1.0)
-    np.testing.assert_array_equal(out.numpy(), np.where(flags, values.numpy(), 0))
+    out = torch.ones(len(values))
+    add_at_bits(out, bits, segments, starts, picked, 0.5)
+    np.testing.assert_array_equal(out.numpy(), 1 + 0.5 * np.where(flags, values.numpy(), 0))
     np.testing.assert_array_equal(as_mask(bits, segments).numpy(), flags)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gcsim.compressors.coding.integers.packing import pack_bits, unpack_bits
 from gcsim.compressors.coding.one_bit.signs import pack_signs, unpack_signs
@@ -31,14 +29,6 @@ def test_codes_survive_and_lie_bit_after_bit(n: int, bits: int) -> None:
     expected = np.packbits(every_bit.reshape(-1).astype(np.uint8), bitorder="little")
     np.testing.assert_array_equal(packed.numpy(), expected)
     assert torch.equal(unpack_bits(packed, n, bits), codes)
-
-
-@given(bits=st.integers(1, 16), data=st.data())
-def test_any_codes_survive(bits: int, data: st.DataObject) -> None:
-    codes = data.draw(st.lists(st.integers(0, (1 << bits) - 1), max_size=40))
-    packed = pack_bits(torch.tensor(codes, dtype=torch.int32), bits)
-    assert packed.numel() == -(-len(codes) * bits // 8)
-    assert unpack_bits(packed, len(codes), bits).tolist() == codes
 
 
 def test_known_bytes_of_codes() -> None:

@@ -9,12 +9,8 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.coding.rounding.levels import (
-    CHUNK,
-    Norm,
-    bucket_parts,
-    round_bucket,
-)
+from gcsim.compressors.coding.rounding.levels import CHUNK, round_evenly
+from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
@@ -40,7 +36,7 @@ def rounded(
         part = slice(bucket * size, (bucket + 1) * size)
         drawn, out = fractions[part], codes[part]
         limit, scale = np.float32(np.inf), np.float32(norm)
-        round_bucket(values.numpy()[part], scale, drawn, np.float32(steps), limit, out)
+        round_evenly(values.numpy()[part], scale, drawn, np.float32(steps), limit, out)
     return torch.from_numpy(codes)
 
 
@@ -190,11 +186,3 @@ def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:
     assert costs["streaming"].launches == 1
     assert costs["streaming"].nbytes == 4 * 1000 + 4 * 2 + packed.numel()
     assert (costs["random"].elements, costs["random"].nbytes) == (1000, 2000)
-
-
-def test_bucket_parts_cover_all_elements_once() -> None:
-    assert list(bucket_parts(10, 4)) == [
-        (slice(0, 8), slice(0, 2), 4),
-        (slice(8, 10), slice(2, 3), 2),
-    ]
-    assert list(bucket_parts(0, 4)) == []

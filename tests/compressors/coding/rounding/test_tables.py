@@ -12,28 +12,26 @@ from numpy.typing import NDArray
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
-from gcsim.compressors.coding.rounding.levels import CHUNK
+from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_levels
 from gcsim.compressors.coding.rounding.tables import (
     TableParameters,
     add_decoded,
-    add_from_table,
     encode_message,
     exponential_levels,
-    round_to_table,
     table_error,
 )
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import ZERO
 from gcsim.errors import InputError
-from tests.compressors.shared import BucketOf, Draw, bucket_norms, random16
+from tests.compressors.shared import BucketOf, Draw, bucket_norms, cells_of, random16, rounded
 
-Levels = NDArray[np.float32]
 KEY = random_key(1, 2, 3, "test", 4)
 
 
-def random_levels(count: int, seed: int) -> Levels:
+def random_levels(count: int, seed: int) -> Table:
     inner = np.random.default_rng(seed).normal(0, 0.2, count - 2).clip(-0.999, 0.999)
     return np.sort(np.concatenate(([-1.0], inner, [1.0]))).astype(np.float32)
 
@@ -52,28 +50,25 @@ TABLES = {
 EVERY_TABLE = pytest.mark.parametrize("name", list(TABLES))
 
 
+def known(values: torch.Tensor, norms: torch.Tensor, levels: Table, size: int) -> Levels:
+    """A table for a tensor alone."""
+    return Levels(kind=KNOWN, cells=cells_of(values, size), numbers=norms, tables=[levels])
+
+
 def encode_table(
-    values: torch.Tensor, norms: torch.Tensor, levels: Levels, key: np.uint64, *, size: int,
+    values: torch.Tensor, norms: torch.Tensor, levels: Table, key: np.uint64, *, size: int,
     bits: int,
 ) -> torch.Tensor:  # fmt: skip
     """The packed codes of a tensor alone."""
-    n = values.numel()
-    out, cells = (
-        torch.empty(packed_bytes(n, bits), dtype=torch.uint8),
-        Segments.alone(n).cells(size),
-    )
-    given = norms, levels[None], ZERO, np.array([key]), out, ZERO
-    round_to_table(values, cells, *given, bits=bits)
-    return out
+    return rounded(values, known(values, norms, levels, size), key, fixed(bits))
 
 
 def add_table(
-    out: torch.Tensor, packed: torch.Tensor, norms: torch.Tensor, levels: Levels, *, size: int,
+    out: torch.Tensor, packed: torch.Tensor, norms: torch.Tensor, levels: Table, *, size: int,
     bits: int, weight: float,
 ) -> None:  # fmt: skip
     """Undo `encode_table`."""
-    given = Segments.alone(out.numel()).cells(size), norms, levels[None], ZERO, packed, ZERO
-    add_from_table(out, *given, bits=bits, weight=weight)
+    add_levels(out, known(out, norms, levels, size), packed, ZERO, fixed(bits), weight)
 
 
 def fractions_of(key: np.uint64, n: int) -> NDArray[np.float32]:
@@ -194,7 +189,7 @@ def test_codes_that_cannot_have_been_sent_are_refused(normal: Draw) -> None:
             add_table(out, packed, norms, levels, size=5, bits=2, weight=1.0)
 
 
-def message(bucket: Bucket, levels: Levels, size: int | None = 100) -> torch.Tensor:
+def message(bucket: Bucket, levels: Table, size: int | None = 100) -> torch.Tensor:
     worker, chosen = (
         Worker(rank=1, count=2, seed=3),
         TableParameters.model_validate({"bucket": size}),

@@ -47,34 +47,6 @@ def test_ties_go_to_the_lowest_index(values: list[float], data: st.DataObject) -
     assert largest_of(single, k).tolist() == by_sorting(single.tolist(), k)
 
 
-def test_the_sampled_shortcut_selects_what_a_full_sort_selects(
-    normal: Draw,
-) -> None:
-    values = normal((1 << 20) + 3, 1)
-    k = 12_345
-    order = np.argsort(-np.abs(values.numpy()), kind="stable")[:k]
-    assert np.array_equal(largest_of(values, k).numpy(), np.sort(order))
-
-
-def test_a_sample_that_misleads_costs_time_but_not_exactness() -> None:
-    # Every 255th element is huge, and they are the sample: its threshold passes too few.
-    values = torch.linspace(1.0, 2.0, (1 << 20) + 255)
-    values[::255] = 100.0
-    k = 50_000
-    order = np.argsort(-values.numpy(), kind="stable")[:k]
-    assert np.array_equal(largest_of(values, k).numpy(), np.sort(order))
-
-
-def test_equal_magnitudes_everywhere_select_the_first_k() -> None:
-    values = torch.ones((1 << 20) + 7)
-    assert largest_of(values, 10_000).tolist() == list(range(10_000))
-
-
-def test_not_a_number_is_named_instead_of_selected() -> None:
-    with pytest.raises(InputError, match="not a number"):
-        largest_of(torch.tensor([1.0, float("nan"), 2.0]), 1)
-
-
 def test_an_impossible_k_is_our_bug() -> None:
     with pytest.raises(InternalError, match="cannot select"):
         largest_of(torch.ones(3), 4)

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.floats.narrow_floats import nearest_codes, tree
+from gcsim.compressors.coding.floats.powers import tree
 from gcsim.compressors.coding.frames import HEADER_BYTES
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.quantization.floats.dynamic_8bit import (
     add_decoded,
     encode,
     error_bound,
 )
-from gcsim.compressors.segments import ZERO, Segments
-from tests.compressors.shared import Draw, LayoutOf
+from gcsim.compressors.segments import Segments
+from tests.compressors.shared import Draw, LayoutOf, rounded
 
 
 def value(code: int) -> float:
@@ -41,9 +43,9 @@ def test_a_code_is_a_decimal_exponent_and_a_fraction() -> None:
 
 
 def codes_of(values: torch.Tensor, largest: float) -> torch.Tensor:
-    codes, alone = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values))
-    nearest_codes(values, alone, torch.tensor([largest]), codes, ZERO)
-    return codes
+    cells = Segments.alone(len(values)).whole
+    levels = Levels(kind=TREE, cells=cells, numbers=torch.tensor([largest]))
+    return rounded(values, levels, np.uint64(0), fixed(8))
 
 
 def test_an_element_becomes_the_nearest_value(normal: Draw) -> None:

@@ -11,19 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.floats.powers import add_powers, power_bytes, put_powers
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.rounding.levels import CHUNK
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.rounding.levels import CHUNK, add_levels
 from gcsim.compressors.quantization.floats.natural import (
     Natural,
     NaturalParameters,
     add_decoded,
+    powers,
     rounding_error,
 )
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
+from tests.compressors import shared
 from tests.compressors.shared import BucketOf, Draw, members, uniform
 
 Exchange = Callable[..., list[torch.Tensor]]
@@ -38,10 +40,9 @@ workers = partial(members, Natural)
 
 
 def rounded(values: torch.Tensor, bits: int = 9, key: np.uint64 = KEY) -> torch.Tensor:
-    alone, n, out = Segments.alone(values.numel()), values.numel(), torch.zeros_like(values)
-    body = torch.empty(power_bytes(n, bits), dtype=torch.uint8)
-    put_powers(values, alone, np.array([key]), body, ZERO, bits=bits)
-    add_powers(out, alone, body, ZERO, bits=bits, weight=1.0)
+    (levels, _), out = powers(Segments.alone(values.numel()), bits), torch.zeros_like(values)
+    body = shared.rounded(values, levels, key, fixed(8))
+    add_levels(out, levels, body, ZERO, fixed(8), 1.0)
     return out
 
 

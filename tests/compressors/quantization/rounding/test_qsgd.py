@@ -15,14 +15,14 @@ import torch
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.elias import omega_word
-from gcsim.compressors.coding.rounding.levels import Norm
+from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.quantization.rounding.qsgd import (
     Coding,
     Qsgd,
     QsgdParameters,
     add_decoded,
-    code_bits,
     error_bound,
+    forms,
 )
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
@@ -167,7 +167,7 @@ def test_the_message_has_the_length_of_the_formula(
 ) -> None:
     (worker,) = workers(1, steps=steps)
     width = math.ceil(math.log2(2 * steps + 1))
-    assert code_bits(steps) == width
+    assert forms(steps)["fixed"].bits == width
     header, norms, codes = HEADER_BYTES, 4 * math.ceil(n / 512), math.ceil(n * width / 8)
     assert worker.encode(bucket_of(normal(n)), 0).numel() == header + norms + codes
 

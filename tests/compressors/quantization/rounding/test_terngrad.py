@@ -13,16 +13,17 @@ import torch
 from pydantic import ValidationError
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
+from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
 from gcsim.compressors.quantization.rounding.terngrad import (
     Scalar,
     TernGrad,
     TernGradParameters,
     add_decoded,
     bound_and_scalar,
-    magnitude_and_spread,
 )
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import BucketOf, Draw, members, uniform
 
@@ -294,6 +295,10 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
         exact = float(values.abs().max()) * ratio - 1
         assert relative(values, None) == pytest.approx(exact, rel=0.03)
         assert relative(values, None) == pytest.approx(known, rel=0.4)
+
+
+def magnitude_and_spread(values: torch.Tensor) -> tuple[float, ...]:
+    return tuple(magnitudes_and_spreads(values, Segments.alone(len(values)))[0].tolist())
 
 
 def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) -> None:

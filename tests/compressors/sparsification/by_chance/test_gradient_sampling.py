@@ -166,34 +166,15 @@ def test_the_prior_is_alpha_to_the_number_of_visits(team: Any, normal: Draw) -> 
     assert visits.max() >= 2
 
 
-def test_scope_ever_lowers_the_prior_in_every_step_after_the_first_visit(
-    team: Any, normal: Draw
-) -> None:
-    n = 2000
-    gradient = normal(n, 3) + 3.0
-    workers = synchronised(team, n, gradient, ratio=0.1, alpha=0.9, prior_scope="ever")
-    age = torch.zeros(n)
-    for t in range(1, 10):
-        visited = workers.step([gradient], t)[0] != 0
-        age += ((age > 0) | visited).float()
-    torch.testing.assert_close(
-        workers.workers[0].distributions[0].prior, 0.9**age, rtol=1e-5, atol=0
-    )
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_the_prior_survives_a_synchronisation_unless_reset(
-    team: Any, normal: Draw, reset: bool
-) -> None:
+def test_the_prior_survives_a_synchronisation(team: Any, normal: Draw) -> None:
     gradient = normal(500, 3)
-    workers = synchronised(team, 500, gradient, ratio=0.1, tau=3, reset_prior=reset)
+    workers = synchronised(team, 500, gradient, ratio=0.1, tau=3)
     for t in (1, 2, 3):
         workers.step([gradient], t)
     state = workers.workers[0].distributions[0]
     fresh = synchronised(team, 500, gradient, ratio=0.1).workers[0].distributions[0]
-    prior = torch.ones(500) if reset else state.prior
-    assert reset or not bool((prior == 1).all())
-    torch.testing.assert_close(state.weights.values, fresh.weights.values * prior)
+    assert not bool((state.prior == 1).all())
+    torch.testing.assert_close(state.weights.values, fresh.weights.values * state.prior)
 
 
 def test_a_prior_that_has_fallen_everywhere_is_lifted_back_to_mean_one(team: Any) -> None:
@@ -398,7 +379,6 @@ def test_float32_values_are_as_long_as_their_name_says(team: Any, normal: Draw) 
     [
         (NAME, {"residual": True, "values": "fp32", "tau": 3}),
         ("random_sampling_bayes", {"unbiased": True, "values": "fp32", "ratio": 0.2}),
-        ("random_sampling_bayes", {"prior_scope": "ever"}),
     ],
 )
 def test_laws_hold_for_options(name: str, parameters: dict[str, Any]) -> None:

@@ -10,8 +10,8 @@ import torch
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_threshold.dryden import largest_of_each_sign
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcsim.compressors.coding.rounding.level_codes import LevelCoding, coded_levels, decoded_levels
-from gcsim.compressors.gpu.rounding.level_codes import levels_of
+from gcsim.compressors.coding.rounding.level_words import WordCoding, coded_levels, decoded_levels
+from gcsim.compressors.gpu.rounding.level_words import levels_of
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import kernels
@@ -19,9 +19,8 @@ from tests.compressors.shared import code_alone, decode_alone
 
 CODINGS = pytest.mark.parametrize(
     ("coding", "steps"),
-    [("digits", 1), ("digits", 2), ("digits", 4), ("elias_dense", 3), ("elias_sparse", 3)],
+    [("elias_dense", 3), ("elias_sparse", 3)],
 )
-"""Of these digits several make a group: of 8, 7 and 16 bits."""
 
 
 def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:
@@ -39,7 +38,7 @@ def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:
     elements=st.lists(st.sampled_from((0, 1, 7, 130)), min_size=1, max_size=4),
 )  # fmt: skip
 def test_many_tensors_together(
-    coding: LevelCoding, steps: int, elements: list[int], seed: int
+    coding: WordCoding, steps: int, elements: list[int], seed: int
 ) -> None:
     each = drawn(elements, steps, seed)
     bodies, sent = zip(*(code_alone(codes, steps, coding) for codes in each), strict=True)
@@ -57,7 +56,7 @@ def test_many_tensors_together(
 @CODINGS
 @few
 @given(seed=SEEDS, more=st.integers(-1, 1))
-def test_damage_is_seen(coding: LevelCoding, steps: int, seed: int, more: int) -> None:
+def test_damage_is_seen(coding: WordCoding, steps: int, seed: int, more: int) -> None:
     """A bit is changed, or one more or less is announced: read as one by one, or not at all."""
     elements = [30, 1, 50]
     bodies, announced = zip(

@@ -1,1 +1,0 @@
-"""The suite of seven ways to schedule dense exchanges."""

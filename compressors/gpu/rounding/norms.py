@@ -1,0 +1,132 @@
+"""Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`.
+
+Sums are in another order than the loops', as `reductions.py` says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.rounding import norms as loops
+from gcsim.compressors.coding.rounding.norms import Norm
+from gcsim.compressors.coding.rounding.truncated_normals import Numbers
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.rounding.levels import parts_of_cells
+from gcsim.compressors.gpu.scans import (
+    MAGNITUDE,
+    NORM,
+    PLAIN,
+    SQUARES,
+    bucket_totals,
+    joined,
+)
+from gcsim.compressors.gpu.words import BLOCK, GROUPS, blocks, launch, places_of, there
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Cells, Segments
+
+
+@kernel_of(loops.cell_norms)
+def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
+    """One launch, and one more where cells are long."""
+    if norm == "max":
+        return bucket_totals(values, cells, MAGNITUDE).view(torch.float32)
+    return bucket_totals(values, cells, NORM)
+
+
+@kernel_of(loops.magnitudes_and_spreads)
+def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.float64]:
+    """Two launches; the host waits once."""
+    elements = segments.length.tolist()
+    parts = parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist())
+    found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
+    rows = values.new_empty((3, parts.count), dtype=torch.float64)
+    launch_parts(_moments, parts, values.contiguous(), found, parts.firsts[-1], BLOCK=BLOCK)
+    cuts = there(parts.firsts, values.device)
+    launch(_join, parts.count, found, cuts, rows, parts.firsts[-1], parts.count, BLOCK=256)
+    magnitude, total, squares = np.array(rows.tolist())
+    n = np.maximum(1, segments.length)
+    return np.stack((magnitude, np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0.0))), axis=1)
+
+
+@kernel_of(loops.cell_sums)
+def cell_sums(values: Tensor, cells: Cells) -> Tensor:
+    """By sums and sums of squares."""
+    return torch.stack([bucket_totals(values, cells, what) for what in (PLAIN, SQUARES)], 1)
+
+
+@kernel_of(loops.table_errors)
+def table_errors(
+    values: Tensor, cells: Cells, norms: Tensor, levels: NDArray[np.float32]
+) -> Numbers:
+    """The host waits once."""
+    parts = parts_of_cells(values, cells, cells.segments.begin)
+    sums = values.new_empty(parts.firsts[-1], dtype=torch.float64)
+    table, count = there(levels, values.device, np.float64), len(levels)
+    launch_parts(
+        _errors, parts, values.contiguous(), norms, table, sums, count, GROUPS=GROUPS,
+        INDEX=parts.index,
+    )  # fmt: skip
+    return np.array(joined(sums, there(parts.firsts, values.device), SQUARES).tolist())
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _moments(values, found, programs, table, parts, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    column, number, n = own_part(table, parts)
+    source = values + tl.load(column + 2 * parts)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(source + at, mask=at < n, other=0.0)
+    # as integers, magnitudes keep their order, and NaN is above all
+    most = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0)
+    tl.store(found + program, most.to(tl.float32, bitcast=True).to(tl.float64))
+    # about the first element, not about zero: nothing is lost when all are nearly equal
+    distance = tl.where(at < n, v.to(tl.float64) - tl.load(source).to(tl.float64), 0.0)
+    tl.store(found + programs + program, tl.sum(distance, axis=0))
+    tl.store(found + 2 * programs + program, tl.sum(distance * distance, axis=0))
+
+
+@triton.jit
+def _join(found, cuts, rows, programs, parts, BLOCK: tl.constexpr):
+    part = tl.program_id(0)
+    first = tl.load(cuts + part)
+    last = tl.load(cuts + part + 1)
+    most = tl.zeros([BLOCK], dtype=tl.float64)
+    total = tl.zeros([BLOCK], dtype=tl.float64)
+    squares = tl.zeros([BLOCK], dtype=tl.float64)
+    for start in range(first, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        each = tl.load(found + at, mask=at < last, other=0.0)
+        most = tl.where((each > most) | (each != each), each, most)  # noqa: PLR0124 - NaN
+        total += tl.load(found + programs + at, mask=at < last, other=0.0)
+        squares += tl.load(found + 2 * programs + at, mask=at < last, other=0.0)
+    spoilt = tl.max((most != most).to(tl.int32), axis=0) > 0  # noqa: PLR0124 - NaN
+    tl.store(rows + part, tl.where(spoilt, float("nan"), tl.max(most, axis=0)))
+    tl.store(rows + parts + part, tl.sum(total, axis=0))
+    tl.store(rows + 2 * parts + part, tl.sum(squares, axis=0))
+
+
+@triton.jit
+def _errors(
+    values, norms, levels, sums, count, table, parts, GROUPS: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    column, number, n = own_part(table, parts)
+    _, at = places_of(number, GROUPS, INDEX)
+    here = at < n
+    size = tl.load(column + 5 * parts).to(INDEX)
+    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0).to(tl.float64)
+    norm = tl.load(norms + tl.load(column + 3 * parts) + at // size, mask=here, other=0.0)
+    norm = norm.to(tl.float64)
+    share = tl.where(norm > 0, v / tl.where(norm > 0, norm, 1.0), 0.0)
+    low = tl.zeros([GROUPS, 8], dtype=tl.int32)
+    for level in range(1, count - 1):  # the last that the share is not below
+        low += (tl.load(levels + level) <= share).to(tl.int32)
+    below = share - tl.load(levels + low)
+    error = tl.maximum(below * (tl.load(levels + low + 1) - share), 0.0)
+    tl.store(sums + tl.program_id(0), tl.sum(tl.sum(norm * norm * error, axis=1), axis=0))
