@@ -1,4 +1,4 @@
-"""Launches of methods that select elements or send one bit each: bounded, for one tensor as for 60."""
+"""Launches of methods that select elements or send bits: bounded, for one tensor as for 60."""
 
 from __future__ import annotations
 
