@@ -66,7 +66,9 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             assert "approx" not in each, name
             assert "div.full" not in each, name
             assert ".ftz" not in each or each in FLUSHING, name
-            assert not each.startswith("atom.") or name in ("_histogram", "_weigh"), name
+            assert (
+                not each.startswith("atom.") or ".or." in each or name in ("_histogram", "_weigh")
+            ), name
 
 
 def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Launches of methods that select elements: bounded, for one tensor as for 60."""
+"""Launches of methods that select elements or send bits: bounded, for one tensor as for 60."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ MOST: dict[str, tuple[int, int]] = {
     "gradient_sampling_bayes": (24, 1),
     "random_sampling_bayes": (25, 1),
     "tk_ccd": (8, 0),
-    "ef_signsgd": (15, 1),
-    "scaled_sign": (15, 1),
-    "ef_block_sgdm": (27, 1),
-    "signsgd": (25, 1),
-    "onebit_adam": (29, 1),
-    "onebit_sgd": (31, 1),
-    "bingrad_b": (17, 1),
-    "bingrad_pb": (17, 1),
+    "ef_signsgd": (10, 1),
+    "scaled_sign": (10, 1),
+    "ef_block_sgdm": (18, 1),
+    "signsgd": (16, 1),
+    "onebit_adam": (20, 1),
+    "onebit_sgd": (23, 1),
+    "bingrad_b": (12, 1),
+    "bingrad_pb": (12, 1),
 }
 """Launches, and tensors that the host reads, of an encoding and a decoding; of both ways where a
 server or an owner codes the mean again."""
