@@ -17,7 +17,7 @@ may hold.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,8 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InputError
 
-WordCoding = Literal["elias_dense", "elias_sparse"]
+WordCoding = str
+"""Dense or sparse words: elias_dense, elias_sparse."""
 Coded = tuple[Tensor, Column, Column]
 _BLOCK = 1 << 14
 _ROOM = 8

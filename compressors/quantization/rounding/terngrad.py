@@ -116,7 +116,8 @@ class TernGrad(Compressor[TernGradParameters]):
             codes = torch.ones_like(bucket.gradient, dtype=torch.uint8)
             self._round(bucket, step, bounds, scalars, codes, segments.begin, fixed(8))
             sums = yield AllReduce(tensor=codes.view(torch.int8) - 1)
-            return sums * spread(scalars * (1.0 / self.worker.count), segments.length)
+            each = spread(scalars * (1.0 / self.worker.count), segments.length)
+            return torch.mul(sums, each)
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
         return self.mean_of(payloads, bucket, add_decoded)
 
