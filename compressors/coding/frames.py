@@ -334,7 +334,7 @@ def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Code
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
     )
-    return [found.frame(message, number) for number in np.flatnonzero(found.at >= 0)]
+    return [found.frame(message, number) for number in np.flatnonzero(found.at >= 0).tolist()]
 
 
 def frames_of(
@@ -458,7 +458,7 @@ def _write_checksums(message: Any, at: Any, sizes: Any) -> None:
 
 @loop
 def _read_headers(data: Any, rows: Any) -> None:
-    at = 0
+    at = np.int64(0)
     for t in range(rows.shape[1]):
         rows[:, t], rows[7, t] = -1, 0
         if data.size - at < HEADER_BYTES:

@@ -52,7 +52,7 @@ def counts(
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):
         what = queued(cost)
-        if what in device.host and cost.launches:
+        if what and what in device.host and cost.launches:
             found[what, "launch"] = found.get((what, "launch"), 0.0) + launches * cost.launches
         if device.primitive(cost.name) is not None:
             continue

@@ -90,7 +90,7 @@ class _Waits(list[int]):
 
 def _mark(name: str) -> None:
     """Be counted by `profiled.py`, as on a GPU."""
-    if torch.autograd._profiler_enabled():
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         with torch.profiler.record_function(name):
             pass
 
@@ -174,7 +174,9 @@ def hook_us(kind: str, buckets: int = 4, tensors: int = 4) -> tuple[float, float
 def hooks(kinds: Sequence[str] = ("none", "fp16", "qsgd")) -> Iterator[tuple[str, float, float]]:
     """`hook_us` of methods, in a group of one rank."""
     with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        store = dist.FileStore(  # type: ignore[attr-defined]
+            str(Path(folder) / "store"), 1
+        )
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             for kind in kinds:
