@@ -103,7 +103,7 @@ Exchange = Generator[Request, Any, "Tensor"]
 """One worker's part in one bucket's exchange; returns the update, float32 `[n]`."""
 
 
-def tensors_sent(request: Request) -> Sequence[Tensor]:
+def tensors_sent(request: Request) -> Sequence[Any]:
     """The tensors that one worker hands over."""
     if isinstance(request, AllReduce):
         return [request.tensor]
