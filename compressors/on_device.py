@@ -1,10 +1,10 @@
 """Primitives: the choice between a compiled loop and a kernel on a GPU.
 
     @primitive
-    def cell_norms(values, cells, norm): ...     # coding/rounding/levels.py: a loop in host memory
+    def cell_norms(values, cells, norm): ...     # coding/rounding/norms.py: a loop in host memory
 
     @kernel_of(loops.cell_norms)
-    def cell_norms(values, cells, norm): ...     # gpu/rounding/levels.py: the same bytes
+    def cell_norms(values, cells, norm): ...     # gpu/rounding/norms.py: the same bytes
 
 A call whose first argument is a tensor on a GPU goes to the kernel; Triton is imported at the
 first such call. Where Triton is not installed, or the GPU is too old for it, the call goes to the
