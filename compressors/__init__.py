@@ -1,4 +1,4 @@
-"""What goes on the wire? Compression methods, and the collectives that they ask for.
+"""Compression methods, their payloads, and the collectives that they ask for.
 
 All that a compressor of one's own needs is here:
 

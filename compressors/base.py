@@ -69,26 +69,26 @@ class CompressorParameters(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What `gcsim list compressors` says of an algorithm."""
+    """Description of an algorithm for `gcsim list compressors`."""
 
     title: str
     family: Family
     collective: str
-    """How it communicates, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
+    """Kind of communication, e.g. "all-gather" or "all-reduce (dense every tau, short between)"."""
     without_server: WithoutServer | None = None
-    """As its `PushPull` says; None where it never asks for one."""
+    """`PushPull.without_server` of its requests; None where it never asks for one."""
     bits: str
     """Bits per element that one worker sends, as a formula in the parameters."""
     unbiased: bool = False
-    """With the default parameters; `Compressor.properties` knows others."""
+    """Whether it is unbiased with the default parameters; `Compressor.properties` knows others."""
     state: str = "none"
-    """What a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
+    """State that a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Who this compressor works for."""
+    """Worker that this compressor belongs to."""
 
     rank: int
     count: int
@@ -103,11 +103,11 @@ class Compressor(ABC, Generic[P]):
     """One worker's state and behaviour; one instance a worker."""
 
     Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
-    """Those of the class's brackets, where it is not given."""
+    """Parameters of the class's brackets, where it is not given."""
     about: ClassVar[About]
 
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
-    """What the gradients must bring along."""
+    """Additional data that the gradients must have."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -121,7 +121,7 @@ class Compressor(ABC, Generic[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         self.worker, self.parameters = worker, parameters
         self.state: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
-        """By name and by bucket; see `kept`."""
+        """Tensors by name and by bucket (`kept`)."""
 
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -132,7 +132,7 @@ class Compressor(ABC, Generic[P]):
         """
 
     def kept(self, name: str, bucket: Bucket) -> Tensor:
-        """What is kept under a name from step to step: float32 `[n]`, zeros the first time."""
+        """State under a name, from step to step: float32 `[n]`, zeros the first time."""
         return bucket_state(self.state[name], bucket)
 
     def mean_of(
@@ -150,17 +150,17 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
-        """What holds with these parameters, for the checker to test."""
+        """Properties with these parameters, for the checker to test."""
         return Properties(unbiased=cls.about.unbiased)
 
     @classmethod
     def memory(cls, parameters: P) -> str:
-        """What a worker keeps between steps with these parameters; "none" when every step
+        """State that a worker keeps between steps with these parameters; "none" when every step
         stands alone."""
         return cls.about.state
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """What this worker holds back of `bucket` and will deliver later: float32 `[n]`.
+        """Part of `bucket` that this worker holds back and will deliver later: float32 `[n]`.
 
         In units of the update. For methods that conserve (`Properties.conserves`), the sum of all
         updates so far + the mean of `residual_of` over workers = the sum of all mean gradients

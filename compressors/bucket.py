@@ -16,7 +16,7 @@ from gcsim.errors import InternalError
 from gcsim.fields import Limits, Text, Whole
 
 MOST_ELEMENTS = 1 << 40
-"""Of a model: far more than any device holds."""
+"""Most elements of a model: far more than any device holds."""
 Shape = tuple[Annotated[int, Limits(least=1, most=MOST_ELEMENTS)], ...]
 
 
@@ -43,7 +43,7 @@ class TensorSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketLayout:
-    """Which parameters a bucket holds, in the order in which their gradients become ready."""
+    """Parameters of a bucket, in the order in which their gradients become ready."""
 
     index: Whole
     slices: Annotated[tuple[TensorSlice, ...], Limits(least=1)]
@@ -64,18 +64,18 @@ class BucketLayout:
 
     @cached_property
     def table(self) -> NDArray[np.int64]:
-        """Of each parameter, for loops: offset and number of elements, int64 `[parameters, 2]`."""
+        """Offset and number of elements of each parameter, for loops: int64 `[parameters, 2]`."""
         rows = [(piece.offset, piece.numel) for piece in self.slices]
         return np.array(rows, dtype=np.int64)
 
     @cached_property
     def facts(self) -> dict[Any, Any]:
-        """What methods work out of this layout and need at each step, by what it is."""
+        """Values that methods derive from this layout and need at each step, by kind."""
         return {}
 
     @cached_property
     def alone(self) -> dict[int, BucketLayout]:
-        """By index of the parameter: a bucket of this parameter only, which has its index."""
+        """Bucket of each parameter alone, by the parameter's index, which it has too."""
         return {
             piece.index: BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
             for piece in self.slices

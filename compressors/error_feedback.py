@@ -34,5 +34,5 @@ class ErrorFeedback(Compressor[P]):
         return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.residual_of`: the residual."""
+        """Residual: the residual."""
         return bucket_state(self.residual, bucket).clone() if self.remembers else None

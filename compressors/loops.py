@@ -1,4 +1,4 @@
-"""How does a loop over elements run at memory speed? Compiled, on as many threads as torch uses.
+"""Compiled loops over elements, on as many threads as torch uses.
 
     @loop
     def scale(start, stop, values, out, factor):      # plain Python over numpy arrays

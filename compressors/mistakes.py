@@ -22,7 +22,7 @@ from gcsim.errors import InputError, InternalError, Problem
 
 
 class RefusedRequestError(InternalError):
-    """What workers ask for cannot be carried out; `ranks` are those that ask for it.
+    """Requests of workers cannot be carried out; `ranks` are the workers that ask for it.
 
     Whoever carries requests out throws it into the exchanges that yielded them (`blame`).
     """

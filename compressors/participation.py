@@ -122,7 +122,7 @@ def _fingerprint(bucket: Bucket) -> int:
 
 @unpriced
 def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | None:
-    """What is wrong with an update, and a way out."""
+    """Fault of an update, with a remedy."""
     wanted = f"float32 [{bucket.layout.numel}]"
     if not isinstance(update, torch.Tensor):
         return f"exchange() returned {type(update).__name__}, not an update {wanted}", ""
@@ -218,7 +218,7 @@ def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
 def _fault_of_request(  # noqa: PLR0911 - one for each fault
     request: Any, finite: bool
 ) -> tuple[str, str] | None:
-    """What is wrong with what a worker yields, and a way out."""
+    """Fault of a request that a worker yields, with a remedy."""
     kind = type(request).__name__
     if not isinstance(request, Request):
         return (

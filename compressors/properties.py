@@ -1,4 +1,4 @@
-"""What does a compression method promise? The properties that the checker can put to the test."""
+"""Properties that a compression method promises, and that the checker can test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Replicas = Literal["identical", "meet", "differ"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """What holds for a method with certain parameters."""
+    """Properties of a method with certain parameters."""
 
     unbiased: bool = False
     """The mean over the method's own randomness of the update is the mean gradient."""

@@ -1,4 +1,4 @@
-"""Where do random numbers come from, so that a run can be repeated and workers can agree?
+"""Random numbers by key: a run can be repeated, and workers agree.
 
 From counter-based generators whose key is a hash of everything that may tell two draws apart:
 seed, step, tensor, purpose and, unless all workers must draw the same, the rank. No state is kept

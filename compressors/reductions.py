@@ -1,4 +1,4 @@
-"""In which order are the workers' tensors added up? Rounding depends on it.
+"""Order in which the workers' tensors are added up; rounding depends on it.
 
 `in_rank_order` is the plain sum, and what lockstep uses where nothing else is said.
 """

@@ -47,10 +47,10 @@ class AllGather:
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
-"""How a push-pull travels where there is no server. alltoall_allgather: the server treats each
-element, or block of elements, by itself, so that each of p ranks serves a stripe of 1 / p (stripes
-by an all-to-all, their answers by an all-gather). all_gather: it needs whole payloads, which
-everybody gets and serves alone."""
+"""Way of a push-pull without a server. alltoall_allgather: the server treats each element, or block
+of elements, by itself, so that each of p ranks serves a stripe of 1 / p (stripes by an all-to-all,
+their answers by an all-gather). all_gather: it needs whole payloads, which everybody gets and
+serves alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -31,7 +31,7 @@ _BY_IDENTITY: Any = object.__eq__
 
 @dataclass(slots=True)
 class _Made:
-    """What workers have made of a reply."""
+    """Results that workers have made of a reply."""
 
     checked: bool
     values: list[tuple[Any, Any, Any]] = field(default_factory=list)

@@ -173,7 +173,7 @@ class EntrySection(Section):
 
 
 class TrafficSection(Section):
-    """What is exchanged of each bucket."""
+    """Traffic of each bucket."""
 
     grouping: Literal["ddp", "whole", "tensors", "horovod", "mg_wfbp", "none"] = "ddp"
     part: Annotated[int, Field(ge=1)] | None = None
@@ -283,7 +283,7 @@ class Stated:
 
     @cached_property
     def seconds(self) -> float:
-        """Of the iteration, or of the exchange alone until the last rank is done."""
+        """Seconds of the iteration, or of the exchange alone until the last rank is done."""
         if self.model is None:
             return self.alone(self.cluster)
         if self.traffic.grouping == "none":
@@ -309,7 +309,7 @@ class Stated:
 
     @cached_property
     def message_bytes(self) -> float:
-        """Of what is exchanged at once, the mean; 0 where nothing is."""
+        """Mean bytes of what is exchanged at once; 0 without an exchange."""
         if self.model is None:
             return self.traffic.let.get("b", 0.0)
         if self.traffic.grouping == "none":
@@ -458,7 +458,8 @@ class Stated:
         ]
 
     def _fused(self) -> list[list[int]]:
-        """What Horovod sends together on this cluster, which goes by how long transfers take."""
+        """Groups of tensors that Horovod sends together on this cluster, by how long transfers
+        take."""
         memo, (entry, _) = CollectiveMemo(self.cluster), next(self._all(self._names(1)))
         together = np.zeros(self.cluster.workers, dtype=np.int64)
 
@@ -560,7 +561,7 @@ def fused(
     cycle: float,
     threshold: int,
 ) -> list[list[int]]:
-    """Which tensors Horovod sends together.
+    """Groups of tensors that Horovod sends together.
 
     Every `cycle` seconds, or when the communication before has ended, if that is later, it takes
     what has become ready, in order, up to `threshold` bytes (a larger tensor alone), and reduces

@@ -1,1 +1,1 @@
-"""What do the bytes of a payload look like? Frames, packed integers, coded positions."""
+"""Bytes of a payload: frames, packed integers, coded positions."""

@@ -71,7 +71,7 @@ def greatest_magnitude(values: Any) -> np.uint32:
 
 @summing_loop
 def sum_of_squares(values: Any) -> float:
-    """Of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
+    """Sum of squares of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
     total = 0.0
     for i in range(values.size):
         total += np.float64(values[i]) * np.float64(values[i])

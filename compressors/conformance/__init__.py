@@ -81,7 +81,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What all checks found of a compressor."""
+    """Findings of all checks of a compressor."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -145,7 +145,7 @@ def examine(
     *,
     device: str = "cpu",
 ) -> Report:
-    """What all checks find. Raises `InputError` as `check` does."""
+    """Run all checks. Raises `InputError` as `check` does."""
     subject = replace(subject_of(compressor, parameters or {}), device=device)
     failed: dict[str, Exception] = {}
     for name, function in CHECKS.items():

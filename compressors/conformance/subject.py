@@ -1,4 +1,4 @@
-"""What is being checked, and how is it run? Workers in lockstep on small buckets."""
+"""Subject of the checks: workers in lockstep on small buckets."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class LGreco(PerTensor[LGrecoParameters]):
 
     @classmethod
     def phase(cls, parameters: LGrecoParameters, step: int) -> str:
-        """See `Compressor.phase`: the inner compressor's, followed by "decision" at those."""
+        """Kind of step: the inner compressor's, followed by "decision" at those."""
         inner = super().phase(parameters, step)
         return f"{inner}, decision" if (step + 1) % parameters.every == 0 else inner
 

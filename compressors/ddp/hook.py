@@ -141,7 +141,7 @@ def ddp_hook(
 
 
 class _Method(NamedTuple):
-    """What exchanges a bucket."""
+    """Method that exchanges a bucket."""
 
     kind: str
     compressor: type[Compressor]
@@ -267,7 +267,7 @@ class DdpHook:
         return self
 
     def measured(self) -> Measured:
-        """What this rank sent, and how long that took, in the steps that were compressed so far.
+        """Bytes that this rank sent, and their times, in the compressed steps so far.
 
         To be called between iterations. Raises `InputError` when there was none.
         """
@@ -369,7 +369,7 @@ class DdpHook:
         self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:
-        """What DDP calls for a `GradBucket`: the future update, in its buffer's dtype and shape.
+        """Exchange a `GradBucket` for DDP: the future update, in its buffer's dtype and shape.
 
         A failure appears where DDP waits for the update, in `backward()`, as a `RuntimeError` that
         quotes it. All later exchanges fail with it.

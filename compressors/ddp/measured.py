@@ -34,7 +34,7 @@ _HINT = "DdpHook.measured().write(FILE) writes it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredBucket:
-    """Of one bucket, means over the steps."""
+    """Means over the steps of one bucket."""
 
     elements: Whole
     sent_bytes: Annotated[float, Limits(least=0)]
@@ -47,7 +47,7 @@ class MeasuredBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Of one rank."""
+    """Measurements of one rank."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False
@@ -90,8 +90,8 @@ _MEASURED = TypeAdapter(Measured)
 
 
 def read_measured(path: Path) -> Measured:
-    """What a hook has written; raises `InputError` with the key, value and rule of what is
-    wrong in it."""
+    """Measurements that a hook has written; raises `InputError` with the key, value and rule of a
+    fault."""
     return _measured(read_object(path, str(path), "measurement of a hook", _HINT), path)
 
 

@@ -1,1 +1,1 @@
-"""How do tensors on a GPU become payloads without leaving it? Kernels, one file a kind of work."""
+"""Kernels on a GPU: tensors become payloads without leaving it, one file per kind of work."""

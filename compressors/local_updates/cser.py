@@ -93,7 +93,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def phase(cls, parameters: ErrorAveragingParameters, step: int) -> str:
-        """See `Compressor.phase`: the last step of each interval resets errors."""
+        """Kind of step: the last step of each interval resets errors."""
         if (step + 1) % cls.period(parameters) == 0:
             return "reset"
         return "partial" if hasattr(parameters, "gradient_blocks") else "local"
@@ -104,7 +104,7 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def properties(cls, parameters: ErrorAveragingParameters) -> Properties:
-        """See `Compressor.properties`: the mean of the updates is right, nothing is owed."""
+        """Properties for the checker: the mean of the updates is right, nothing is owed."""
         if parameters.error_blocks > 1:
             return Properties(conserves=True, replicas="differ")
         return Properties(conserves=True, replicas="meet")

@@ -117,7 +117,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: QsparseLocalSgdParameters, step: int) -> str:
-        """See `Compressor.phase`: the last step of each round synchronises."""
+        """Kind of step: the last step of each round synchronises."""
         last = (step + 1) % cls.period(parameters) == 0
         return "synchronisation" if last else "local"
 
@@ -159,7 +159,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
-        """See `Compressor.properties`; a first step that is local applies the gradient as it is."""
+        """Properties for the checker: a first step that is local applies the gradient as it is."""
 
         def bound(vector: Tensor) -> float:
             if parameters.steps > 1:

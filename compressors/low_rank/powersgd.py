@@ -108,7 +108,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
-        """See `Compressor.properties`: the update is a projection, the rest is kept as error."""
+        """Properties for the checker: the update is a projection, the rest is kept as error."""
 
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
@@ -129,7 +129,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: PowerSgdParameters, step: int) -> str:
-        """See `Compressor.phase`: "dense" before `start`, then "step", or "P" and "Q" in turn."""
+        """Kind of step: "dense" before `start`, then "step", or "P" and "Q" in turn."""
         if step < parameters.start:
             return "dense"
         if not parameters.alternate:

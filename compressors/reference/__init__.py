@@ -1,1 +1,1 @@
-"""What PyTorch's own communication hooks do, bit for bit."""
+"""PyTorch's own communication hooks, bit for bit."""

@@ -53,14 +53,14 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
-        """See `Compressor.properties`: nothing is lost; workers step by the mean on average."""
+        """Properties for the checker: nothing is lost; workers step by the mean on average."""
         return Properties(
             conserves=True, replicas="meet" if parameters.interval > 1 else "identical"
         )
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        """See `Compressor.warmup_steps`: the step after the first averaging."""
+        """Steps before it is settled: the step after the first averaging."""
         return parameters.start + 1
 
     @classmethod
@@ -73,7 +73,7 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
-        """See `Compressor.phase`: "dense" before `start`, then "averaging" or "local"."""
+        """Kind of step: "dense" before `start`, then "averaging" or "local"."""
         if step < parameters.start:
             return "dense"
         return "local" if (step - parameters.start) % parameters.interval else "averaging"

@@ -78,7 +78,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:
-        """See `Compressor.properties`: the update of one worker is a projection of its matrices."""
+        """Properties for the checker: the update of one worker is a projection of its matrices."""
 
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
@@ -96,7 +96,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
-        """See `Compressor.phase`: "dense" before `start`, then "step"."""
+        """Kind of step: "dense" before `start`, then "step"."""
         return "dense" if step < parameters.start else "step"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:

@@ -55,7 +55,7 @@ class TorchQuantizationPerTensor(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        """See `Compressor.properties`: half a scale an element, up to rounding."""
+        """Properties for the checker: half a scale an element, up to rounding."""
 
         def bound(values: Tensor) -> float:
             rows = cls.rows(values, parameters)

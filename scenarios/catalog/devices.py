@@ -32,22 +32,24 @@ from gcsim.simulator.devices.ranges import TimeRange, Times
 from gcsim.simulator.devices.training_rates import MeasuredTimes, Precision
 
 _QUEUED = (
-    "gcsim's compressors on an H100 (2026-11, torch 2.11, Triton 3.6, CUDA 13): stages of 23 "
-    "methods on one tensor take about as long at 1, 6.25 and 25 million elements, and what their "
-    "metered launches take at these prices: median error 29 %, 28 to 48 % for the half of the "
-    "methods that was not fitted."
+    "gcsim's compressors on an H100 (2026-11, torch 2.11, Triton 3.6, CUDA 13): 70 stages of 45 "
+    "methods on a million elements take what their launches of Triton (42 us), operators of torch "
+    "(27 us) and waits (34 us) take at these prices: median error 13 %, 20 % for the half of the "
+    "methods that was not fitted. At those prices, encoding and decoding by 35 methods as they "
+    "are launched today (docs/host-time.md) takes what metered launches take here: median error "
+    "32 %, 10th to 90th percentile 0.6 to 2.3 times."
 )
 HOST: dict[Queued, KernelRate] = {
     "kernel": KernelRate(
         launch=380e-6,
-        launch_range=(40e-6, 400e-6),
+        launch_range=(40e-6, 870e-6),
         estimate=True,
-        source=f"{_QUEUED} A metered kernel is some ten launches of Triton (10 to 40 us each) and "
-        "torch with the Python around them. Lower end: a single launch.",
+        source=f"{_QUEUED} A metered kernel is some three launches of Triton and torch's operators "
+        "around them. Lower end: a single launch.",
     ),
     "operator": KernelRate(
-        launch=50e-6,
-        launch_range=(8e-6, 50e-6),
+        launch=100e-6,
+        launch_range=(8e-6, 230e-6),
         estimate=True,
         source=f"{_QUEUED} Lower end: a launch of torch alone takes 4 to 12 us.",
     ),

@@ -1,1 +1,1 @@
-"""How do positions travel, and the values that belong to them?"""
+"""Codes of positions."""

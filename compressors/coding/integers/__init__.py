@@ -1,1 +1,1 @@
-"""How do integers become bytes? In fields of equal width, as digits, in Elias codes."""
+"""Integers as bytes: fields of equal width, digits, Elias codes."""

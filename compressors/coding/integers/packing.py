@@ -110,7 +110,7 @@ def stray_bits() -> InputError:
 
 
 def damaged(what: str) -> InputError:
-    """What is raised for a buffer that cannot have been packed."""
+    """Error for a buffer that cannot have been packed."""
     return InputError(
         Problem(message=f"damaged payload: {what}", hint="it was cut, edited or misread")
     )

@@ -1,1 +1,1 @@
-"""How does an element travel as one bit?"""
+"""Elements as one bit each."""

@@ -69,11 +69,11 @@ class Matrices:
 
     @cached_property
     def stripes(self) -> Stripes:
-        """Those of all owners."""
+        """Stripes of all owners."""
         return self._stripes(range(self.count))
 
     def stripes_of(self, owner: int) -> Stripes:
-        """Those of one owner, whose lines begin at 0."""
+        """Stripes of one owner, whose lines begin at 0."""
         return self._stripes([owner])
 
     def _stripes(self, owners: Any) -> Stripes:
@@ -170,7 +170,7 @@ def column_levels(
 def column_sums(
     values: Tensor, matrices: Matrices, centres: NDArray[np.float32], added: Tensor | None = None
 ) -> NDArray[np.float64]:
-    """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0.
+    """Sums of each column, with d = v - centre: of d, of |d|, and the number of d >= 0.
 
     Half the sum or difference of the first two are the sums over the two sides. `centres` are
     float32 `[lines]`; `added` is first added to the values, in place. Returns float64 `[3, lines]`;

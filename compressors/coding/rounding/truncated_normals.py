@@ -105,7 +105,7 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
 
 
 def best_grid_points(levels: int, grid: int, half_range: float) -> NDArray[np.uint8]:
-    """Which of the points 0 … grid, spread over [-half_range, half_range], round N(0, 1) best.
+    """Points of 0 … grid, spread over [-half_range, half_range], that round N(0, 1) best.
 
     The variance of rounding y at random to its neighbours a <= y <= b is (y - a)(b - y). Its mean
     over the normal density between two points has a closed form; the `levels` points with the

@@ -1,1 +1,1 @@
-"""How are positions coded on a GPU?"""
+"""Codes of positions, on a GPU."""

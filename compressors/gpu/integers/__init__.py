@@ -1,1 +1,1 @@
-"""How do small and unbounded integers become bytes on a GPU?"""
+"""Small and unbounded integers as bytes, on a GPU."""

@@ -110,7 +110,7 @@ class Fp8(Compressor[Fp8Parameters]):
 
     @classmethod
     def properties(cls, parameters: Fp8Parameters) -> Properties:
-        """See `Compressor.properties`: half a unit in the last place of each element."""
+        """Properties for the checker: half a unit in the last place of each element."""
         form = FORMATS[parameters.format]
 
         def bound(values: Tensor) -> float:

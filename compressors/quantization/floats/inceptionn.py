@@ -61,7 +61,7 @@ class Inceptionn(Compressor[InceptionnParameters]):
 
     @classmethod
     def properties(cls, parameters: InceptionnParameters) -> Properties:
-        """See `Compressor.properties`: the bound of each form, and of zero the value itself."""
+        """Properties for the checker: the bound of each form, and of zero the value itself."""
 
         def bound(values: Tensor) -> float:
             b, size = parameters.bound, values.double().abs()

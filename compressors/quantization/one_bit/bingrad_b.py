@@ -57,7 +57,7 @@ class BinGradB(Compressor[BinGradBParameters]):
 
     @classmethod
     def properties(cls, parameters: BinGradBParameters) -> Properties:
-        """See `Compressor.properties`: the error is the sum of squares within the classes."""
+        """Properties for the checker: the error is the sum of squares within the classes."""
         size = parameters.bucket
 
         def error(values: Tensor) -> float:

@@ -62,7 +62,7 @@ class BinGradPb(Compressor[BinGradPbParameters]):
 
     @classmethod
     def properties(cls, parameters: BinGradPbParameters) -> Properties:
-        """See `Compressor.properties`: b^2 - v^2 inside, (|v| - b)^2 outside, and clipping."""
+        """Properties for the checker: b^2 - v^2 inside, (|v| - b)^2 outside, and clipping."""
 
         def error(values: Tensor) -> float:
             size = parameters.bucket

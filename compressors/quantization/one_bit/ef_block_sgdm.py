@@ -63,7 +63,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     @classmethod
     def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
-        """See `Compressor.properties`; the first direction is 1 + m gradients long."""
+        """Properties for the checker: the first direction is 1 + m gradients long."""
         most, gain = parameters.block_elements, 1.0 + parameters.momentum
         return Properties(
             error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
@@ -74,7 +74,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         return parameters.momentum, True
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.residual_of`; the server's error counts for all workers."""
+        """Residual: the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 

@@ -101,7 +101,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitAdamParameters) -> Properties:
-        """See `Compressor.properties`; Adam's direction is not to be compared with a gradient."""
+        """Properties for the checker: Adam's direction is not to be compared with a gradient."""
         if parameters.update == "adam":
             return Properties(scale_free=True)
         norm = parameters.scale

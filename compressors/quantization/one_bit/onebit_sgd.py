@@ -79,7 +79,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
-        """See `Compressor.properties`: with a threshold of zero, no more than one column."""
+        """Properties for the checker: with a threshold of zero, no more than one column."""
 
         def error(values: Tensor) -> float:
             left, n = values.clone(), np.array([values.numel()])
@@ -113,7 +113,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return fill_once(_add_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.residual_of`: its error, and N times that which it holds as an owner."""
+        """Residual: its error, and N times that which it holds as an owner."""
         if not self.parameters.error_feedback:
             return None
         held, owned = (

@@ -120,7 +120,7 @@ class EfSignSgd(ScaledSign):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """See `Compressor.residual_of`; the server's error counts for all workers."""
+        """Residual: the server's error counts for all workers."""
         error = self._memory.error(bucket)
         return error.add_(self._server.error(bucket), alpha=self.worker.count)
 
@@ -160,7 +160,7 @@ class SignMemory:
         return message
 
     def error(self, bucket: Bucket) -> Tensor:
-        """What has been lost and not made up for: float32 `[n]`, a fresh tensor."""
+        """Error that is lost and not made up for: float32 `[n]`, a fresh tensor."""
         index = bucket.layout.index
         if index not in self._scales:
             return torch.zeros_like(bucket.gradient)

@@ -146,7 +146,8 @@ def _errors(
 
 
 def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
-    """What the workers add up: float64 `[components, 3]`, rows of weight w, w mean, w variance.
+    """Statistics that the workers add up: float64 `[components, 3]`, rows of weight w, w mean, w
+    variance.
 
     `values` are a DDP bucket's. Buckets without a norm (all zero, or not finite) count for nothing.
     """

@@ -155,7 +155,8 @@ def bound_and_scalar(
 
 
 def clipping(found: Numbers, clip: float | None, scalar: Scalar) -> tuple[Numbers, Numbers]:
-    """Where to clip each tensor, and its scalar, in the gradient's unit: float64 `[tensors]` each.
+    """Bound at which each tensor is clipped, and its scalar, in the gradient's unit: float64
+    `[tensors]` each.
 
     `found` are largest magnitudes and standard deviations, `[tensors, 2]`. The bound is `clip`
     standard deviations, a float32 number, infinite when there is no spread; the scalar is the

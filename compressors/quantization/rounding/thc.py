@@ -179,7 +179,7 @@ def read_answer(answer: Tensor, layout: BucketLayout, grid: int, count: int) -> 
 
 
 def sum_dtype(grid: int, count: int) -> torch.dtype:
-    """What a sum of `count` integers 0 … grid travels as."""
+    """Type of a sum of `count` integers 0 … grid."""
     most = grid * count
     return torch.uint8 if most < 1 << 8 else torch.int16 if most < 1 << 15 else torch.int32
 

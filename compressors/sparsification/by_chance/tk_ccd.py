@@ -88,7 +88,7 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:
-        """See `Compressor.period`: a synchronisation and Q trials."""
+        """Period: a synchronisation and Q trials."""
         return parameters.groups + 1
 
     @classmethod
@@ -129,5 +129,5 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def properties(cls, parameters: TkCcdParameters) -> Properties:
-        """See `Compressor.properties`; the first step is a synchronisation, which only rounds."""
+        """Properties for the checker: the first step is a synchronisation, which only rounds."""
         return Properties(error_bound=rounding_error(parameters.values))

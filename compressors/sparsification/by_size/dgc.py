@@ -116,7 +116,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
     @classmethod
     def warmup_steps(cls, parameters: DgcParameters) -> int:
-        """See `Compressor.warmup_steps`: the warm-up is over."""
+        """Steps before it is settled: the warm-up is over."""
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
@@ -215,7 +215,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """See `Compressor.residual_of`: the velocity."""
+        """Residual: the velocity."""
         return bucket_state(self.v, bucket).clone()
 
 

@@ -158,7 +158,7 @@ def fitted(
 def quantile(
     count: Any, total: Numbers, squares: Numbers, ratio: Numbers, distribution: Distribution
 ) -> Numbers:
-    """What the fraction `ratio` of a distribution exceeds that is fitted to so many numbers."""
+    """Quantile that the fraction `ratio` exceeds of a distribution fitted to so many numbers."""
     mean = total / count
     if distribution == "exponential":
         found = mean * np.log(1 / ratio)

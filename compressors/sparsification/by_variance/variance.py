@@ -73,11 +73,11 @@ class VarianceBased(Compressor[VarianceParameters]):
 
     @classmethod
     def properties(cls, parameters: VarianceParameters) -> Properties:
-        """See `Compressor.properties`: what is not sent is all lost in one step's view, at most."""
+        """Properties for the checker: what is not sent is all lost in one step's view, at most."""
         return Properties(error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`. Raises `InputError` without second moments."""
+        """Exchange a bucket. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_decoded)
 

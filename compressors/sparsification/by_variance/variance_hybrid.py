@@ -60,7 +60,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         return Properties(conserves=True, error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """See `Compressor.exchange`. Raises `InputError` without second moments."""
+        """Exchange a bucket. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
         tau = self.parameters.tau
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
