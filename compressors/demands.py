@@ -7,6 +7,7 @@ In host memory, and where no driver collects them, a check is made at once.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -55,7 +56,10 @@ class Demands:
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
         """The function, whose demands are of this exchange: a server's."""
+        if not callable(function):
+            return function  # refused where it is called
 
+        @functools.wraps(function)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return function(*args, **kwargs)

@@ -94,16 +94,20 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
             times[chosen] = mean(found.iteration_draws_s or (found.iteration_s,))
         return times[chosen]
 
-    single = min(((number,) * buckets for number in range(len(choices))), key=seconds)
-    now = single
-    for _ in range(_PASSES):
-        before = now
-        for bucket in reversed(range(buckets)):
-            others = [(*now[:bucket], m, *now[bucket + 1 :]) for m in range(len(choices))]
-            least = min(map(seconds, others))
-            now = next(one for one in others if seconds(one) <= least * (1 + _ALIKE))
-        if now == before:
-            break
+    def descended(now: tuple[int, ...]) -> tuple[int, ...]:
+        for _ in range(_PASSES):
+            before = now
+            for bucket in reversed(range(buckets)):
+                others = [(*now[:bucket], m, *now[bucket + 1 :]) for m in range(len(choices))]
+                least = min(map(seconds, others))
+                now = next(one for one in others if seconds(one) <= least * (1 + _ALIKE))
+            if now == before:
+                break
+        return now
+
+    alone = [(number,) * buckets for number in range(len(choices))]
+    single = min(alone, key=seconds)
+    now = min(map(descended, alone), key=seconds)
     return Plan(
         label=choices[-1].label,
         choices=tuple(choices[number] for number in now),
