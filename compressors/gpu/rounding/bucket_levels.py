@@ -102,8 +102,8 @@ def _optimal(rows, lengths, levels, width, sweeps, COUNT: tl.constexpr, WIDTH: t
     length = tl.load(lengths + row).to(tl.int32)
     found = tl.where(lane == 0, tl.load(values), tl.load(values + length - 1))
     for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, then those of the halves, …
-        reach: tl.constexpr = (COUNT - 1) // (2 if k < 2 else (4 if k < 4 else 8))
-        place: tl.constexpr = reach * (2 * (k - (1 if k < 2 else (2 if k < 4 else 4))) + 1)
+        reach = (COUNT - 1) // (2 if k < 2 else (4 if k < 4 else 8))
+        place = reach * (2 * (k - (1 if k < 2 else (2 if k < 4 else 4))) + 1)
         low, high = _level(found, lane, place - reach), _level(found, lane, place + reach)
         middle = (0.5 * (low.to(tl.float64) + high.to(tl.float64))).to(tl.float32)
         best = _best(values, length, low, high, middle, WIDTH)

@@ -22,7 +22,7 @@ from tests.compressors.gpu.test_methods import MORE, QUICK
 
 TYPES = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
-    torch.int16: "*i16", torch.uint8: "*u8",
+    torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 
 FLUSHING = {"div.rn.ftz.f32", "cvt.rmi.ftz.f32.f32"}
@@ -80,7 +80,8 @@ def _noting(run: Callable[..., None], launches: set[str]) -> Callable[..., None]
         }
         known = {
             name: value if isinstance(value, (int, float)) else f"tl.{value}"
-            for name, value in constants.items()
+            for name, given in constants.items()
+            for value in [getattr(given, "value", given)]  # of a `tl.constexpr`
         }
         launches.add(json.dumps([kernel.fn.__module__, kernel.fn.__name__, types, known]))
         run(kernel, programs, *arguments, **constants)

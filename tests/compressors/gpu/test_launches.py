@@ -29,7 +29,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
     ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
-    ("threshold", {"threshold": 0.5, "indices": "auto"}),
+    ("threshold", {"threshold": 0.5, "indices": "rice"}),
     ("threshold", {"threshold": 0.5, "indices": "raw"}),
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
