@@ -470,12 +470,12 @@ def compare(
         apart[row.label] = float(abs(found / wanted - 1).max())
     rest = list(apart.values())[1:]
     print(f"{nodes} nodes: {max(rest):.2%} at most, {np.mean(rest):.2%} in the mean; {apart}")
-    # a hundredth, were it not for the host of a GPU: its time is half to twice as stated, and a
+    # without a GPU's host 1 % and 2 %: its launches take a tenth to twice what is stated, and a
     # stretch takes the longer of two clocks, which is no plane
     assert np.mean(rest) <= 0.0125, apart
     # between two collectives of a bucket a microsecond can decide whether a computation comes
     # before or behind a long piece of the backward pass, and all later collectives wait for it
-    assert max(apart[label] for label in apart if label not in several) <= 0.02, apart
+    assert max(apart[label] for label in apart if label not in several) <= 0.03, apart
     assert max([apart[label] for label in several], default=0) <= 0.05, apart
 
 
