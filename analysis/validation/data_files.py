@@ -1,4 +1,4 @@
-"""What do the data files of the suites hold? Rows, without the comment that says where from."""
+"""Data files of the suites: rows, without the comment that states their source."""
 
 from __future__ import annotations
 
