@@ -68,7 +68,7 @@ def cited(folder: Path) -> dict[str, Row]:
 
 
 def citation(folder: Path, key: str, where: str) -> str:
-    """What cites a row: the line of `sources.csv` that it names, and where in it."""
+    """Citation of a row: the line of `sources.csv` that it names, and the place in it."""
     found = cited(folder)[key]
     parts = (found["citation"], where, found["url"], found["date"], found["confidence"])
     return ", ".join(part for part in parts if part)
@@ -109,7 +109,7 @@ def layer_table(
 
 @cache
 def _layers(files: tuple[Path, ...]) -> dict[str, list[Row]]:
-    """By model."""
+    """Layers by model."""
     found: dict[str, list[Row]] = {}
     for path in files:
         own: dict[str, list[Row]] = {}

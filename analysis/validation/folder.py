@@ -82,8 +82,8 @@ class Folder:
     # --- a row's runs ---------------------------------------------------------------------------
 
     def runs(self, row: Row, *, catalogue: bool = False) -> list[Stated]:
-        """What a row waits for: the longest decides. Empty where the catalogue alone does not know
-        it."""
+        """Runs that a row waits for: the longest decides. Empty where the catalogue alone does not
+        know it."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
         found = [self._run(row, variant, catalogue) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
@@ -141,7 +141,7 @@ class Folder:
 
     @cached_property
     def _places(self) -> list[dict[Keys, str]]:
-        """Of the scenario's values, and of its keys."""
+        """Places of the scenario's values, and of its keys."""
         return [
             {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
             for places in (self.document.values, self.document.keys)
@@ -152,7 +152,7 @@ class Folder:
         return layer_table(files, model, batch, tokens)
 
     def _fitted(self, row: Row, key: str, text: str) -> str:
-        """What stands for `?NAME`; empty before it is fitted."""
+        """Text of `?NAME`; empty before it is fitted."""
         names = text[1:].split("*")
         for name in names:
             if name not in self.file.fit:
@@ -263,7 +263,7 @@ class Folder:
             )  # fmt: skip
 
     def _in_catalogue(self, text: str, row: Row) -> float | None:
-        """What the catalogue has at the key where a fitted value stands."""
+        """The catalogue's value at the key of a fitted one."""
         stands = (key for key, own in self._changes(row, catalogue=False) if own == text)
         value: Any = self._run(row, {}, catalogue=True)
         for word in next(stands, "").replace(".bandwidth", ".rate").split("."):

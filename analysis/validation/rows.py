@@ -141,7 +141,7 @@ class Row:
 
     @property
     def unit(self) -> Unit:
-        """Of the measurement."""
+        """Unit of the measurement."""
         return "samples/s" if self["unit"] == "samples/s" else "s"
 
 
@@ -160,7 +160,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
-    """What stands in a folder's YAML. Raises `InputError` with every mistake and its place."""
+    """Contents of a folder's YAML. Raises `InputError` with every mistake and its place."""
     document = read_file(folder / "suite.yaml")
     file, problems = check(SuiteFile, document)
     if file is None:

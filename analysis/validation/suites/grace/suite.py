@@ -155,7 +155,7 @@ _LEAST = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Of the whole cluster."""
+    """Fit of the whole cluster."""
 
     alone: Mapping[str, float]
     """By model: seconds of one worker's step, as measured."""
@@ -181,7 +181,7 @@ class Fit:
 
 
 def chosen(runs: Sequence[Run]) -> list[Run]:
-    """Those of a model's runs that serve, the one of one worker first, which is given."""
+    """Runs of a model that serve, the one of one worker first, which is given."""
     eight = [run for run in runs if (run.workers, run.gbit, run.library) == (8, 10, "mpi")]
     found = [run for run in runs if run.workers == 1]
     for compressor in dict.fromkeys(run.method.compressor for run in eight):
@@ -202,7 +202,7 @@ def _place(run: Run) -> Place:
 
 @cache
 def _kinds(method: Method, model: str) -> tuple[str, ...]:
-    """Of the kernels that a method runs."""
+    """Classes of the kernels that a method runs."""
     works = (work(method, tensor) for tensor in networks()[model].tensors)
     found = {cost.kind for one in works for cost in (*one.encode, *one.per_payload, *one.decode)}
     return tuple(kind for kind, classes in KINDS.items() if found & set(classes))
