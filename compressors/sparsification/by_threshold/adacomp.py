@@ -102,8 +102,8 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -
     maxima, reached = np.zeros(bins.total, np.float32), np.zeros(memory.numel(), np.bool_)
     with written_back(memory) as sums:
         in_tiles(_compare, bins.spans, sums, array(gradient), factor, maxima, reached)
-        own = np.split(maxima, bins.first[1:])
-        level = np.array([m.mean(dtype=np.float64) if m.size else 0 for m in own], np.float32)
+        sums_of = [np.add.reduce(own, dtype=np.float64) for own in np.split(maxima, bins.first[1:])]
+        level = (sums_of / np.maximum(1, bins.count)).astype(np.float32)
         if not np.isfinite(level).all():
             raise InputError("cannot select by magnitude: a value is not a finite number")
         chosen = np.flatnonzero(reached)
