@@ -20,8 +20,8 @@ holds for any a. Sums are made in host memory.
 Readings: the fits do not depend on the scale, so that the published code's division by the norm
 is left out; ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it;
 excess is over the threshold, as in the paper, where the code subtracts its smallest. Without any
-excess the stages end. When no element passes, the largest is sent: a tensor of one element, or
-one of equal magnitudes, would never be.
+excess the stages end. When no element passes, those of the largest magnitude are sent: a tensor of
+one element, or one of equal magnitudes, would never be.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
 compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761;
@@ -40,13 +40,12 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.marks import mark, take
-from gcsim.compressors.coding.selecting.selection import flat_places
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop, tensor
+from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
@@ -101,20 +100,11 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         asked = stages if chosen.stages is None else np.full_like(stages, chosen.stages)
         limits = fitted(sums, segments, asked, chosen.ratio, chosen.distribution)
         marks = mark(sums, segments, limits)
+        if (none := (marks.passed == 0) & (segments.length > 0)).any():
+            most = array(cell_norms(sums, segments.whole, "max"))
+            marks = mark(sums, segments, np.where(none & (most > 0), most, limits))
         indices, values = take(sums, segments, marks, clear=feedback)
-        k, none = marks.passed, np.flatnonzero((marks.passed == 0) & (segments.length > 0))
-        if none.size:  # the largest is sent, if it is not zero
-            rows, one = segments.rows(none), np.ones_like(none)
-            largest_of = largest(sums, rows, one)
-            if feedback:
-                sums[flat_places(largest_of[0], rows, one)] = 0.0
-            given = array(largest_of[1]) != 0
-            pairs = zip((indices, values), largest_of, strict=True)
-            indices, values = (
-                tensor(np.insert(array(all_), k.cumsum()[none][given], array(more)[given]), sums)
-                for all_, more in pairs
-            )
-            k[none] = given
+        k = marks.passed
         sent.append(k / np.maximum(1, segments.length))
         if len(sent) == _EVERY:
             mean = np.mean(sent, axis=0) / chosen.ratio
