@@ -50,6 +50,14 @@ class KernelCost:
     tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """One kernel that ran, and how long it took here."""
+
+    cost: KernelCost
+    seconds: float
+
+
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
     """Add up costs of the same class and name whose launches are of about the same size.
 
