@@ -29,6 +29,11 @@ from gcsim.traces.buckets import bucket_layouts
 ACCURACY, RATIO = "accuracy [%]", "ratio [x]"
 GUESSED = 10.0
 """Percent."""
+QUICK = {
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+    "train.target": "{of_dense: 0.1}",
+}  # fmt: skip
+"""A training of the reduced size."""
 
 Seeds = dict[str, tuple[float, ...]]
 """Values of each seed, by method."""
