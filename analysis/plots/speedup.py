@@ -154,7 +154,6 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
 
 
 def _note(result: Result) -> str:
-    """Note on the bands, below the axis."""
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"

@@ -185,7 +185,6 @@ def fig4(study: Study, printed: Printed) -> Outcome:
 
 
 def _parts(title: str, row: Row) -> str:
-    """Parts of a row's time."""
     wait, collectives = 1e3 * row.exposed_communication_s, 1e3 * row.communication_s
     return (
         f"{title}, {row.label} on {row.workers}: {1e3 * row.iteration_s:.1f} ms, of which "

@@ -137,7 +137,6 @@ def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:
 
 
 def _rows(result: TrainingResult) -> list[TrainedRow]:
-    """Rows of the largest size."""
     largest = max(row.nodes for row in result.rows)
     return [row for row in result.rows if row.nodes == largest]
 

@@ -100,7 +100,6 @@ def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator
 
 
 def _alpha(prefix: str, where: str, ratio: Seeds) -> Verdict:
-    """The ratio grows with alpha."""
     return monotone(f"{prefix}compression grows with alpha", where, {n: ratio[n] for n in _OURS})
 
 

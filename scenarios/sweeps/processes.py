@@ -111,8 +111,6 @@ def _free_memory() -> int:
 
 
 class _Worker:
-    """One process, and the task that it has."""
-
     def __init__(self, environment: dict[str, str]) -> None:
         here, there = socket.socketpair()
         self.task: int | None = None

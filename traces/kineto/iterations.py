@@ -239,7 +239,6 @@ def _arguments(event: Event) -> dict[str, Any]:
 
 
 def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
-    """Shape of the first input."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not all(type(size) is int for size in first):
@@ -386,7 +385,6 @@ def _read_once(path: Path, _changed: int, _length: int) -> Marks:
 
 
 def _windows(marks: Marks) -> Iterator[Span]:
-    """The iterations, whole or not."""
     first, last = marks.gradients[0].start, marks.gradients[-1].end
     if marks.steps:
         yield from marks.steps
