@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -21,6 +20,7 @@ from gcsim.analysis.plots.style import (
     GREY,
     LineStyle,
     line_styles,
+    look_of,
     mark_synthetic,
     new_figure,
     settings,
@@ -114,16 +114,6 @@ def _ends(row: Row) -> tuple[float, float]:
         unit / (row.iteration_high_s or row.iteration_s),
         unit / (row.iteration_low_s or row.iteration_s),
     )
-
-
-def look_of(style: LineStyle) -> dict[str, Any]:
-    """A line's properties."""
-    if style.muted:
-        return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
-    return {
-        "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
-        "linewidth": 1.7, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
-    }  # fmt: skip
 
 
 def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
