@@ -38,6 +38,7 @@ from gcsim.compressors.requests import (
 )
 from gcsim.errors import InputError
 
+Cut = Callable[["Tensor"], Sequence["Tensor"]]
 LENGTH_BYTES = 8
 _ALIKE: dict[type, tuple[str, ...]] = {
     AllReduce: ("op",),
@@ -95,7 +96,7 @@ def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], list[Any]
 
         flat = torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in tensors])
         return replace(first, tensor=flat), split
-    parts = partial(unpack, count=count)
+    parts: Cut = partial(unpack, count=count)
     if isinstance(first, AllToAll):
         to_each = [pack(column) for column in zip(*(r.payloads for r in requests), strict=True)]
         return replace(first, payloads=to_each), lambda received: [
@@ -160,9 +161,7 @@ class _Part:
     so the merged payloads are counted once, however many exchanges read their parts.
     """
 
-    def __init__(
-        self, received: Iterable[Tensor], cut: Callable[[Tensor], list[Tensor]], number: int
-    ) -> None:
+    def __init__(self, received: Iterable[Tensor], cut: Cut, number: int) -> None:
         self._received, self._cut, self._number = received, cut, number
 
     def __iter__(self) -> Iterator[Tensor]:
