@@ -244,7 +244,7 @@ def rotate_back(
 
 @lru_cache(maxsize=1 << 6)
 def parts_of(segments: Segments, stages: int) -> NDArray[np.int64]:
-    """What is transformed together: tensor, first element, element behind the last `[parts, 3]`."""
+    """Parts to transform: tensor, first element, element behind the last, `[parts, 3]`."""
     parts = []
     for t, n in enumerate(segments.length.tolist()):
         size, first = LANES << stages, 0
