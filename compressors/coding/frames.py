@@ -21,7 +21,7 @@ Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import partial, wraps
@@ -161,6 +161,27 @@ class Frames:
 # --- a bucket's message -----------------------------------------------------------------------
 
 
+Part = tuple[Tensor, Column]
+"""A part of each tensor's body, or of the message: the bytes of all, and how many of each."""
+
+
+def packed(
+    codec: int, segments: Segments, *parts: Part, nonzero: Column | None = None,
+    flags: ArrayLike = 0, fixed: bool = False,
+) -> Tensor:  # fmt: skip
+    """The sealed message of bodies that consist of these parts; see `frames`."""
+    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    message, at, head = _laid_out(
+        parts[0][0], codec, segments, sizes, nonzero=nonzero, flags=flags, fixed=fixed
+    )
+    places, begin = [], at - HEADER_BYTES
+    for source, lengths in ((head, segments.column(HEADER_BYTES)), *parts):
+        places.append((begin, source, lengths))
+        begin = begin + lengths
+    put_all(message, places)
+    return seal(message, at, sizes)
+
+
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
@@ -173,6 +194,20 @@ def frames(
     those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
     when a number does not fit its field.
     """
+    message, at, head = _laid_out(
+        like, codec, segments, sizes, nonzero=nonzero, flags=flags, params=params, fixed=fixed,
+        part=part,
+    )  # fmt: skip
+    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
+    return message, at
+
+
+def _laid_out(
+    like: Tensor, codec: int, segments: Segments, sizes: Column, *,
+    nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
+    part: Segments | None = None,
+) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
+    """`frames`, but headers, in host memory, are still to be put."""
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
     row = segments.column(flags), segments.column(params), length if nonzero is None else nonzero
@@ -180,8 +215,6 @@ def frames(
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
     message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
-    head = torch.from_numpy(heads.reshape(-1))
-    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
@@ -190,33 +223,49 @@ def frames(
             shape = torch.Size([message.numel() * n // len(sizes)])
             some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
-    return message, at
+    return message, at, torch.from_numpy(heads.reshape(-1))
 
 
-def _copying(copied: Tensor | None, message: object, at: object, *given: Any) -> list[KernelCost]:
-    """The copy of parts of bodies: those of `put`, or those that are `taken`."""
-    source = given[0] if copied is None else copied
-    n = source.nbytes
-    return [launch("streaming", "aten.cat", n, 2 * n)] if n else []
+def _copying(
+    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
+) -> Iterator[KernelCost]:
+    """The copies of parts of bodies: those that are put, or those that are taken."""
+    for part in [source for _, source, _ in parts] if copied is None else copied:
+        if n := part.nbytes:
+            yield launch("streaming", "aten.cat", n, 2 * n)
 
 
-@counted_as(_copying)
-@primitive
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
-    if source.numel():
-        data = array(source.contiguous()).view(np.uint8)
-        with written_back(message) as out:
-            _copy(data, starts(lengths), out, at, lengths)
+    put_all(message, [(at, source, lengths)])
 
 
 @counted_as(_copying)
 @primitive
+def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
+    """`put` several sources."""
+    with written_back(message) as out:
+        for at, source, lengths in parts:
+            if source.numel():
+                data = array(source.contiguous()).view(np.uint8)
+                _copy(data, starts(lengths), out, at, lengths)
+
+
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     """Undo `put`: `[sum of lengths / size]` of `dtype`."""
-    out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-    _copy(array(message), at, array(out).view(np.uint8), starts(lengths), lengths)
-    return out.to(message.device)
+    return taken_all(message, [(at, lengths, dtype)])[0]
+
+
+@counted_as(_copying)
+@primitive
+def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
+    """Undo `put_all`: `taken` of each part."""
+    data, found = array(message), []
+    for at, lengths, dtype in parts:
+        out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
+        _copy(data, at, array(out).view(np.uint8), starts(lengths), lengths)
+        found.append(out.to(message.device))
+    return found
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:

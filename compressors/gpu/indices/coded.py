@@ -32,13 +32,13 @@ PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE,
 OMEGA = tl.constexpr(int(Coder.OMEGA))
 
 
-@kernel_of(loops.coded_positions)
-def coded_positions(
+@kernel_of(loops.words_of_positions)
+def words_of_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
     """The host waits once where a length does not follow from n and k."""
     if (coders == Coder.RAW).all():
-        return indices.int().view(torch.uint8), 4 * k  # the low 32 bits
+        return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
     widths, first = loops.widths_of(segments, k, coders), starts(k)
     sizes, moved = loops.most_bytes(segments, k, coders, widths), np.zeros_like(k)
     before = indices

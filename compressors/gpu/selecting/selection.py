@@ -17,7 +17,7 @@ import triton.language as tl
 
 from gcsim.compressors.coding.selecting import selection as loops
 from gcsim.compressors.coding.selecting.selection import check_k
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of, sum_before
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -95,10 +95,9 @@ def select(
     rows = [each.tolist() for each in (segments.begin, starts(many), many, first[:tensors])]
     rows.append(first[-tensors:].tolist())
     own = parts_of(values, segments.length.tolist(), programs[:tensors].tolist(), *rows)
-    upto = found.cumsum(1)
     targets = (*cleared, values, values)[:2]
     launch_parts(
-        _take, own, values, settled, len(k), upto, parts.firsts[-1], indices, taken, sizes,
+        _take, own, values, settled, len(k), found, parts.firsts[-1], indices, taken, sizes,
         *targets, SIDES=sides, CLEARS=len(cleared), BLOCK=BLOCK,
     )  # fmt: skip
     return indices, taken, sizes, strange
@@ -239,14 +238,8 @@ def _count(
 
 
 @triton.jit
-def _up_to(upto, program):
-    """The sum over the programs before."""
-    return tl.load(upto + program - 1, mask=program > 0, other=0)
-
-
-@triton.jit
 def _take(
-    values, settled, rows, upto, programs, indices, taken, sizes, first, second, table, parts,
+    values, settled, rows, found, programs, indices, taken, sizes, first, second, table, parts,
     SIDES: tl.constexpr, CLEARS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = own_row(table, parts, tl.program_id(0))
@@ -262,8 +255,8 @@ def _take(
         start = tl.load(column) + side * tl.num_programs(0)  # the row's first program
         least = tl.load(settled + row + side * parts)
         left = tl.load(settled + rows + row + side * parts)
-        above = _up_to(upto, program) - _up_to(upto, start)
-        ties = _up_to(upto + programs, program) - _up_to(upto + programs, start)
+        above = sum_before(found, start, program, BLOCK)
+        ties = sum_before(found + programs, start, program, BLOCK)
         here = (at < n) & _of_side(v, side + SIDES - 1 if SIDES > 1 else 0)
         tie = here & (size == least)
         rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
