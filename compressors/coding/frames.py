@@ -1,11 +1,13 @@
 """A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
 
-    message, at = frames(values, Codec.SPARSE, segments, sizes, nonzero=k)   # headers; bodies begin
-    put(message, at, values, 4 * k)                                          # parts of bodies
-    seal(message, at, sizes)                                                 # checksums
+    message = packed(values, Codec.SPARSE, segments, (values, 4 * k), (coded, sizes), nonzero=k)
+
+    message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
+    put(message, at, values, 4 * k)                               # parts of bodies
+    seal(message, at, sizes)                                      # checksums
 
     found = read(message, layout, Codec.SPARSE)                              # columns
-    values = taken(message, found.at, 4 * found.nonzero, torch.float32)
+    values, = found.parts(message, (4 * found.nonzero, torch.float32))
 
 A frame begins with 20 bytes, little endian:
 
@@ -151,6 +153,14 @@ class Frames:
             raise InputError(f"damaged payload: {column} {values.tolist()} differ between frames")
         return int(values[0])
 
+    def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
+        """Parts of the bodies, one behind the other: so many bytes of each tensor."""
+        found, place = [], self.at
+        for lengths, dtype in parts:
+            found.append(taken(message, place, lengths, dtype))
+            place = place + lengths
+        return found
+
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
         for wrong in np.flatnonzero(self.size != sizes):
@@ -161,53 +171,19 @@ class Frames:
 # --- a bucket's message -----------------------------------------------------------------------
 
 
-Part = tuple[Tensor, Column]
-"""A part of each tensor's body, or of the message: the bytes of all, and how many of each."""
-
-
-def packed(
-    codec: int, segments: Segments, *parts: Part, nonzero: Column | None = None,
-    flags: ArrayLike = 0, fixed: bool = False,
-) -> Tensor:  # fmt: skip
-    """The sealed message of bodies that consist of these parts; see `frames`."""
-    sizes = sum((lengths for _, lengths in parts), segments.column(0))
-    message, at, head = _laid_out(
-        parts[0][0], codec, segments, sizes, nonzero=nonzero, flags=flags, fixed=fixed
-    )
-    places, begin = [], at - HEADER_BYTES
-    for source, lengths in ((head, segments.column(HEADER_BYTES)), *parts):
-        places.append((begin, source, lengths))
-        begin = begin + lengths
-    put_all(message, places)
-    return seal(message, at, sizes)
-
-
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
-    part: Segments | None = None,
+    part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
     `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
     all messages of the exchange have these headers: `read` need not wait for a device; so have
-    those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
-    when a number does not fit its field.
+    those of the table `part`, the first of equal parts that travel alone. Bodies begin with
+    `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
+    does not fit its field.
     """
-    message, at, head = _laid_out(
-        like, codec, segments, sizes, nonzero=nonzero, flags=flags, params=params, fixed=fixed,
-        part=part,
-    )  # fmt: skip
-    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
-    return message, at
-
-
-def _laid_out(
-    like: Tensor, codec: int, segments: Segments, sizes: Column, *,
-    nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
-    part: Segments | None = None,
-) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
-    """`frames`, but headers, in host memory, are still to be put."""
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
     row = segments.column(flags), segments.column(params), length if nonzero is None else nonzero
@@ -215,6 +191,12 @@ def _laid_out(
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
     message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
+    head, place = torch.from_numpy(heads.reshape(-1)), at
+    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
+    for source, lengths in parts:
+        pieces.append((place, source, lengths))
+        place = place + lengths
+    put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
@@ -223,7 +205,19 @@ def _laid_out(
             shape = torch.Size([message.numel() * n // len(sizes)])
             some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
-    return message, at, torch.from_numpy(heads.reshape(-1))
+    return message, at
+
+
+def packed(
+    like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
+) -> Tensor:
+    """The sealed message of bodies whose parts, so many bytes for each tensor, are at hand.
+
+    `columns` are those of `frames`.
+    """
+    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
+    return seal(message, at, sizes)
 
 
 def _copying(

@@ -80,7 +80,7 @@ def sparse_message(
     flags = coders | HALF if values_as == "fp16" else coders
     same_length = fixed_length(coders)
     message = packed(
-        Codec.SPARSE, segments, (sent, head), (coded, tail), nonzero=k, flags=flags,
+        sent, Codec.SPARSE, segments, (sent, head), (coded, tail), nonzero=k, flags=flags,
         fixed=alike and same_length,
     )  # fmt: skip
     return message, same_length

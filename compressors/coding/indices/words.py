@@ -68,7 +68,7 @@ def signed_message(
     flags = 0 if levels is None else LEVELS_INSIDE
     parts = [] if levels is None else [(levels.reshape(-1), head)]
     parts.append((words, 4 * k))
-    return packed(Codec.SIGNED_INDEX, segments, *parts, nonzero=k, flags=flags)
+    return packed(words, Codec.SIGNED_INDEX, segments, *parts, nonzero=k, flags=flags)
 
 
 def add_signed(

@@ -90,7 +90,7 @@ class VarianceBased(Compressor[VarianceParameters]):
             alpha=chosen.alpha, zeta=chosen.zeta,
         )  # fmt: skip
         parts = (exponents, segments.column(1)), (words, 4 * k)
-        return packed(Codec.VARIANCE, segments, *parts, nonzero=k)
+        return packed(words, Codec.VARIANCE, segments, *parts, nonzero=k)
 
 
 def moments_of(bucket: Bucket, name: str) -> Tensor:
