@@ -55,6 +55,21 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
     return found
 
 
+@kernel_of(loops.deliver)
+def deliver(
+    update: Tensor, residual: Tensor, segments: Segments, own: loops.Elements,
+    kept: loops.Elements, weight: float,
+) -> None:  # fmt: skip
+    """Each own element is looked for among the tensor's kept ones, by halves."""
+    most = np.maximum(own[2], kept[2])
+    columns = [segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]]
+    parts = parts_of(update, most.tolist(), (-(-most // BLOCK)).tolist(), *columns)
+    launch_parts(
+        _deliver, parts, *own[:2], *kept[:2], update, residual, float(np.float32(weight)),
+        int(kept[2].max(initial=0)).bit_length(), BLOCK=BLOCK,
+    )  # fmt: skip
+
+
 def select(
     values: Tensor, segments: Segments, k: Column, *, added: Tensor | None = None, sides: int = 1,
     limits: Column | None = None, cleared: Sequence[Tensor] = (),
@@ -148,6 +163,34 @@ def _sample(
         more = (tl.load(momentum + at, mask=here, other=0.0) + more) * m + more
     total = tl.load(memory + at, mask=here, other=0.0) + more
     tl.store(out + tl.load(column + 4 * parts) + i, total, mask=here)
+
+
+@triton.jit
+def _deliver(
+    own, values, kept, sums, update, residual, weight, steps, table, parts, BLOCK: tl.constexpr
+):  # fmt: skip
+    column, number, _ = own_part(table, parts)
+    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    begin = tl.load(column + 2 * parts)
+    count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
+    first = tl.load(column + 5 * parts)
+    target = update + begin + tl.load(kept + first + i, mask=i < count, other=0)
+    added = weight * tl.load(sums + first + i, mask=i < count, other=0.0)
+    tl.store(target, tl.load(target, mask=i < count, other=0.0) + added, mask=i < count)
+    here = i < tl.load(column + 4 * parts)
+    place = tl.load(column + 3 * parts) + i
+    at = tl.load(own + place, mask=here, other=0)
+    high = low + count
+    for _ in range(steps):
+        middle = (low + high) // 2
+        open = here & (low < high)
+        below = open & (tl.load(kept + first + middle, mask=open, other=0) < at)
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(open & (below == 0), middle, high)
+    found = here & (low < count)
+    gone = found & (tl.load(kept + first + low, mask=found, other=-1) == at)
+    value = tl.load(values + place, mask=here, other=0.0)
+    tl.store(residual + begin + at, tl.where(gone, 0.0, value), mask=here)
 
 
 @triton.jit
