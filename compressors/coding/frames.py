@@ -49,7 +49,7 @@ _SIZES = (1, 1, 2, 4, 4, 4)
 
 
 class Codec(IntEnum):
-    """Who wrote the frame's body."""
+    """The method that wrote the frame's body."""
 
     SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
     QSGD = 2
