@@ -10,10 +10,9 @@ import torch
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.conformance.subject import (
-    SHAPES,
     Heard,
+    N,
     gradients,
-    numel,
     overheard,
     subject_of,
 )
@@ -147,7 +146,7 @@ def test_the_type_that_a_method_reduces_reaches_the_record(name: str) -> None:
     for step in range(4):
         logs: list[list[Heard]] = [[], []]
         meter = Meter(2)
-        pairs = zip(crew.exchanges(gradients(numel(SHAPES), 2, step), step), logs, strict=True)
+        pairs = zip(crew.exchanges(gradients(N, 2, step), step), logs, strict=True)
         with torch.no_grad():
             lockstep([overheard(exchange, log) for exchange, log in pairs], meter)
         reduced = [heard.sent[0] for heard in logs[0] if heard.kind is AllReduce]
