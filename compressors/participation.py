@@ -193,14 +193,14 @@ def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool
 
 
 def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
-    """Of the request at which a worker waits."""
+    """The error of the request at which a worker waits."""
     place = _if_users(cls, location_of_request(exchange, cls))
     return InputError(fault[0], place=place, hint=fault[1])
 
 
 @unpriced
 def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
-    """Are elements in 16 bits none that the format has?"""
+    """Fault of elements in 16 bits that the format does not have."""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
         return None
     low, high = values.aminmax()

@@ -67,7 +67,7 @@ class Collectives:
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
         self._told: list[Tensor] = []
-        """What the last request gathered, if it may have been lengths."""
+        """Payloads of the last request, if they may have been lengths."""
 
     def execute(self, request: Request) -> Any:
         """The reply to one request; the other ranks carry out theirs.
@@ -95,6 +95,8 @@ class Collectives:
 
         Other collectives may be carried out in between.
         """
+        if self.count == 1:
+            return lambda: int(number)
         largest = torch.as_tensor(number).long().view(1).to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
