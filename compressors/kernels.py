@@ -33,7 +33,8 @@ class KernelCost:
 
     kind: KernelClass
     name: str = ""
-    """Name: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown. A device whose kernel of that name was measured is priced by it, others by the class."""
+    """Name: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown. A device
+    whose kernel of that name was measured is priced by it, others by the class."""
     part: bool = False
     """Work of another class inside the launches of `name`: what a fused kernel draws at random.
     The kernel's own measured time includes it."""
