@@ -14,13 +14,11 @@ k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 milli
 
 Readings: the learning rate is the optimiser's, that is 1 in the error's sum. The paper takes
 S(update) off S_e; the published code zeroes the cells, as here. Hashes are computed inside the
-loops from a key of seed, bucket and row: a table of them would take 5 n words.
+loops from a key of seed, bucket and row. Biased by the selection: in each row an estimate is off by
+what collides, a deviation of about |g| / sqrt(c); the median of the rows is off by less.
 
-Biased by the selection. In each row an estimate is off by what collides, a deviation of about
-|g| / sqrt(c); the median of the rows is off by less. Nothing is promised of |Q(g) - g|.
-
-Memory: two partial tables beside the message (so that threads do not share cells, whatever their
-number) and n floats of estimates: .75 n, then n with the defaults. Works in host memory.
+Memory: two partial tables beside the message and n floats of estimates: .75 n, then n with the
+defaults. Works in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
 Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,
