@@ -21,8 +21,15 @@ from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, t
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
 """A matrix, a bias, a convolution, a scalar and an empty tensor."""
-N = sum(math.prod(shape) for shape in SHAPES)
 STEPS = 4
+
+
+def numel(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Elements of all tensors together."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+N = numel(SHAPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
