@@ -234,8 +234,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    sent: Iterable[Any] = tensors_sent(request)
-    for tensor in sent:
+    for tensor in tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"

@@ -141,7 +141,7 @@ def test_unequal_tensors_and_payloads_are_refused() -> None:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_type_that_a_method_reduces_reaches_the_record(name: str) -> None:
-    """What is seen on its way to the all-reduce, beside what the meter notes of it."""
+    """The tensor on its way to the all-reduce is compared with the meter's note of it."""
     crew = subject_of(name, {}).crew()
     for step in range(4):
         logs: list[list[Heard]] = [[], []]
