@@ -20,7 +20,7 @@ SUITES: dict[str, str] = {
     "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
     "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
     "ddl-benchmarks": "ddl_benchmarks",
-    "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
+    "grace": "grace",
     "other-clusters": "other_clusters",
     "tc-cluster": "tc_cluster",
     "nccl-clusters": "nccl_clusters",

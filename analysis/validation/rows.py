@@ -18,8 +18,8 @@
 
 In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does. In the
 place of a value may stand `@ROW` (the seconds that the row of this name or id measured; the median
-of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER`) and, in the YAML,
-`$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
+of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER*161`) and, in the
+YAML, `$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
 
 `page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
 explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
@@ -45,9 +45,13 @@ COLUMNS = frozenset({
     "id", "name", "group", "series", "measured", "unit", "samples", "iterations", "workers",
     "source", "where", "setting", "method", "panel", "curve", "x", "fits", "left_out",
 })  # fmt: skip
-"""samples: of an iteration, else of all workers; iterations: that the seconds are of, else one;
-workers: where others are simulated; fits: names of `fit` that the row serves."""
+"""samples: of an iteration, else of all workers (of bytes: the share that is counted, else all);
+iterations: that the seconds are of, else one;
+workers: where others are simulated; fits: names of `fit` that the row serves, or another word
+where a table of layers rests on it."""
 _NEEDED = ("name", "measured")
+_UNITS: tuple[Unit, ...] = ("samples/s", "bytes")
+"""Beside seconds. Bytes are those that a worker hands over in an iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 Changes = dict[str, Any]
@@ -142,7 +146,7 @@ class Row:
     @property
     def unit(self) -> Unit:
         """Unit of the measurement."""
-        return "samples/s" if self["unit"] == "samples/s" else "s"
+        return next((one for one in _UNITS if one == self["unit"]), "s")
 
 
 def read_rows(file: Path) -> list[Row]:
