@@ -291,8 +291,8 @@ class Stated:
     stated_step: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
-    _taken: dict[tuple[CollectiveRecord, int], float] = field(default_factory=dict)
-    """Seconds of collectives among the devices of a node."""
+    _held: dict[tuple[int, ...], Exchange] = field(default_factory=dict)
+    """By elements, tensors and whole elements."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -417,16 +417,21 @@ class Stated:
 
     def _messages(self, layout: BucketLayout) -> Iterator[Exchange]:
         """The bucket's, or those of its parts."""
-        entries, left = self.traffic.exchange, layout.numel
         if self.traffic.by_tensor:
-            yield self._exchange(entries, self._tensors(one.index for one in layout.slices))
+            each = self._tensors(one.index for one in layout.slices)
+            yield self._exchange(self.traffic.exchange, each)
             return
-        part = self.traffic.part or left
-        yield self._exchange(entries, [(self._names(min(part, left), len(layout.slices), left), 1)])
-        whole = self._exchange(entries, [(self._names(part), 1)])
+        left, part = layout.numel, self.traffic.part or layout.numel
+        yield self._message(min(part, left), len(layout.slices), left)
         for _ in range(1, self._parts(layout)):
             left -= part
-            yield whole if left >= part else self._exchange(entries, [(self._names(left), 1)])
+            yield self._message(min(part, left), 0, 0)
+
+    def _message(self, *size: int) -> Exchange:
+        """One object where sizes are alike: its price is looked up by identity."""
+        if size not in self._held:
+            self._held[size] = self._exchange(self.traffic.exchange, [(self._names(*size), 1)])
+        return self._held[size]
 
     def _tensors(self, indices: Iterable[int]) -> Each:
         alike = Counter(self.shapes[index] for index in indices)
@@ -493,13 +498,11 @@ class Stated:
 
     def _inside(self, record: CollectiveRecord, devices: int) -> KernelCost:
         """A collective among the devices of a node, as a copy that takes as long."""
-        if (record, devices) not in self._taken:
-            on = replace(
-                self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
-            )
-            taken = int(CollectiveMemo(on)(record, np.zeros(devices, dtype=np.int64)).max())
-            self._taken[record, devices] = taken / PS_PER_SECOND
-        return self._copy(self._taken[record, devices])
+        on = replace(
+            self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
+        )
+        taken = int(CollectiveMemo(on)(record, np.zeros(devices, dtype=np.int64)).max())
+        return self._copy(taken / PS_PER_SECOND)
 
     def _copy(self, seconds: float) -> KernelCost:
         """Kernels that take so long."""

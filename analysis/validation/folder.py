@@ -76,7 +76,7 @@ class Folder:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All that the CSV has."""
+        """All rows of the CSV."""
         return read_rows(self.path / "rows.csv")
 
     # --- a row's runs ---------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Folder:
         return layer_table(files, model, batch, tokens)
 
     def _fitted(self, row: Row, key: str, text: str) -> str:
-        """Text of `?NAME`; empty before it is fitted."""
+        """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
         names = [one for one in factors if not one.isdigit()]
         number = math.prod(int(one) for one in factors if one.isdigit())
@@ -344,7 +344,7 @@ def _known(run: Stated) -> bool:
 
 
 def _placed(row: Row, problem: Problem) -> Problem:
-    """With the place of the cell where the problem is one of a row."""
+    """The problem, at the place of its cell where it is one of a row."""
     if not problem.place.startswith("--set "):
         return problem
     return replace(problem, place=row.place(problem.place.removeprefix("--set ")))

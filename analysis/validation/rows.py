@@ -40,6 +40,7 @@ from gcsim.analysis.validation.suite import Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
+from gcsim.scenarios.stated import StatedFile
 
 COLUMNS = frozenset({
     "id", "name", "group", "series", "measured", "unit", "samples", "iterations", "workers",
@@ -55,7 +56,7 @@ _UNITS: tuple[Unit, ...] = ("samples/s", "bytes")
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 Changes = dict[str, Any]
-"""Of a scenario: keys, which may be dotted, and values."""
+"""Keys of a scenario, which may be dotted, and values."""
 
 
 class FitSection(Section):
@@ -67,7 +68,7 @@ class FitSection(Section):
     unit: str = ""
     series: str = "all"
     given: bool = False
-    """What a user states of the own machine: its rows are shown, and count as no fit."""
+    """A user states it of the own machine: its rows are shown, and count as no fit."""
     catalogue: float | None = None
     """In its place without a fit, where it stands for no figure of the cluster or the training."""
 
@@ -81,7 +82,7 @@ class LeftOutSection(Section):
 
 
 class BoundSection(Section):
-    """As `Bound`."""
+    """Text of a `Bound`."""
 
     name: str
     series: list[str] = []  # noqa: RUF012
@@ -104,6 +105,17 @@ class SuiteFile(Section):
     fit: dict[str, FitSection] = {}  # noqa: RUF012
     left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
     bounds: Annotated[list[BoundSection], Field(min_length=1)]
+
+
+def schema_json() -> dict[str, Any]:
+    """JSON schema of `suite.yaml`, for editors: of a scenario no key is needed, since rows add to
+    it."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    suite, run = SuiteFile.model_json_schema(), StatedFile.model_json_schema()
+    run.pop("required")
+    definitions = suite["$defs"] | run.pop("$defs")
+    properties = suite["properties"] | {"scenario": run}
+    return {"$schema": dialect, **suite, "properties": properties, "$defs": definitions}
 
 
 @dataclass(frozen=True, eq=False)
