@@ -291,7 +291,7 @@ class Stated:
     stated_step: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
-    _held: dict[tuple[int, ...], Exchange] = field(default_factory=dict)
+    _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
     """By elements, tensors and whole elements."""
 
     @cached_property
@@ -427,11 +427,12 @@ class Stated:
             left -= part
             yield self._message(min(part, left), 0, 0)
 
-    def _message(self, *size: int) -> Exchange:
+    def _message(self, elements: int, tensors: int, whole: int) -> Exchange:
         """One object where sizes are alike: its price is looked up by identity."""
-        if size not in self._held:
-            self._held[size] = self._exchange(self.traffic.exchange, [(self._names(*size), 1)])
-        return self._held[size]
+        key = elements, tensors, whole
+        if key not in self._held:
+            self._held[key] = self._exchange(self.traffic.exchange, [(self._names(*key), 1)])
+        return self._held[key]
 
     def _tensors(self, indices: Iterable[int]) -> Each:
         alike = Counter(self.shapes[index] for index in indices)
