@@ -34,6 +34,11 @@ class Form(NamedTuple):
     bits: int
     base: int
 
+    @property
+    def shape(self) -> tuple[bool, bool]:
+        """Whether codes travel in groups of several, and whether each is a whole byte."""
+        return self.size > 1, self.size == 1 and self.bits == 8
+
     def planes(self, count: Count) -> Count:
         """Groups of `count` codes; or those of each."""
         return -(-count // self.size)
