@@ -38,18 +38,17 @@ _MEASURED = (
     "validate gpu-hook). What the host does around a launch is in its price. Upper end: 90th "
     "percentile of measured over fitted."
 )
+
+
+def _host(launch: float, least: float, most: float, lower: str) -> KernelRate:
+    source = f"{_MEASURED} Lower end: {lower}"
+    return KernelRate(launch=launch, launch_range=(least, most), estimate=True, source=source)
+
+
 HOST: dict[Queued, KernelRate] = {
-    what: KernelRate(
-        launch=launch,
-        launch_range=(low, high),
-        estimate=True,
-        source=f"{_MEASURED} Lower end: {least}",
-    )
-    for what, launch, low, high, least in (
-        ("kernel", 98e-6, 10e-6, 130e-6, "a launch of Triton takes a fast host 10 to 40 us."),
-        ("operator", 32e-6, 4e-6, 43e-6, "a launch of torch alone takes 4 to 12 us."),
-        ("wait", 74e-6, 8e-6, 98e-6, "a wait alone takes 8 to 11 us there."),
-    )
+    "kernel": _host(98e-6, 10e-6, 130e-6, "a launch of Triton takes a fast host 10 to 40 us."),
+    "operator": _host(32e-6, 4e-6, 43e-6, "a launch of torch alone takes 4 to 12 us."),
+    "wait": _host(74e-6, 8e-6, 98e-6, "a wait alone takes 8 to 11 us there."),
 }
 """Host time of a launch, operator or wait on a GPU whose entry does not state it."""
 

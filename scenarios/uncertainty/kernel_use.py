@@ -52,9 +52,9 @@ def counts(
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):
-        for what, count in zip(QUEUED, queued(cost), strict=True):
-            if what in device.host and count and cost.launches:
-                more = launches * cost.launches * float(count)
+        for what, each in zip(QUEUED, queued(cost), strict=True):
+            if what in device.host and each and cost.launches:
+                more = launches * cost.launches * float(each)
                 found[what, "launch"] = found.get((what, "launch"), 0.0) + more
         if device.primitive(cost.name) is not None:
             continue

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,20 +32,20 @@ from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_cl
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
 from tests.benchmarks.gpu.stages import _gradient, _shrunk, layout_of
 
-Counts = tuple[int, int, int]
+Counts = tuple[int, ...]
 """Launches of Triton, operators of torch that launch, waits of the host."""
 SHRINK = 30
 _PULL = 0.03
 """Weight of a kernel's own calls in the fit, beside 1 for a stage."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """Kernels that are metered between two collectives, and what they launch."""
 
-    calls: list[tuple[KernelCost, Counts]] = field(default_factory=list)
+    calls: list[tuple[KernelCost, Counts]]
     """Each cost, and the launches since the one before."""
-    counts: Counts = (0, 0, 0)
+    counts: Counts
 
 
 class _Operators(UncompiledMode):
@@ -86,7 +86,7 @@ class _Watch(Observer):
         with segment():
             yield
         counts = tuple(now - then for now, then in zip(self._counted, before, strict=True))
-        self.stretches.append(Stretch(calls=list(self._noted), counts=counts))  # type: ignore[arg-type]
+        self.stretches.append(Stretch(calls=list(self._noted), counts=counts))
 
 
 def stretches(name: str, **given: Any) -> Iterator[tuple[str, list[Stretch]]]:
@@ -97,7 +97,8 @@ def stretches(name: str, **given: Any) -> Iterator[tuple[str, list[Stretch]]]:
     layout = _shrunk(layout_of("bert_base", 5), SHRINK * (20 if name == "deepreduce" else 1))
     bucket = matrix_bucket(_gradient(layout.numel), second_moments=bool(cls.requires))
     bucket = replace(bucket, layout=layout)
-    counted, noted, last = [0, 0, 0], [], [0, 0, 0]
+    counted, last = [0, 0, 0], [0, 0, 0]
+    noted: list[tuple[KernelCost, Counts]] = []
 
     def wrap(run: Callable[..., None]) -> Callable[..., None]:
         def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:

@@ -140,7 +140,7 @@ def test_dense_training_is_compute_plus_what_the_rings_cannot_hide() -> None:
     assert times.algorithms == ("ring all-reduce",)
 
 
-@pytest.mark.parametrize(("stream", "expected"), [("compute", 40e-3), ("side", 35.2e-3)])
+@pytest.mark.parametrize(("stream", "expected"), [("compute", 40e-3), ("side", 35.1e-3)])
 def test_a_ranks_buckets_and_its_backward_pass_have_one_host(
     stream: Literal["compute", "side"], expected: float
 ) -> None:

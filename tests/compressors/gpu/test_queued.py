@@ -63,7 +63,7 @@ def test_an_operator_is_one_launch_a_plug_ins_kernel_the_mean_and_other_code_non
     def cost(name: str) -> KernelCost:
         return KernelCost(kind="streaming", name=name, launches=1, elements=1, nbytes=4)
 
-    assert queued(cost("aten.mul")) == (0, 1, 0)
+    assert [*queued(cost("aten.mul"))] == [0, 1, 0]
     mean = [sum(column) / len(launches()) for column in zip(*launches().values(), strict=True)]
     assert queued(cost("my_package.my_kernel")) == tuple(mean)
-    assert queued(cost("")) == (0, 0, 0)
+    assert not any(queued(cost("")))

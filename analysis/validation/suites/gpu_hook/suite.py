@@ -12,7 +12,7 @@ import numpy as np
 
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
-from gcsim.compressors.queued import QUEUED
+from gcsim.compressors.queued import QUEUED, Queued
 from gcsim.scenarios.calibration.host import fitted
 from gcsim.scenarios.catalog.devices import HOST
 from gcsim.simulator.devices.device import KernelRate
@@ -29,6 +29,7 @@ _ON_HOST = frozenset({"adacomp"})
 """Methods whose tensors come to the host: no launch says what that takes."""
 
 Row = dict[str, str]
+Prices = dict[Queued, float]
 
 
 @functools.cache
@@ -45,7 +46,7 @@ def counts(row: Row) -> tuple[float, ...]:
     return triton, launches - triton, waits
 
 
-def priced(row: Row, host: dict[str, float]) -> float:
+def priced(row: Row, host: Prices) -> float:
     """Seconds of a stage: the slower clock's."""
     queued = sum(n * host[what] for n, what in zip(counts(row), QUEUED, strict=True))
     return max(queued, 1e-6 * float(row["device_us"]))
@@ -83,11 +84,11 @@ def find() -> Findings:
     )  # fmt: skip
 
 
-def _launch(rates: dict[str, KernelRate]) -> dict[str, float]:  # type: ignore[type-arg]
+def _launch(rates: dict[Queued, KernelRate]) -> Prices:
     return {what: float(rate.launch) for what, rate in rates.items()}
 
 
-def _stage(row: Row, served: set[str], own: dict[str, float], known: dict[str, float]) -> Point:
+def _stage(row: Row, served: set[str], own: Prices, known: Prices) -> Point:
     mine = row["method"] in served
     return Point(
         name=f"{row['method']} {row['phase']}, {row['stage']}, {row['data']}",
@@ -123,9 +124,7 @@ def _dense(model: str) -> float:
     )
 
 
-def _iterations(
-    stages: Iterable[Row], own: dict[str, float], known: dict[str, float]
-) -> Iterator[Point]:
+def _iterations(stages: Iterable[Row], own: Prices, known: Prices) -> Iterator[Point]:
     """Dense, and one behind the other each bucket's stages and the code around its exchange."""
     both: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in stages:
@@ -152,7 +151,7 @@ def _iterations(
         )
 
 
-def _by_launches(own: dict[str, float], known: dict[str, float]) -> Iterator[Point]:
+def _by_launches(own: Prices, known: Prices) -> Iterator[Point]:
     """Dense, and the launches that an iteration has beyond it: where no stages were measured."""
     for file, day in (("deployed", "27"), ("earlier", "26")):
         dense = {row["model"]: row for row in _rows(file) if row["hook"] == "dense"}
