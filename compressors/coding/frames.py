@@ -1,11 +1,13 @@
 """A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
 
-    message, at = frames(values, Codec.SPARSE, segments, sizes, nonzero=k)   # headers; bodies begin
-    put(message, at, values, 4 * k)                                          # parts of bodies
-    seal(message, at, sizes)                                                 # checksums
+    message = packed(values, Codec.SPARSE, segments, (values, 4 * k), (coded, sizes), nonzero=k)
+
+    message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
+    put(message, at, values, 4 * k)                               # parts of bodies
+    seal(message, at, sizes)                                      # checksums
 
     found = read(message, layout, Codec.SPARSE)                              # columns
-    values = taken(message, found.at, 4 * found.nonzero, torch.float32)
+    values, = found.parts(message, (4 * found.nonzero, torch.float32))
 
 A frame begins with 20 bytes, little endian:
 
@@ -151,6 +153,14 @@ class Frames:
             raise InputError(f"damaged payload: {column} {values.tolist()} differ between frames")
         return int(values[0])
 
+    def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
+        """Parts of the bodies, one behind the other: so many bytes of each tensor."""
+        found, place = [], self.at
+        for lengths, dtype in parts:
+            found.append(taken(message, place, lengths, dtype))
+            place = place + lengths
+        return found
+
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
         for wrong in np.flatnonzero(self.size != sizes):
@@ -191,6 +201,22 @@ def frames(
             some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
+
+
+def packed(
+    like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
+) -> Tensor:
+    """The sealed message of bodies whose parts, so many bytes for each tensor, are at hand.
+
+    `columns` are those of `frames`.
+    """
+    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    message, at = frames(like, codec, segments, sizes, **columns)
+    place = at
+    for source, lengths in parts:
+        put(message, place, source, lengths)
+        place = place + lengths
+    return seal(message, at, sizes)
 
 
 def _copying(copied: Tensor | None, message: object, at: object, *given: Any) -> list[KernelCost]:

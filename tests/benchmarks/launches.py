@@ -24,10 +24,9 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import Observer, lockstep
-from gcsim.compressors.meter import segment
+from gcsim.compressors.meter import Recorder, segment
 from gcsim.compressors.meter_dispatch import UncompiledMode, kernel_cost
 from gcsim.compressors.queued import variant
-from gcsim.compressors.recorder import Recorder
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
 from tests.benchmarks.gpu.stages import _gradient, _shrunk, layout_of
