@@ -66,10 +66,12 @@ transfer: $(VENV)/dev.stamp  ## docs/kernel-transfer.md, and the same with two t
 gpu: $(VENV)/run.stamp  ## docs/gpu-measured.md, on a machine with an NVIDIA GPU; PART="correct stages", ONLY=name,name, OUT=folder
 	@PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gpu $(PART) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
-host: $(VENV)/dev.stamp  ## docs/host-time.md: what a bucket takes the host of a GPU, without one
+host: $(VENV)/dev.stamp  ## docs/host-time.md, compressors/launches.csv: what a bucket takes the host of a GPU, without one
 	mkdir -p build
 	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.host_time > build/host-time.md
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.launches > build/launches.csv
 	mv build/host-time.md docs/host-time.md
+	mv build/launches.csv compressors/launches.csv
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	$(BIN)/python -m gcsim.scenarios.trained.make_shipped

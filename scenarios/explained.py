@@ -27,7 +27,6 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent
-from gcsim.simulator.devices.device import queued
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
@@ -205,17 +204,16 @@ def _fused(compute: Compute, elements: int) -> Compute:
 
 def _one_pass(costs: Costs, elements: int) -> Costs:
     """The element-wise kernels as one, over a bucket of so many elements; queued as an operator
-    where one of them is."""
+    of torch."""
     merged = [cost for cost in costs if cost.kind == FUSED and not cost.part]
     launches = sum(cost.launches for cost in merged)
     if launches <= 1:
         return costs
-    kinds = {queued(cost) for cost in merged}
     touched = sum(cost.elements for cost in merged)
     nbytes = sum(cost.nbytes for cost in merged)
     one = KernelCost(
         kind=FUSED,
-        name="aten.fused" if "operator" in kinds else "fused" if "kernel" in kinds else "",
+        name="aten.fused" if any(cost.name for cost in merged) else "",
         launches=1,
         elements=min(touched, elements),
         nbytes=nbytes * elements // touched if touched > elements else nbytes,

@@ -27,6 +27,7 @@ SUITES: dict[str, str] = {
     "raysgd": "raysgd",
     "bagua": "bagua",
     "global-qsgd": "global_qsgd",
+    "gpu-hook": "gcsim.analysis.validation.suites.gpu_hook.suite:SUITE",
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
 }
 """Suites by name, in the order of the report: the folder in `suites/`, or the module and the value

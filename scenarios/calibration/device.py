@@ -43,6 +43,7 @@ import numpy as np
 from gcsim.compressors.ddp.hook import ddp_hook
 from gcsim.compressors.kernels import KernelClass, KernelCost, TimedKernel
 from gcsim.compressors.lazy_torch import torch
+from gcsim.compressors.queued import Queued
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
@@ -53,7 +54,7 @@ from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.progress import Progress
-from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued, TrainingRate
+from gcsim.simulator.devices.device import Curve, Device, KernelRate, TrainingRate
 from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients, curves
 from gcsim.simulator.host import DTYPES
 from gcsim.traces.live import pick_device

@@ -4,10 +4,11 @@ On a tensor of a million elements a GPU waits for its host: encoding takes about
 sixth and at twenty-five times as many. So each stretch of a method between two collectives is
 timed on the host's clock, from an idle device to an idle device, and launches are priced so that
 
-    T = kernels * host["kernel"] + operators * host["operator"]
+    T = kernels * host["kernel"] + operators * host["operator"] + waits * host["wait"]
 
-is off by the least factors over all stretches. Both are metered launches: what a compressor does
-around a kernel (tables that it uploads, headers, checksums, Python) is in the kernel's price.
+is off by the least factors over all stretches. `compressors/queued.py` counts them; all that a
+compressor does
+around a launch (tables that it uploads, Python) is in its price.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.queued import QUEUED, Queued, queued
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import landed
-from gcsim.simulator.devices.device import KernelRate, Queued, queued
+from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.kernel_fits import positive
 from gcsim.traces.timing.kernels import gradient, matrix_bucket, steps_of
 
@@ -35,10 +37,9 @@ METHODS = (
 )  # fmt: skip
 ELEMENTS = 1_000_000
 _ROUNDS = 7
-_QUEUED: tuple[Queued, ...] = ("kernel", "operator")
 
-Stretch = tuple[tuple[int, ...], float]
-"""Metered launches by `_QUEUED`, and seconds."""
+Stretch = tuple[tuple[float, ...], float]
+"""Launches by `QUEUED`, and seconds."""
 
 
 def time_host(
@@ -69,7 +70,7 @@ def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Que
     source = f"Fitted over {over}; median error {error:.0%}. {conditions}"
     ends = min(1.0, low), 1.0, max(1.0, high)
     found: dict[Queued, KernelRate] = {}
-    for what, price in zip(_QUEUED, prices, strict=True):
+    for what, price in zip(QUEUED, prices, strict=True):
         lowest, launch, highest = (float(f"{price * end:.4g}") for end in ends)
         found[what] = KernelRate(launch=launch, launch_range=(lowest, highest), source=source)
     return found
@@ -80,7 +81,7 @@ def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     steps = steps_of(cls, parameters)
-    launches: dict[int, list[tuple[int, ...]]] = {}
+    launches: dict[int, list[tuple[float, ...]]] = {}
     lowest: dict[int, list[float]] = {}
     for turn in range(1 + _ROUNDS):
         member = cls(Worker(rank=0, count=1, seed=0), parameters)
@@ -98,13 +99,11 @@ def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
         yield from zip(launches[step], lowest[step], strict=True)
 
 
-def launched(costs: Iterable[KernelCost]) -> tuple[int, ...]:
-    """Metered launches by kind."""
-    by_kind = dict.fromkeys(_QUEUED, 0)
-    for cost in costs:
-        if what := queued(cost):
-            by_kind[what] += cost.launches
-    return tuple(by_kind.values())
+def launched(costs: Iterable[KernelCost]) -> tuple[float, ...]:
+    """Launches of metered kernels, by `QUEUED`."""
+    each = [[0.0] * len(QUEUED)]
+    each += [[cost.launches * float(count) for count in queued(cost)] for cost in costs]
+    return tuple(sum(column) for column in zip(*each, strict=True))
 
 
 class _Clock(Observer):

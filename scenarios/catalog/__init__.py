@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +32,7 @@ from pydantic import Field
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem
 from gcsim.names import entry_named
-from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
+from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device, old_host
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
 from gcsim.scenarios.links.rate_trace import with_traces
@@ -44,6 +45,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import RANGED, Link
 from gcsim.traces.models.registry import MODELS, ModelEntry
 
+_LOG = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
     "devices.yaml",
@@ -166,9 +168,20 @@ def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]
             place = document.location_of_key(("devices", name, "kernels"))
             message = f"devices.{name}.kernels has no rate for: {', '.join(missing)}"
             problems.append(Problem(place=place, message=message))
+        if entry.host and old_host(entry):
+            _note(document.location_of_key(("devices", name, "host")))
     if problems or table is None:
         raise InputError(document.sorted(problems))
     return {name: build_device(name, entry) for name, entry in table.devices.items()}
+
+
+@functools.cache
+def _note(place: str) -> None:
+    _LOG.warning(
+        "%s: warning: prices of metered kernels, which an earlier gcsim wrote, are not used: the "
+        "catalogue's of launches, operators and waits are; measure again by gcsim calibrate device",
+        place,
+    )
 
 
 def read_links(path: Path, transport: TransportName | None = None) -> dict[str, Link]:

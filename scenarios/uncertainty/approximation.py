@@ -275,10 +275,9 @@ class Approximation:
             kernels = np.full(len(total), float(stated.device))
             host = np.full(len(total), float(stated.host))
             for figure, count in counts(compute, device, workers, servers).items():
-                if figure in slower and figure[0] not in device.host:
-                    kernels += count * slower[figure]
-                if figure in slower and (figure[0] in device.host or figure[0] == "host_sync"):
-                    host += count * slower[figure]
+                if figure in slower:
+                    clock = host if figure[0] in device.host else kernels
+                    clock += count * slower[figure]
             total += np.maximum(kernels, host) - float(stated.total)
         return total
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
-from gcsim.simulator.devices.device import Device, Queued, queued
+from gcsim.compressors.queued import QUEUED, Queued, queued
+from gcsim.simulator.devices.device import Device
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
 Figure = tuple[KernelClass | Queued, str]
@@ -49,9 +50,10 @@ def counts(
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     for cost, launches, times in _costs(compute, payloads):
-        what = queued(cost)
-        if what is not None and what in device.host and cost.launches:
-            found[what, "launch"] = found.get((what, "launch"), 0.0) + launches * cost.launches
+        for what, each in zip(QUEUED, queued(cost), strict=True):
+            if what in device.host and each and cost.launches:
+                more = launches * cost.launches * float(each)
+                found[what, "launch"] = found.get((what, "launch"), 0.0) + more
         if device.primitive(cost.name) is not None:
             continue
         work = times / servers

@@ -10,7 +10,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal, overload
 
-from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.compressors.kernels import KernelClass
+from gcsim.compressors.queued import Queued
 from gcsim.errors import InputError, Problem
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
 from gcsim.simulator.devices.ranges import (
@@ -30,14 +31,6 @@ __all__ = ["Curve", "Device", "End", "KernelRate", "Range", "TrainingRate"]
 _SHAPE = re.compile(r"(.*\.\D*)([\d.]+)(_flop_per_byte|_columns)")
 
 
-def queued(cost: KernelCost) -> Queued | None:
-    """Kind of launch of a metered kernel; None for a wait, and without a name: other people's code,
-    whose launches its class prices."""
-    if cost.kind == "host_sync" or not cost.name:
-        return None
-    return "operator" if cost.name.startswith("aten.") else "kernel"
-
-
 def _ascends(points: tuple[tuple[int, float], ...]) -> None:
     for (small, short), (large, long) in pairwise(points):
         if not (small < large and short <= long):
@@ -45,9 +38,6 @@ def _ascends(points: tuple[tuple[int, float], ...]) -> None:
             hint = "sort them, and join those that do not"
             raise InputError(Problem(message=message, hint=hint))
 
-
-Queued = Literal["kernel", "operator"]
-"""A compressor's own kernel, or one of torch's operators."""
 
 Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]
 """Bytes of one launch and its seconds, ascending in both: a measured kernel."""

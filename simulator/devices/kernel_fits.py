@@ -167,7 +167,8 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
 
 
 def positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive c with the least sum of squares of log(work c / seconds)."""
+    """Positive c with the least sum of log(work c / seconds): squares of up to a tenth, and beyond
+    that about their size, since a few times depend on what is not in `work`."""
     from scipy.optimize import least_squares
 
     with np.errstate(divide="ignore"):
@@ -180,5 +181,8 @@ def positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray
         terms = work * np.exp(logs)
         return np.asarray(terms / terms.sum(axis=1, keepdims=True))
 
-    solved = least_squares(residuals, start, jac=jacobian, xtol=1e-12, ftol=1e-12, gtol=1e-12)
+    solved = least_squares(
+        residuals, start, jac=jacobian, loss="soft_l1", f_scale=0.1,
+        xtol=1e-12, ftol=1e-12, gtol=1e-12,
+    )  # fmt: skip
     return np.asarray(np.exp(solved.x))

@@ -4,9 +4,10 @@
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
 On a GPU a second clock runs: that of the host, which queues what the device does. A stretch takes
-the larger of the kernels' times and launches * host time of a launch, with the host's waits in
-both (a device that is waited for is idle until more is queued). Each stretch begins on an idle
-device, and other launches of the process (the backward pass's own) take no host time from it.
+the larger of the kernels' times and of what the launches, operators and waits behind its metered
+kernels (`compressors/queued.py`) take the host; metered waits are in both (a device that is waited
+for is idle until more is queued). Each stretch begins on an idle device. Stretches of a rank follow
+one another on its compute stream, with the backward pass between them: its host is one queue.
 
 f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
 inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
@@ -28,9 +29,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
+from gcsim.compressors.queued import QUEUED, queued
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.devices.device import Curve, Device, KernelRate, queued
+from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
@@ -95,9 +97,10 @@ class PriceList:
         self._device = device.name
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
-        self._queued = {
-            what: Fraction(rate.launch) * PS_PER_SECOND for what, rate in device.host.items()
-        }
+        self._host = [
+            Fraction(device.host[what].launch if device.host else 0) * PS_PER_SECOND
+            for what in QUEUED
+        ]
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
         self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
@@ -136,10 +139,9 @@ class PriceList:
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)
         for cost in costs:
-            if self._queued and cost.name:
-                what = queued(cost)
-                launch = self._queued[what] if what else self._rate(cost.kind).launch
-                host += cost.launches * launch
+            if any(self._host):
+                each = zip(queued(cost), self._host, strict=True)
+                host += cost.launches * sum(count * price for count, price in each)
             curve = self._curve(cost.name)
             if curve is not None:
                 measured += _on_curve(curve, cost, servers)

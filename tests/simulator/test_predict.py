@@ -14,6 +14,7 @@ import pytest
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.queued import QUEUED
 from gcsim.errors import InternalError
 from gcsim.simulator import predict as predict_module
 from gcsim.simulator.clock import seconds
@@ -137,6 +138,37 @@ def test_dense_training_is_compute_plus_what_the_rings_cannot_hide() -> None:
     assert times.decode == pytest.approx(34e-6, rel=1e-12)
     assert total(times) == pytest.approx(times.iteration, rel=1e-14)
     assert times.algorithms == ("ring all-reduce",)
+
+
+@pytest.mark.parametrize(("stream", "expected"), [("compute", 40e-3), ("side", 35.1e-3)])
+def test_a_ranks_buckets_and_its_backward_pass_have_one_host(
+    stream: Literal["compute", "side"], expected: float
+) -> None:
+    """Encoding queues 300 operators of 10 us and no bytes, decoding 200; a ring takes 0.1 ms.
+
+    In milliseconds: forward to 10, bucket 0's backward to 15, its encoding to 18, bucket 1's
+    backward to 33, its encoding to 36; then bucket 0's decoding, whose ring returned at 18.1, to
+    38, and bucket 1's to 40. With a host for each bucket it would be 38.1. On a side stream both
+    passes end at 30, bucket 1's encoding at 33, its ring at 33.1, its decoding at 35.1.
+    """
+    rate = KernelRate(launch=10e-6, source="test")
+    free = KernelRate(launch=0.0, source="test")
+    device = replace(world.TOY, kernels={"streaming": free}, host=dict.fromkeys(QUEUED, rate))
+
+    def queueing(operators: int) -> tuple[KernelCost, ...]:
+        return (replace(cost(0)[0], name="aten.add", launches=operators),)
+
+    one = Exchange(
+        computes=(
+            Compute(stage="encode", fixed=queueing(300)),
+            Compute(stage="decode", fixed=queueing(200)),
+        ),
+        collectives=(reduce(8),),
+    )
+    where = replace(cluster(2, 1), device=device)
+    training = Training(encode_on=stream)
+    times = predict(profile((1, [[one, one]])), where, COMPUTE, training=training)
+    assert times.iteration == pytest.approx(expected, abs=1e-6)
 
 
 def test_one_worker_alone_does_not_communicate() -> None:

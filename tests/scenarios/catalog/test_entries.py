@@ -458,6 +458,21 @@ def test_a_device_without_a_kernel_class_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_host_prices_of_metered_kernels_are_read_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rate = "{launch: 9 us, source: s}"
+    path = tmp_path / "old.yaml"
+    path.write_text(
+        f"devices:\n  d:\n    like: v100\n    host: {{kernel: {rate}, operator: {rate}}}\n"
+    )
+    found = catalog.read_devices(path, like_shipped=True)["d"]
+    assert found.host == catalog.device("v100").host
+    assert f"{path}:4:5: warning: prices of metered kernels" in caplog.text
+    path.write_text(path.read_text().replace("operator:", f"wait: {rate}, operator:"))
+    assert catalog.read_devices(path, like_shipped=True)["d"].host["wait"].launch == 9e-6
+
+
 def test_the_bus_of_a_device_is_a_link() -> None:
     """Of boards with NVLink (SXM), its generation; PCIe boards like them state their own."""
     for name, device in catalog.devices().items():

@@ -18,9 +18,10 @@ from gcsim.compressors.kernels import (
     by_class,
     total,
 )
+from gcsim.compressors.queued import Queued, variant
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued
+from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
 from gcsim.traces.profile import (
@@ -351,7 +352,19 @@ def test_what_no_time_depends_on_is_left_out() -> None:
 HOST: dict[Queued, KernelRate] = {
     "kernel": replace(RATE, launch=200e-6),
     "operator": replace(RATE, launch=20e-6),
+    "wait": replace(RATE, launch=50e-6),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_launch_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of launches has these two."""
+    table = {"signs.fold": (1, 0, 0), "signs.read": (2, 3, 1)}
+    exact = {name: tuple(map(Fraction, counts)) for name, counts in table.items()}
+    monkeypatch.setattr(
+        "gcsim.compressors.queued._of_kernel",
+        lambda name: exact.get(variant(name), (Fraction(1),) * 3),
+    )
 
 
 def test_on_a_gpu_a_stretch_takes_as_long_as_the_slower_clock() -> None:
@@ -365,12 +378,17 @@ def test_on_a_gpu_a_stretch_takes_as_long_as_the_slower_clock() -> None:
     assert seconds(gpu, few, many) > seconds(gpu, many)
 
 
+def test_a_kernel_takes_its_host_the_launches_operators_and_waits_of_the_table() -> None:
+    gpu = replace(device(), host=HOST)
+    of_one = 2 * Fraction(200e-6) + 3 * Fraction(20e-6) + Fraction(50e-6)
+    assert seconds(gpu, cost("signs.read:2^12", 7, launches=4)) == 4 * of_one
+
+
 def test_a_wait_is_in_both_clocks_and_code_without_names_in_one() -> None:
     gpu = replace(device(), host=HOST)
     wait = cost("aten.item", 0, kind="host_sync")
-    each = Fraction(KERNELS["host_sync"].launch)
-    assert seconds(gpu, wait) == each
-    assert seconds(gpu, wait, cost("signs.fold", 7)) == each + Fraction(200e-6)
+    assert seconds(gpu, wait) == max(Fraction(50e-6), Fraction(KERNELS["host_sync"].launch))
+    assert seconds(gpu, wait, cost("signs.fold", 7)) == Fraction(50e-6) + Fraction(200e-6)
     # launches of other people's code are those of their class
     assert seconds(gpu, cost("", 7, launches=5)) == seconds(device(), cost("", 7, launches=5))
 

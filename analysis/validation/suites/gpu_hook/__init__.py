@@ -1,0 +1,1 @@
+"""The suite of deployed hooks on a GPU."""

@@ -1,0 +1,58 @@
+"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`.
+
+`python -m tests.benchmarks.launches` counts them, without a GPU. Means over calls: launches of a
+few kernels depend on their arguments, and those of frames are in the kernels of the same message.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, get_args
+
+from gcsim.compressors.kernels import KernelCost
+
+Queued = Literal["kernel", "operator", "wait"]
+"""A launch of Triton, an operator of torch that launches, a wait for a number of the device."""
+QUEUED: tuple[Queued, ...] = get_args(Queued)
+Counts = tuple[Fraction, ...]
+"""By `QUEUED`."""
+
+_NONE, _OPERATOR, _WAIT = ((Fraction(0), Fraction(n == 1), Fraction(n == 2)) for n in range(3))
+
+
+@functools.cache
+def launches() -> dict[str, Counts]:
+    """Launches by kernel and variant."""
+    with Path(__file__).with_name("launches.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            row["name"]: tuple(Fraction(row[what]) for what in QUEUED)
+            for row in csv.DictReader(file)
+        }
+
+
+def variant(name: str) -> str:
+    """The name without the reach of its accesses (`kernels.spread`)."""
+    return name.partition(":2^")[0]
+
+
+def queued(cost: KernelCost) -> Counts:
+    """Launches behind one metered launch; none without a name (other people's code, whose launches
+    its class prices)."""
+    if not cost.name:
+        return _NONE
+    if cost.kind == "host_sync":
+        return _WAIT
+    return _OPERATOR if cost.name.startswith("aten.") else _of_kernel(variant(cost.name))
+
+
+@functools.cache
+def _of_kernel(name: str) -> Counts:
+    """The table's row; of another variant the mean of the kernel's, of a plug-in's kernel the
+    mean of all."""
+    table, base = launches(), name.partition(":")[0]
+    alike = [counts for key, counts in table.items() if key.partition(":")[0] == base]
+    rows = [table[name]] if name in table else alike or list(table.values())
+    return tuple(sum(column, Fraction(0)) / len(rows) for column in zip(*rows, strict=True))
