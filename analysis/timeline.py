@@ -205,7 +205,6 @@ class Method:
 
 
 def _tracks(method: Method) -> tuple[list[Event], list[Event]]:
-    """Their names, and their slices."""
     used = {_thread(span): span for span in method.spans}
     names = []
     for thread, span in sorted(used.items()):
@@ -289,7 +288,6 @@ def _arguments(method: Method, span: Span) -> dict[str, Any]:
 
 
 def _last(ranks: Sequence[int]) -> str:
-    """The ranks that entered last."""
     more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
     return f"{ranks[0]}{more}" if ranks else ""
 
@@ -349,7 +347,6 @@ def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterat
 
 
 def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:
-    """Rate of each collective, in Gbit/s."""
     of: dict[int, list[Span]] = defaultdict(list)
     for span in exchanges:
         if span.collective is not None:

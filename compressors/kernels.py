@@ -7,7 +7,7 @@ its passes over the data, a draw of random numbers by arithmetic, a matrix produ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -50,6 +50,14 @@ class KernelCost:
     tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """One kernel that ran, and how long it took here."""
+
+    cost: KernelCost
+    seconds: float
+
+
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
     """Add up costs of the same class and name whose launches are of about the same size.
 
@@ -58,7 +66,7 @@ def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
     In the order of `KERNEL_CLASSES`, by name, small launches first.
     """
     groups: dict[tuple[KernelClass, str, bool, int], KernelCost] = {}
-    for cost in _with_what_they_state(costs):
+    for cost in costs:
         key = (cost.kind, cost.name, cost.part, octave(cost))
         groups[key] = joined(groups[key], cost) if key in groups else cost
     return tuple(cost for _, cost in sorted(groups.items(), key=lambda group: _rank(group[0])))
@@ -86,20 +94,6 @@ def spread(elements: int) -> str:
 def by_class(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
     """Add up costs of the same class, whatever their names."""
     return total(replace(cost, name="", part=False) for cost in costs)
-
-
-def _with_what_they_state(costs: Iterable[KernelCost]) -> Iterator[KernelCost]:
-    """The costs; bytes that a kernel stated while it ran belong to the launch that follows."""
-    stated: dict[tuple[KernelClass, str], KernelCost] = {}
-    for cost in costs:
-        key = (cost.kind, cost.name.partition(":")[0])
-        if cost.launches == 0 and cost.name and not cost.part:
-            stated[key] = joined(stated[key], cost) if key in stated else cost
-        elif cost.launches and key in stated:
-            yield joined(cost, stated.pop(key))
-        else:
-            yield cost
-    yield from stated.values()
 
 
 def joined(first: KernelCost, second: KernelCost) -> KernelCost:

@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, blame
-from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
     AllToAll,
     Exchange,
+    Operation,
     PushPull,
     Request,
     TreeMerge,
@@ -28,6 +28,9 @@ from gcsim.compressors.requests import (
 )
 from gcsim.compressors.sharing import Payloads, forget, shared
 from gcsim.fields import Count, Whole
+
+Reduction = Callable[[Sequence[Tensor], Operation], Tensor]
+"""One new tensor from the workers' tensors of equal shape and dtype, in rank order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,17 @@ class Collectives(Observer):
     def nbytes(self) -> int:
         """That all workers sent."""
         return sum(sum(record.sent) for record in self.collectives)
+
+
+def in_rank_order(tensors: Sequence[Tensor], op: Operation) -> Tensor:
+    """((t0 + t1) + t2) + …, each sum rounded to the tensors' dtype; or the maximum."""
+    reduced = tensors[0].clone()
+    for tensor in tensors[1:]:
+        if op == "sum":
+            reduced += tensor
+        else:
+            torch.maximum(reduced, tensor, out=reduced)
+    return reduced
 
 
 def lockstep(

@@ -20,23 +20,107 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from enum import Enum
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gcsim.compressors import on_device
-from gcsim.compressors.kernels import KernelClass, KernelCost, spread
+from gcsim.compressors.kernels import KernelClass, KernelCost, TimedKernel, spread, total
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.lockstep import CollectiveRecord, Observer
-from gcsim.compressors.recorder import Recorder
 from gcsim.compressors.streams import Clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Recorder:
+    """Kernels of one stretch of computation, added up, and timed where there is a clock."""
+
+    def __init__(self, clock: Clock | None = None, *, counting: bool = True) -> None:
+        self._clock = clock
+        self.counting = counting
+        self._left_out: list[tuple[Any, Any]] = []
+        """With a clock: instants around what is `unpriced`."""
+        self._timed: list[tuple[KernelCost, Any, Any]] = []
+        """Each launch and its two instants."""
+        self.running = ""
+        """Name of the `kernel` that runs now."""
+        self.paused = False
+        self.fixed: list[KernelCost] = []
+        self.per_payload: list[KernelCost] = []
+        """The sum over all payloads."""
+        self.payloads = 0
+        self.per_part: list[KernelCost] = []
+        """The sum over all parts of one whole: more workers launch more, and move as much."""
+        self.parts = 0
+        self._reading: list[KernelCost] | None = None
+
+    def add(self, cost: KernelCost) -> None:
+        """Count a kernel where it belongs: to the payload being read, or to the exchange.
+
+        That the host looks into a payload is not counted: it checks what a deployment leaves to
+        the network, or reads a scale that an accelerator's kernel finds where it lies.
+        """
+        if self._reading is None:
+            self.fixed.append(cost)
+        elif cost.kind != "host_sync":
+            self._reading.append(cost)
+
+    def now(self) -> Any:
+        """The clock's instant; always 0 without one."""
+        return 0.0 if self._clock is None else self._clock()
+
+    @property
+    def timed(self) -> list[TimedKernel]:
+        """Each launch that was timed; waits for a device that has not come so far."""
+        return [TimedKernel(cost, end - begin) for cost, begin, end in self._timed]
+
+    @property
+    def left_out(self) -> float:
+        """Seconds of what is `unpriced`; waits as `timed` does."""
+        return float(sum(end - begin for begin, end in self._left_out))
+
+    def leave_out(self, begin: Any) -> None:
+        """Leave the time since an instant unpriced."""
+        if self._clock is not None:
+            self._left_out.append((begin, self.now()))
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """While a kernel is timed, torch runs as it does when nobody counts."""
+        if self._clock is None or not self.counting:
+            return nullcontext()
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        modes: AbstractContextManager[Any] = _disable_current_modes()
+        return modes
+
+    def launched(self, cost: KernelCost, begin: Any, end: Any) -> None:
+        """Count a kernel that ran from one instant to another; with an `end` of None its time is
+        not one of its device, and is not noted."""
+        self.add(cost)
+        if self._clock is not None and end is not None:
+            self._timed.append((cost, begin, end))
+
+    def watch(self, received: Iterable[Tensor], *, parts: bool = False) -> Iterator[Tensor]:
+        """Iterate over payloads, or parts of one whole; what runs until the next one is asked for
+        belongs to them."""
+        try:
+            for payload in received:
+                self._reading = self.per_part if parts else self.per_payload
+                self.parts += parts
+                self.payloads += not parts
+                yield payload
+        finally:
+            self._reading = None
+
+    def costs(self) -> tuple[KernelCost, ...]:
+        """Everything that was counted, by class."""
+        return total([*self.fixed, *self.per_payload, *self.per_part])
 
 
 _active: list[Recorder] = []
@@ -68,56 +152,42 @@ def stopwatch(clock: Clock) -> Iterator[Recorder]:
 
 
 def kernel(
-    kind: KernelClass,
-    *,
-    updates: tuple[str, ...] = (),
-    resident: tuple[str, ...] = (),
-    variants: tuple[str, ...] = (),
-    name: str | None = None,
+    kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`.
 
     Its tensor operands are read once, its tensor results written once, and the operands named in
-    `updates` are written too. Those named in `resident` cost nothing: a kernel that is fused over
-    its calls keeps them in registers. Torch kernels that it runs inside are not counted again.
-    What it draws at random it says itself (`count_random`). Its name is `kernel_name(function)`,
-    and behind a colon the values of the parameters named in `variants`: those that decide on how
-    long it takes, for the same bytes. `name`: in the place of its own.
+    `updates` are written too. Torch kernels that it runs inside are not counted again. Random
+    numbers that it draws it counts itself (`count_random`). Its name is `name`, or that of
+    `kernel_name`.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)
         signature = inspect.signature(function)
-        if unknown := {*updates, *resident, *variants} - set(signature.parameters):
+        if unknown := set(updates) - set(signature.parameters):
             raise TypeError(f"{function.__name__} has no parameters {sorted(unknown)}")
-
-        def full_name(*args: Any, **kwargs: Any) -> str:
-            given = signature.bind(*args, **kwargs).arguments
-            said = [text for key in variants if (text := _said(key, given.get(key)))]
-            return ":".join((called, *said))
 
         def cost(result: object, *args: Any, **kwargs: Any) -> Iterator[KernelCost]:
             given = signature.bind(*args, **kwargs).arguments
-            operands = list(_tensors(v for key, v in given.items() if key not in resident))
-            results = [*_tensors([result]), *_tensors(given.get(key) for key in updates)]
-            elements = max((t.numel() for t in [*operands, *results]), default=0)
+            moved = [*_tensors([*given.values(), result]), *_tensors(given.get(k) for k in updates)]
+            elements = max((t.numel() for t in moved), default=0)
             reach = f":{spread(elements)}" if kind == "gather_scatter" else ""
-            moved = sum(t.nbytes for t in [*operands, *results])
-            yield launch(kind, full_name(*args, **kwargs) + reach, elements, moved)
+            yield launch(kind, called + reach, elements, sum(t.nbytes for t in moved))
 
-        return counted_as(cost, full_name)(function)
+        return counted_as(cost, called)(function)
 
     return decorate
 
 
 def counted_as(
-    launches: Callable[..., Iterable[KernelCost]], running: Callable[..., str] | None = None
+    launches: Callable[..., Iterable[KernelCost]], running: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
 
     `launches(result, *args, **kwargs)` gives the kernels that run for the bucket (`launch`).
     Torch's kernels inside are not counted. With a clock the call's time is the last kernel's.
-    `running(*args, **kwargs)` is the name for what the function counts while it runs.
+    `running` is the name for what the function counts while it runs.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -126,17 +196,16 @@ def counted_as(
             if not _active or _active[-1].paused:
                 return function(*args, **kwargs)
             recorder = _active[-1]
-            recorder.paused, recorder.running = True, running(*args, **kwargs) if running else ""
+            recorder.paused, recorder.running = True, running
             try:
                 with recorder.undisturbed():
                     visits = on_device.host_visits
                     started = recorder.now()
                     result = function(*args, **kwargs)
                     ended = recorder.now() if on_device.host_visits == visits else None
-                if recorder.counting:
-                    costs = list(launches(result, *args, **kwargs))
-                    for number, cost in enumerate(costs, 1):
-                        recorder.launched(cost, started, ended if number == len(costs) else None)
+                costs = list(launches(result, *args, **kwargs)) if recorder.counting else []
+                for number, cost in enumerate(costs, 1):
+                    recorder.launched(cost, started, ended if number == len(costs) else None)
             finally:
                 recorder.paused, recorder.running = False, ""
             return result
@@ -169,35 +238,11 @@ def kernel_name(function: Callable[..., object]) -> str:
     return f"{module}.{function.__qualname__}"
 
 
-def _said(parameter: str, value: object) -> str:
-    """A parameter's value as part of a name; empty for False and for what is not given."""
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{parameter}_{value}"
-    return parameter if value is not None and value is not False else ""
-
-
 def count_random(elements: int, bits: int) -> None:
     """Count numbers drawn inside a kernel: `elements` of `bits` random bits, without a launch."""
     if _active:
         name = _active[-1].running
-        _active[-1].add(
-            KernelCost(
-                kind="random",
-                name=name,
-                part=bool(name),
-                launches=0,
-                elements=elements,
-                nbytes=-(-elements * bits // 8),
-            )
-        )
-
-
-def count_bytes(kind: KernelClass, nbytes: int) -> None:
-    """Count bytes that a kernel moves of an operand that is `resident` for the most part."""
-    if _active:
-        _active[-1].state(kind, nbytes)
+        _active[-1].add(replace(drawn(name, elements, bits), part=bool(name)))
 
 
 def batched(tensors: Iterable[T]) -> Iterator[T]:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, spread
-from gcsim.compressors.recorder import Recorder
+from gcsim.compressors.meter import Recorder
 
 _CLASSES: dict[str, KernelClass] = {
     **dict.fromkeys(

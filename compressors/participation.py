@@ -29,10 +29,10 @@ from gcsim.compressors.mistakes import (
     own_mistakes,
     passed_on,
 )
-from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
     AllReduce,
     Exchange,
+    Operation,
     PushPull,
     Request,
     TreeMerge,

@@ -20,6 +20,8 @@ from typing import Any, Literal
 
 from gcsim.compressors.lazy_torch import Tensor
 
+Operation = Literal["sum", "max"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllReduce:
@@ -29,7 +31,7 @@ class AllReduce:
     """
 
     tensor: Tensor
-    op: Literal["sum", "max"] = "sum"
+    op: Operation = "sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

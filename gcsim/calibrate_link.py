@@ -159,8 +159,6 @@ def _jobs(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Job]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cluster:
-    """The ranks that measure."""
-
     ranks: int
     devices_per_node: int
     device: torch.device

@@ -9,7 +9,6 @@ GcsimError
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,10 +81,15 @@ class InternalError(GcsimError):
     """A state that correct code never reaches: please report it."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion for a mistyped word, or the known words when none is near."""
+def did_you_mean(word: str, known: Iterable[str], near: int = 60) -> str:
+    """A suggestion for a mistyped word, or the known words when less than `near` per cent of the
+    letters of each are its own."""
+    from rapidfuzz import fuzz, process
+
     known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    found = process.extractOne(
+        word, known, scorer=fuzz.ratio, processor=str.casefold, score_cutoff=near
+    )
+    if found:
+        return f"did you mean {found[0]!r}?"
     return "known: " + ", ".join(known)

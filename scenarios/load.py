@@ -182,7 +182,6 @@ def _buckets(file: ScenarioFile) -> DdpBuckets:
 
 
 def _named(path: Path) -> str:
-    """A name that a file with this one could have."""
     return re.sub(r"[^\w.-]+", "_", path.stem).lstrip("_.-") or "mine"
 
 

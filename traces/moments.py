@@ -79,8 +79,6 @@ class Moments:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """Inputs and outputs of a layer in this pass."""
-
     given: Tensor | None
     """The input; None when the layer was called more than once or with other arguments."""
     output_gradient: Tensor | None = None
@@ -93,7 +91,14 @@ class SecondMoments:
         self._parameters = trainable(model)
         self._numbers = {id(p): i for i, (_, p) in enumerate(self._parameters)}
         self._layers = self._closed_form_layers(model)
-        self._meet = next((name for name, layer in model.named_modules() if _mixes(layer)), "")
+        self._meet = next(
+            (
+                name
+                for name, layer in model.named_modules()
+                if (isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training)
+            ),
+            "",
+        )
         """Name of a layer in which samples meet."""
         self._calls: dict[int, _Call] = {}
         """Calls by the layer's id."""
@@ -300,10 +305,6 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
         yield watched
     finally:
         watched.release()
-
-
-def _mixes(layer: nn.Module) -> bool:
-    return isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training
 
 
 @contextmanager

@@ -123,8 +123,6 @@ def environment(interface: str) -> dict[str, str]:
 
 
 class _Rank:
-    """A process that was started."""
-
     def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self._log = log
         self._out: IO[str] = log.with_suffix(".out").open("w+", encoding="utf-8")

@@ -133,7 +133,6 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
 
 
 def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> dict[str, Times]:
-    """Measured times by name."""
     by_name = {one.name: one for one in predicted}
     found: dict[str, Times] = {}
     for one in plan.rounds:
@@ -264,7 +263,6 @@ def fit_host(observations: Sequence[Observation], cores: int) -> Host:
 
 
 def _network(seen: Observation) -> Picoseconds:
-    """Times of the network alone."""
     entry = np.zeros(seen.cluster.workers, dtype=np.int64)
     return int(execute(seen.record, entry, seen.cluster).max())
 

@@ -238,7 +238,6 @@ def _remove(names: Sequence[str]) -> None:
 
 
 def _names() -> set[str]:
-    """Names of all namespaces that `ip` lists."""
     return {line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()}
 
 

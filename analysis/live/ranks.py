@@ -12,15 +12,233 @@ import ctypes
 import json
 import os
 import signal
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.live.plan import AloneTask, CollectiveTask, StreamTask, Task, from_json
-from gcsim.analysis.live.steps import clock, common_start, steps_alone, training_steps
+from gcsim.analysis.live.plan import (
+    AloneTask,
+    CollectiveTask,
+    StreamTask,
+    Task,
+    TrainingTask,
+    from_json,
+)
+from gcsim.compressors.lazy_torch import torch
 from gcsim.files import write_text
+from gcsim.traces.models.registry import ModelEntry
+from gcsim.traces.models.torch_generator import keyed_generator
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+AHEAD = 0.02
+"""Seconds from the announcement of an instant to the instant: enough for it to arrive."""
+RECORDED = 2
+"""Iterations whose gradients are recorded."""
+_LEARNING_RATE = 0.01
+_TENTHS_APART = 2.563
+"""Standard deviations between a normal distribution's 10th and 90th percentile: a few pauses of
+the machine do not count."""
+clock: Callable[[], float] = time.monotonic
+"""All processes of a machine share it."""
+
+
+def common_start() -> float:
+    """Wait for an instant that rank 0 announces; the instant."""
+    import torch
+    from torch import distributed as dist
+
+    dist.barrier()
+    instant = torch.tensor([clock() + AHEAD], dtype=torch.float64)
+    dist.broadcast(instant, 0)
+    start = float(instant)
+    time.sleep(max(0.0, start - clock()))
+    return start
+
+
+def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
+    """`starts`: as announced, of the first step that counts; `ends`: of this rank's steps."""
+    from torch import distributed as dist
+
+    model = _model(seed)
+    _hook(task, seed).register(model)
+    steps = _steps(model, _batch(batch, worker=dist.get_rank(), seed=seed))
+    for _ in range(task.warm_up):
+        next(steps)
+    starts, ends = [common_start()], []
+    for _ in range(task.steps):
+        next(steps)
+        ends.append(clock())
+    return {"starts": starts, "ends": ends, "replicas": _equal_everywhere(model)}
+
+
+def steps_alone(task: AloneTask, batch: int, seed: int) -> dict[str, Any]:
+    """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP of this rank alone with
+    a hook that hands each bucket back at once; `hooks`, by label, what a step takes longer with
+    a method's `gcsim.ddp_hook`, which exchanges with nobody here; `variation` of the steps,
+    standard deviation over median; and a trace of gradients."""
+    from torch import distributed as dist
+
+    rank = dist.get_rank()
+    itself = dist.new_group([rank], use_local_synchronization=True)
+    samples = _batch(batch, worker=rank, seed=seed)
+    model = _model(seed, itself)
+    model.register_comm_hook(None, _at_once)
+    running = {"": _steps(model, samples)}
+    for one in task.methods:
+        model = _model(seed, itself)
+        _hook(one, seed).register(model)
+        running[one.label] = _steps(model, samples)
+    for _ in range(task.warm_up):
+        for steps in running.values():
+            next(steps)
+    taken: dict[str, list[tuple[float, float, float]]] = {label: [] for label in running}
+    for _ in range(task.steps):  # in turn: all meet the same machine
+        for label, steps in running.items():
+            taken[label].append(next(steps))
+    if rank == 0:
+        _record(task, batch, seed)
+    passes = taken.pop("")
+    tenths = statistics.quantiles((sum(one) for one in passes), n=10)
+    return {
+        "variation": (tenths[-1] - tenths[0]) / _TENTHS_APART / tenths[4],
+        "hooks": {
+            label: max(
+                0.0, statistics.median(sum(o) - sum(p) for o, p in zip(of, passes, strict=True))
+            )
+            for label, of in taken.items()
+        },
+        **{
+            name: statistics.median(of_pass)
+            for name, of_pass in zip(
+                ("forward", "backward", "optimizer"), zip(*passes, strict=True), strict=True
+            )
+        },
+    }
+
+
+def _at_once(state, bucket):  # type: ignore[no-untyped-def]
+    """Without annotations: DDP reads them, as objects."""
+    import torch
+
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _hook(task: TrainingTask, seed: int) -> Any:
+    from gcsim.compressors.ddp.hook import ddp_hook
+
+    return ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
+
+
+def _model(seed: int, group: Any = None) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from gcsim.traces.models.building import build_model
+
+    return DistributedDataParallel(build_model(_ENTRY, seed=seed), process_group=group)
+
+
+def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[float, float, float]]:
+    """A training step each time: seconds of forward, backward and optimiser."""
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+    inputs, labels = data
+    while True:
+        begun = clock()
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        forward = clock()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        backward = clock()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield forward - begun, backward - forward, clock() - backward
+
+
+def _record(task: AloneTask, batch: int, seed: int) -> None:
+    """The gradients of as many workers, of the first iterations."""
+    import torch
+
+    from gcsim.traces.models.building import build_model
+    from gcsim.traces.recording.recording import record
+
+    model = build_model(_ENTRY, seed=seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+    data = [_batch(batch, worker=worker, seed=seed) for worker in range(task.workers)]
+    with record(
+        model,
+        Path(task.trace),
+        name=_ENTRY.name,
+        iterations=RECORDED,
+        timed=0,
+        workers=task.workers,
+        distributed=False,
+        quiet=True,
+    ) as recording:
+        done = False
+        while not done:
+            optimizer.zero_grad()
+            for inputs, labels in data:
+                loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            optimizer.step()
+            done = recording.step(float(loss.detach()))
+
+
+def _equal_everywhere(model: Any) -> bool:
+    """Whether all ranks have the same parameters, bit for bit."""
+    import torch
+    from torch import distributed as dist
+
+    own = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    first = own.clone()
+    dist.broadcast(first, 0)
+    same = torch.tensor([int(torch.equal(first, own))])
+    dist.all_reduce(same, dist.ReduceOp.MIN)
+    return bool(same)
+
+
+_PIXELS = 784
+_WIDTH = 1100
+_CLASSES = 10
+_ENTRY = ModelEntry(
+    name="live_perceptron",
+    title="Perceptron with two hidden layers",
+    build="gcsim.analysis.live.ranks:build",
+    input_shape=(_PIXELS,),
+    classes=_CLASSES,
+    parameters=(_PIXELS + 1) * _WIDTH + (_WIDTH + 1) * _WIDTH + (_WIDTH + 1) * _CLASSES,
+    paper="",
+)
+
+
+def build() -> nn.Module:
+    """The untrained network."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Linear(_PIXELS, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU(),
+        nn.Linear(_WIDTH, _CLASSES),
+    )  # fmt: skip
+
+
+def _batch(samples: int, *, worker: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Samples float32 `[samples, PIXELS]` and labels int64 `[samples]`; each worker has its own,
+    and all the same task."""
+    with keyed_generator(seed, "labels of the live task"):
+        teacher = torch.randn(_PIXELS, _CLASSES)
+    with keyed_generator(seed, "samples of the live task", rank=worker):
+        samples_ = torch.randn(samples, _PIXELS)
+    return samples_, (samples_ @ teacher).argmax(1)
+
 
 _PDEATHSIG = 1
 

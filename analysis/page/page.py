@@ -210,7 +210,6 @@ def linked(text: str) -> Html:
 
 @cache
 def _scripts() -> tuple[str, ...]:
-    """The scripts that run, in their order."""
     return (*((_VENDOR / name).read_text(encoding="utf-8") for name in _LIBRARIES), _START)
 
 

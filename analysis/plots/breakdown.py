@@ -203,7 +203,6 @@ def _cut_mark(axes: Axes, place: int) -> None:
 
 
 def _totals(axes: Axes, rows: Sequence[Row]) -> None:
-    """Total and speedup behind each bar."""
     ends = [
         max(row.iteration_s, row.iteration_p95_s or 0.0, row.iteration_high_s or 0.0) * 1e3
         for row in rows

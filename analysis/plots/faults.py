@@ -114,7 +114,6 @@ def undisturbed(result: Result) -> dict[str, float]:
 def _lines(
     axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, LineStyle], result: Result
 ) -> None:
-    """Both panels of lines."""
     rates, iteration = undisturbed(result), _samples_of_an_iteration(result)
     instants = np.linspace(0, told.horizon_s, INSTANTS + 1)[1:]
     for one in told.progress:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -21,6 +20,7 @@ from gcsim.analysis.plots.style import (
     GREY,
     LineStyle,
     line_styles,
+    look_of,
     mark_synthetic,
     new_figure,
     settings,
@@ -116,16 +116,6 @@ def _ends(row: Row) -> tuple[float, float]:
     )
 
 
-def look_of(style: LineStyle) -> dict[str, Any]:
-    """A line's properties."""
-    if style.muted:
-        return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
-    return {
-        "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
-        "linewidth": 1.7, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
-    }  # fmt: skip
-
-
 def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -154,7 +144,6 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
 
 
 def _note(result: Result) -> str:
-    """Note on the bands, below the axis."""
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
@@ -106,6 +107,16 @@ def _foremost(result: Result) -> set[str]:
     if len(labels) <= MANY:
         return labels
     return {row.label for row in at_largest(result)[:FOREMOST]}
+
+
+def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
+    """Properties of a line, `width` points wide unless it is muted."""
+    if style.muted:
+        return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
+    return {
+        "color": style.colour, "linestyle": style.dashes, "marker": style.marker,
+        "linewidth": width, "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
+    }  # fmt: skip
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
-from gcsim.analysis.plots.speedup import look_of
 from gcsim.analysis.plots.style import (
     BLACK,
     BLUE,
@@ -30,6 +29,7 @@ from gcsim.analysis.plots.style import (
     FAINT,
     GREY,
     MANY,
+    look_of,
     mark_synthetic,
     new_figure,
     plain_ticks,

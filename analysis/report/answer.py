@@ -202,7 +202,6 @@ def _rivals(result: Result, found: Verdict) -> list[str]:
 
 
 def _too_few(result: Result, found: Verdict) -> list[str]:
-    """Note that luck decides, and its remedy."""
     if found.pays == "no" or not found.by_luck:
         return []
     return [
@@ -266,7 +265,6 @@ def _relative_width(row: Row) -> float:
 
 
 def _by_size(result: Result) -> list[str]:
-    """Method to try at each size; nothing for a single size."""
     found = verdicts(result)
     if len(found) == 1:
         return []
@@ -289,7 +287,6 @@ def _span(group: Sequence[Verdict], *, last: bool) -> str:
 
 
 def _winner(found: Verdict) -> str:
-    """The method to try; dense where nothing pays."""
     if found.to_try is None:
         return "nothing" if found.dense is None else name_of(found.dense)
     sure = found.pays in (None, "yes")

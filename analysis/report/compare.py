@@ -117,7 +117,8 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     labels = [
         entry["label"]
         for entry in result.scenario["compressors"]
-        if entry["kind"] == measured.compressor and _same(entry, measured.parameters)
+        if entry["kind"] == measured.compressor
+        and all(key in entry and entry[key] == value for key, value in measured.parameters.items())
     ]
     rows = [row for row in result.rows if row.label in labels]
     if not rows:
@@ -136,10 +137,6 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
             hint="run the scenario with as many: --set cluster.nodes=N",
         )
     return found
-
-
-def _same(entry: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
-    return all(key in entry and entry[key] == value for key, value in parameters.items())
 
 
 def _said(parameters: Mapping[str, Any]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.scenarios.explained import Explained, Kernel
 
@@ -52,7 +52,7 @@ def _said(found: Explained) -> Iterator[str]:
 
 
 def _kernels(found: Explained) -> Table:
-    table = _table("stage", "kernel", "class", ">launches", ">MB", ">ms")
+    table = bare_table(["stage", "kernel", "class", ">launches", ">MB", ">ms"])
     for stage in dict.fromkeys(kernel.stage for kernel in found.kernels):
         kernels = [kernel for kernel in found.kernels if kernel.stage == stage]
         for kernel in kernels[:MOST]:
@@ -75,21 +75,9 @@ def _line(stage: str, name: str, kind: str, kernels: Sequence[Kernel]) -> list[s
 def _collectives(found: Explained) -> RenderableType:
     if not found.collectives:
         return Text("No collective.")
-    table = _table(">bucket", ">elements", "collective", "algorithm", ">sent [MB]")
+    table = bare_table([">bucket", ">elements", "collective", "algorithm", ">sent [MB]"])
     for one in found.collectives:
         sent = significant(one.sent / 1e6)
         cells = (str(one.bucket), f"{one.elements:,}", one.kind, one.algorithm, sent)
         table.add_row(*map(Text, cells))
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    for heading in headings:
-        right = heading.startswith(">")
-        table.add_column(
-            Text(heading.lstrip(">")), justify="right" if right else "left", overflow="fold"
-        )
     return table

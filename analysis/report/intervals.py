@@ -94,8 +94,6 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """Share of the variance that goes with an input."""
-
     input: UncertainInput
     share: float
 
@@ -110,7 +108,7 @@ def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
         return ()
     of_row = _ranks(iterations)
     found = [
-        _Share(input=one, share=_correlation(_ranks(np.array(one.draws)), of_row) ** 2)
+        _Share(input=one, share=float(np.corrcoef(_ranks(np.array(one.draws)), of_row)[0, 1]) ** 2)
         for one in result.inputs
         if len(one.draws) == len(iterations) and len(set(one.draws)) > 1
     ]
@@ -134,7 +132,3 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     ends = np.cumsum(counts)
     means = ends - (counts + 1) / 2
     return np.asarray(means[inverse], dtype=np.float64)
-
-
-def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.corrcoef(one, other)[0, 1])

@@ -23,7 +23,7 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:.{digits - 2}e}"
     # round first: 9.996 belongs with the numbers of two whole digits ("10.0", not "10.00")
     size = float(f"{size:.{digits}g}")
-    whole = len(str(int(size))) if size >= 1 else 1 - _leading_zeros(size)
+    whole = len(str(int(size))) if size >= 1 else 1 + int(f"{size:e}".split("e")[1])
     return f"{value:.{max(0, digits - whole)}f}"
 
 
@@ -43,11 +43,6 @@ def fixed(value: float, decimals: int) -> str:
     if 0 < value < 0.5 * 10**-decimals:
         return f"<{10**-decimals:.{decimals}f}"
     return f"{value:.{decimals}f}"
-
-
-def _leading_zeros(size: float) -> int:
-    """Zeros after the decimal point plus one: 0.5 gives 1, 0.05 gives 2."""
-    return -int(f"{size:e}".split("e")[1])
 
 
 def unit_of_time(seconds: float) -> tuple[str, float]:

@@ -146,7 +146,6 @@ def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
 
 
 def _open(found: Sequence[Verdict | None]) -> bool:
-    """Whether any speedup has a range."""
     return any(row.speedup_low is not None for one in found if one for row in one.rows)
 
 

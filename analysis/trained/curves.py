@@ -16,7 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from gcsim.analysis.plots.style import LineStyle, new_figure, plain_ticks, settings, styles_of
+from gcsim.analysis.plots.style import (
+    LineStyle,
+    look_of,
+    new_figure,
+    plain_ticks,
+    settings,
+    styles_of,
+)
 from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.trained.result import TrainingResult
 
@@ -150,12 +157,7 @@ def _line(axes: Axes, at: Points, lines: Points, look: LineStyle, label: str) ->
 
 
 def _look(look: LineStyle) -> dict[str, Any]:
-    if look.muted:
-        return {"color": look.colour, "linewidth": 0.9, "zorder": 1, "marker": "."}
-    return {
-        "color": look.colour, "linestyle": look.dashes, "linewidth": 1.6, "marker": look.marker,
-        "markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
-    }  # fmt: skip
+    return look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
 
 
 def _legend(figure: Figure, axes: Axes, looks: dict[str, LineStyle]) -> None:

@@ -230,7 +230,6 @@ def _table(result: TrainingResult, width: int) -> Table:
 
 
 def _room(columns: Sequence[Column], rows: Sequence[TrainedRow], width: int) -> int:
-    """Cells that are left for labels."""
     used = 0
     for heading, cell in columns:
         cells = [*heading.split("\n"), *(f" {cell(row)}" for row in rows)]

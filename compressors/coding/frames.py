@@ -1,11 +1,13 @@
 """A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
 
-    message, at = frames(values, Codec.SPARSE, segments, sizes, nonzero=k)   # headers; bodies begin
-    put(message, at, values, 4 * k)                                          # parts of bodies
-    seal(message, at, sizes)                                                 # checksums
+    message = packed(values, Codec.SPARSE, segments, (values, 4 * k), (coded, sizes), nonzero=k)
+
+    message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
+    put(message, at, values, 4 * k)                               # parts of bodies
+    seal(message, at, sizes)                                      # checksums
 
     found = read(message, layout, Codec.SPARSE)                              # columns
-    values = taken(message, found.at, 4 * found.nonzero, torch.float32)
+    values, = found.parts(message, (4 * found.nonzero, torch.float32))
 
 A frame begins with 20 bytes, little endian:
 
@@ -21,7 +23,7 @@ Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import partial, wraps
@@ -151,6 +153,14 @@ class Frames:
             raise InputError(f"damaged payload: {column} {values.tolist()} differ between frames")
         return int(values[0])
 
+    def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
+        """Parts of the bodies, one behind the other: so many bytes of each tensor."""
+        found, place = [], self.at
+        for lengths, dtype in parts:
+            found.append(taken(message, place, lengths, dtype))
+            place = place + lengths
+        return found
+
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
         for wrong in np.flatnonzero(self.size != sizes):
@@ -164,14 +174,15 @@ class Frames:
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
-    part: Segments | None = None,
+    part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
     `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
     all messages of the exchange have these headers: `read` need not wait for a device; so have
-    those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
-    when a number does not fit its field.
+    those of the table `part`, the first of equal parts that travel alone. Bodies begin with
+    `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
+    does not fit its field.
     """
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
@@ -180,8 +191,12 @@ def frames(
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
     message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
-    head = torch.from_numpy(heads.reshape(-1))
-    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
+    head, place = torch.from_numpy(heads.reshape(-1)), at
+    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
+    for source, lengths in parts:
+        pieces.append((place, source, lengths))
+        place = place + lengths
+    put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
@@ -193,30 +208,58 @@ def frames(
     return message, at
 
 
-def _copying(copied: Tensor | None, message: object, at: object, *given: Any) -> list[KernelCost]:
-    """The copy of parts of bodies: those of `put`, or those that are `taken`."""
-    source = given[0] if copied is None else copied
-    n = source.nbytes
-    return [launch("streaming", "aten.cat", n, 2 * n)] if n else []
+def packed(
+    like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
+) -> Tensor:
+    """The sealed message of bodies whose parts, so many bytes for each tensor, are at hand.
+
+    `columns` are those of `frames`.
+    """
+    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
+    return seal(message, at, sizes)
 
 
-@counted_as(_copying)
-@primitive
+def _copying(
+    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
+) -> Iterator[KernelCost]:
+    """The copies of parts of bodies: those that are put, or those that are taken."""
+    for part in [source for _, source, _ in parts] if copied is None else copied:
+        if n := part.nbytes:
+            yield launch("streaming", "aten.cat", n, 2 * n)
+
+
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
-    if source.numel():
-        data = array(source.contiguous()).view(np.uint8)
-        with written_back(message) as out:
-            _copy(data, starts(lengths), out, at, lengths)
+    put_all(message, [(at, source, lengths)])
 
 
 @counted_as(_copying)
 @primitive
+def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
+    """`put` several sources."""
+    with written_back(message) as out:
+        for at, source, lengths in parts:
+            if source.numel():
+                data = array(source.contiguous()).view(np.uint8)
+                _copy(data, starts(lengths), out, at, lengths)
+
+
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     """Undo `put`: `[sum of lengths / size]` of `dtype`."""
-    out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-    _copy(array(message), at, array(out).view(np.uint8), starts(lengths), lengths)
-    return out.to(message.device)
+    return taken_all(message, [(at, lengths, dtype)])[0]
+
+
+@counted_as(_copying)
+@primitive
+def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
+    """Undo `put_all`: `taken` of each part."""
+    data, found = array(message), []
+    for at, lengths, dtype in parts:
+        out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
+        _copy(data, at, array(out).view(np.uint8), starts(lengths), lengths)
+        found.append(out.to(message.device))
+    return found
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:

@@ -18,7 +18,9 @@ back to where the request's tensor lies: lengths, which the host must know, and 
 payloads of a GPU. NCCL's calls only queue work behind what the current stream has to do.
 
 Only one thread may use the group: collectives are matched in the order in which they are asked
-for.
+for. Ranks that ask for different collectives, or for sums of different length or type, would wait
+for each other until the group's timeout, or Gloo would abort the process: `require_alike` compares
+what they ask for.
 """
 
 from __future__ import annotations
@@ -26,19 +28,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors.ddp.model import ranks_text
 from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
-from gcsim.compressors.reductions import Operation
 from gcsim.compressors.requests import (
     AllGather,
     AllReduce,
     AllToAll,
+    Operation,
     PushPull,
     Request,
     TreeMerge,
+    tensors_sent,
 )
 
+_LONGEST = 120
+"""Bytes of the text of a request that ranks compare."""
 _LENGTH = 8
 """Bytes of a length."""
 _MOST_PADDED = 2
@@ -99,9 +105,23 @@ class Collectives:
 
         return ended
 
-    def gathered(self, payload: Tensor) -> list[Tensor]:
-        """Everybody's payload of one length, by rank, beside what methods ask for."""
-        return self._gather(payload)
+    def require_alike(self, bucket: int, request: Request | None) -> None:
+        """Raise `RefusedRequestError` on all ranks where they ask for different things; `request`
+        is None at the end of an exchange."""
+        own = f"bucket {bucket}, {_text(request)}".encode()[:_LONGEST].ljust(_LONGEST)
+        gathered = self._gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+        texts = [bytes(text.tolist()).decode().rstrip() for text in gathered]
+        if len(set(texts)) == 1:
+            return
+        asked = {
+            text: [rank for rank, other in enumerate(texts) if other == text] for text in texts
+        }
+        said = "; ".join(f"{ranks_text(ranks)} for {text}" for text, ranks in asked.items())
+        raise RefusedRequestError(
+            f"ranks ask for different collectives: {said}",
+            hint="whether and what to ask must not depend on the rank or on a rank's own gradient",
+            ranks=tuple(range(self.count)),
+        )
 
     # --- all-reduce ---------------------------------------------------------------------------
 
@@ -274,6 +294,20 @@ class Collectives:
             messages.append(operation(self._dist.isend, out, self._global[to], self.group))
         for message in self._dist.batch_isend_irecv(messages) if messages else ():
             message.wait()
+
+
+def _text(request: Request | None) -> str:
+    """Facts of a request that are equal on all ranks."""
+    if request is None:
+        return "nothing more"
+    kind = type(request).__name__
+    if isinstance(request, AllReduce):
+        dtype = str(request.tensor.dtype).removeprefix("torch.")
+        return f"{kind} ({request.op}) of {dtype} {list(request.tensor.shape)}"
+    if isinstance(request, TreeMerge) or request.variable:
+        return f"{kind} of any length"
+    lengths = [payload.numel() for payload in tensors_sent(request)]
+    return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

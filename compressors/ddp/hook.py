@@ -12,7 +12,7 @@ was simulated is what runs. Given the same gradients, the updates equal those of
   of its own, so that no other collective comes in between. (PyTorch's PowerSGD hook issues
   collectives from callbacks, whose order may differ between ranks: on Gloo with several buckets
   it may hang.) It waits as long as the model's own, and in its first steps ranks compare what they
-  ask for (`deadlines.py`, `alike.py`).
+  ask for.
 - **Steps** are counted by exchanged iterations: passes under `no_sync` accumulate and do not count.
   The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
   its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor
@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ddp import saved
-from gcsim.compressors.ddp.alike import COMPARED, require_alike
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
@@ -72,6 +71,8 @@ if TYPE_CHECKING:
     Future = torch.futures.Future[Any]
 
 _NOTHING = CompressorParameters()
+COMPARED = 3
+"""First steps of the compressor in which ranks compare what they ask for."""
 
 
 def ddp_hook(
@@ -473,14 +474,14 @@ class DdpHook:
                 update: Tensor = stop.value
                 checks.require()
                 if 0 <= step < COMPARED:
-                    require_alike(self._collectives, index, None)
+                    self._collectives.require_alike(index, None)
                 sums.took("whole_s", started, self._now())
                 return update
             sums.sent_bytes += sum(tensor.nbytes for tensor in tensors_sent(request))
             asked = self._now()
             try:
                 if 0 <= step < COMPARED:
-                    require_alike(self._collectives, index, request)
+                    self._collectives.require_alike(index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)

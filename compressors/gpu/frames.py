@@ -10,6 +10,7 @@ the fields come to the host together with whether each checksum is right.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import triton
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frames import HEADER_BYTES, as_bytes
-from gcsim.compressors.gpu.parts import own_row, put, starts
+from gcsim.compressors.coding.frames import HEADER_BYTES
+from gcsim.compressors.gpu.parts import copy, own_row
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column
+from gcsim.compressors.segments import Column, starts
 
 _FIELDS = 9
 """Columns of a table of frames: begin of the body, its bytes, first program, codec, flags, params,
@@ -51,21 +52,31 @@ def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None
     return right
 
 
-@kernel_of(loops.put)
-def _put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
-    data = as_bytes(source)
-    if data.device != message.device:
-        data = there(data.numpy(), message.device)
-    put(message, data, lengths.tolist(), at.tolist())
+@kernel_of(loops.put_all)
+def _put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
+    """One launch."""
+    sources = []
+    for at, source, lengths in parts:
+        if source.numel():
+            data = source if source.device == message.device else there(source, message.device)
+            sources.append((data, lengths, starts(lengths), at))
+    copy(message, sources)
 
 
-@kernel_of(loops.taken)
-def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
-    found = message.new_empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-    if found.numel():
-        many = lengths.tolist()
-        put(found.view(torch.uint8), message, many, starts(many), at.tolist())
-    return found
+@kernel_of(loops.taken_all)
+def _taken_all(
+    message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]
+) -> list[Tensor]:
+    """One launch, into one buffer."""
+    sizes = np.array([lengths.sum() for _, lengths, _ in parts], dtype=np.int64)
+    cuts = starts(-(-sizes // 8) * 8)
+    room = message.new_empty(int(cuts[-1] + sizes[-1]))
+    at, many = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    into = [cut + starts(lengths) for cut, (_, lengths, _) in zip(cuts, parts, strict=True)]
+    if sizes.any():
+        copy(room, [(message, many, at, np.concatenate(into))])
+    rows = zip(cuts, sizes, parts, strict=True)
+    return [room[cut : cut + size].view(dtype) for cut, size, (_, _, dtype) in rows]
 
 
 @kernel_of(loops.headers)

@@ -208,6 +208,6 @@ def _meaningless(
 
 @lru_cache(maxsize=256)
 def _adds_up_floats(cls: type[Compressor], parameters: str) -> bool:
-    from gcsim.compressors.options.half_sums import adds_up_floats
+    from gcsim.compressors.options.optioned import adds_up_floats
 
     return adds_up_floats(cls, cls.Parameters.model_validate_json(parameters))

@@ -14,13 +14,11 @@ k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 milli
 
 Readings: the learning rate is the optimiser's, that is 1 in the error's sum. The paper takes
 S(update) off S_e; the published code zeroes the cells, as here. Hashes are computed inside the
-loops from a key of seed, bucket and row: a table of them would take 5 n words.
+loops from a key of seed, bucket and row. Biased by the selection: in each row an estimate is off by
+what collides, a deviation of about |g| / sqrt(c); the median of the rows is off by less.
 
-Biased by the selection. In each row an estimate is off by what collides, a deviation of about
-|g| / sqrt(c); the median of the rows is off by less. Nothing is promised of |Q(g) - g|.
-
-Memory: two partial tables beside the message (so that threads do not share cells, whatever their
-number) and n floats of estimates: .75 n, then n with the defaults. Works in host memory.
+Memory: two partial tables beside the message and n floats of estimates: .75 n, then n with the
+defaults. Works in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
 Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,
@@ -29,7 +27,7 @@ M. Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -42,9 +40,10 @@ from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_fr
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
-from gcsim.compressors.meter import count_bytes, kernel
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 
@@ -148,14 +147,24 @@ def unpack_answer(message: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return indices, values
 
 
-@kernel("gather_scatter", name="table.sketch")
+def _launch(name: str, nbytes: int, *tensors: Tensor) -> Iterator[KernelCost]:
+    """A launch over tensors, which moves so many bytes beside theirs."""
+    n = max(each.numel() for each in tensors)
+    moved = nbytes + sum(each.nbytes for each in tensors)
+    yield launch("gather_scatter", f"{name}:{spread(n)}", n, moved)
+
+
+@counted_as(  # cells are read and written
+    lambda table, values, keys, columns: _launch(
+        "table.sketch", 8 * len(keys) * values.numel(), values, table
+    )
+)
 def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
     """The table of a float32 `[n]`: float32 `[r, c]`.
 
     Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
     """
     n, rows = values.numel(), len(keys)
-    count_bytes("gather_scatter", 8 * rows * n)  # cells read and written
     parts = np.zeros((PARTS, rows, columns), dtype=np.float32)
     in_parallel(_add_rows, PARTS * rows * n, array(values), parts, keys, grain=max(1, n))
     with np.errstate(over="ignore"):  # an update that is not finite is refused
@@ -163,19 +172,18 @@ def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
     return tensor(table, values)
 
 
-@kernel("gather_scatter", name="table.estimate")
+@counted_as(lambda out, table, n, keys: _launch("table.estimate", 4 * len(keys) * n, table, out))
 def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
     """The median over rows of each element's cell times sign: float32 `[n]`.
 
     Of an even number of rows the mean of the two in the middle.
     """
     out = np.empty(n, dtype=np.float32)
-    count_bytes("gather_scatter", 4 * len(keys) * n)  # cells read
     in_parallel(_estimate, n, array(table), out, keys, grain=_CHUNK)
     return tensor(out, table)
 
 
-@kernel("gather_scatter", resident=("table",), name="table.take_off")
+@counted_as(lambda _, indices, table, keys: _launch("table.take_off", 0, indices))
 def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
     """Zero the cells of elements, int32, in place."""
     with written_back(table) as cells:

@@ -80,7 +80,6 @@ def lines(scenario: Scenario) -> Iterator[Line]:
 
 
 def _compute(scenario: Scenario) -> str:
-    """Source of forward and backward times."""
     compute = scenario.compute
     if isinstance(compute, PassTimes):
         times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
@@ -343,7 +342,6 @@ def _dense(kind: Literal["all_reduce", "all_gather"], nbytes: int) -> Collective
 
 
 def _block(nbytes: int) -> int:
-    """Bytes of an all-gather's block, of a dense message."""
     return max(1, nbytes // _SHARE)
 
 

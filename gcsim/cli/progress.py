@@ -102,15 +102,11 @@ class LineProgress:
 
 
 class _Left(TimeRemainingColumn):
-    """The time left, after the first whole step."""
-
     def render(self, task: BarState) -> Text:
         return super().render(task) if task.completed >= 1 else Text("-:--:--")
 
 
 class _Rate(ProgressColumn):
-    """Steps per second, after the first whole step."""
-
     def render(self, task: BarState) -> Text:
         speed = (task.finished_speed or task.speed) if task.completed >= 1 else None
         return Text("" if speed is None else f"{significant(speed, 2)}/s", justify="right")

@@ -103,7 +103,6 @@ def note_trained_before(result: TrainingResult) -> None:
 
 
 def _methods(labels: Sequence[str], rows: Sequence[Row | TrainedRow]) -> str:
-    """Some methods of a result, by their labels."""
     all_of = len({row.label for row in rows})
     return f"all {all_of} methods" if len(labels) == all_of else ", ".join(labels)
 
@@ -194,7 +193,6 @@ def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
 
 
 def _brief(entry: Entry) -> list[str]:
-    """A compressor in three lines."""
     bias = "unbiased" if entry["unbiased"] else "biased"
     return [
         f"{entry['title']} ({bias}; {entry['collective']})",
@@ -353,7 +351,6 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
 
 
 def _default(entry: Entry) -> str:
-    """Default in a scenario file's form."""
     if entry["required"]:
         return "required"
     value = entry["default"]
@@ -384,7 +381,6 @@ def _flops(value: float, range_: tuple[float, float] | None) -> str:
 
 
 def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digits: int = 6) -> str:
-    """A number, and what it may be."""
     shown = f"{value / unit:.{digits}g}"
     if range_ is None:
         return shown

@@ -20,6 +20,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -43,6 +44,11 @@ from gcsim.traces.synthetic.fit_file import DEFAULT
 
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
+_BITS = re.compile(
+    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])(?:b|bit|b/s|[Bb]ps|igabit)?\s*"
+)
+"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s"."""
+_MOBILE = {"3g", "4g", "5g"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +160,10 @@ def scenario_from(settings: Mapping[str, Any]) -> Scenario:
 def _said(words: Words, called: Callable[[str], str]) -> dict[str, Any]:
     """The settings that the words are."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
+    look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
+    for name in said.keys() & look_up.keys():
+        with suppress(InputError):  # which the check of the scenario reports
+            said[name] = look_up[name](said[name]).name
     if "network" in said:
         said["network"] = network_of(said["network"], called("network"))
     return said
@@ -220,10 +230,15 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         return dict(said)
     if said in catalog.links() or names_a_file(said):
         return said
+    if (bits := _BITS.fullmatch(said.strip())) and said.lower() not in _MOBILE:
+        said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
+    else:
+        with suppress(InputError):
+            return catalog.link(said).name
     if re.fullmatch(r"\d+[A-Za-z]\w*", said) and any(
         name.startswith(said.lower()) for name in catalog.links()
     ):
-        return said  # "5g", "10g": no rate, but how some links begin
+        return said  # "5g": no rate, but how some links begin
     if not re.match(r"\s*[\d.+-]", said):
         return read(said, place, position=False).data if said.strip() else said
     try:

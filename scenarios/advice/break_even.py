@@ -19,7 +19,6 @@ import numpy as np
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.network.links import Link
 
 SLOWEST, FASTEST = 1e6, 1.6e12
 """Bits a second between which is looked."""
@@ -60,13 +59,9 @@ def rate_key(scenario: Scenario) -> str | None:
         return None
     one = cluster.network if cluster.nodes > 1 else cluster.intra_node
     name = "network" if cluster.nodes > 1 else "intra_node"
-    if not _is_settable(one) or cluster.nics:
+    if one.shared or one.up is not None or one.timed or cluster.nics:
         return None
     return f"cluster.{name}.bandwidth"
-
-
-def _is_settable(link: Link) -> bool:
-    return not (link.shared or link.up is not None or link.timed)
 
 
 def at_rate(key: str, rate: float) -> str:

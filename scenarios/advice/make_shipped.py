@@ -89,7 +89,6 @@ def compared(scenario: Scenario) -> list[Wanted]:
 
 @cache
 def _scenarios() -> tuple[Scenario, ...]:
-    """Shipped scenarios, without the one of all methods."""
     return tuple(load_scenario(name) for name in shipped_scenarios() if name != "compressor_zoo")
 
 

@@ -41,9 +41,8 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors.ddp.hook import ddp_hook
-from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.compressors.kernels import KernelClass, KernelCost, TimedKernel
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.recorder import TimedKernel
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine

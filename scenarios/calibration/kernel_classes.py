@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
-from gcsim.compressors.recorder import TimedKernel
+from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, TimedKernel
 from gcsim.simulator.devices.device import KernelRate, Range
 from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients
 from gcsim.traces.timing.clock import DeviceClock

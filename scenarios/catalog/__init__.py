@@ -29,7 +29,8 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import Field
 
 from gcsim.compressors.kernels import KERNEL_CLASSES
-from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.errors import InputError, Problem
+from gcsim.names import entry_named
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
@@ -41,6 +42,7 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import RANGED, Link
+from gcsim.traces.models.registry import MODELS, ModelEntry
 
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
@@ -51,7 +53,7 @@ DEVICE_FILES = (
     "devices_edge.yaml",
 )
 
-Entry = TypeVar("Entry", Device, Link)
+Entry = TypeVar("Entry")
 
 _Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 _Text = Annotated[str, Field(min_length=1)]
@@ -111,6 +113,14 @@ def device(name: str) -> Device:
     Raises `InputError` with a suggestion when there is none of that name.
     """
     return _named(name, "device", devices())
+
+
+def model(name: str) -> ModelEntry:
+    """A shipped model; "ResNet-50" is resnet50.
+
+    Raises `InputError` with a suggestion when there is none of that name.
+    """
+    return _named(name, "model", MODELS, "your own model is written package.module:build")
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:
@@ -231,15 +241,18 @@ def inherit(
     return problems
 
 
-def _named(name: str, kind: str, known: Mapping[str, Entry]) -> Entry:
-    own = name.lower()
-    if own not in known:
-        near = [entry for entry in known if own and entry.startswith(own)]
-        near = near or [entry for entry in known if own and own in entry]
-        variants = [entry for entry in near if entry.removesuffix("_ideal") == entry]
-        hint = f"there are {', '.join(variants)}" if variants else did_you_mean(own, known)
-        raise InputError(f"unknown {kind} {name!r}", hint=hint)
-    return known[own]
+@functools.cache
+def _aliases() -> dict[str, dict[str, list[str]]]:
+    return dict(_document(FOLDER / "aliases.yaml").data)
+
+
+def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -> Entry:
+    """The entry of this name; ideal links only by a name that says so."""
+    aliases = _aliases()[f"{kind}s"]
+    names = [one for one in known if not one.endswith("_ideal") or "ideal" in name.lower()]
+    titles = {one: str(getattr(known[one], "title", "")).split(",")[0] for one in names}
+    texts = {one: (title, *aliases.get(one, ())) for one, title in titles.items()}
+    return known[entry_named(name, kind, texts, others=others)]
 
 
 _RANGES = {f"{figure}_range" for figure in RANGED}

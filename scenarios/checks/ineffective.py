@@ -312,7 +312,6 @@ def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) ->
 def _said(
     document: Document, key_path: Keys, why: str, hint: str, *, value: object = None
 ) -> Problem:
-    """The warning that a setting has no effect."""
     shown = "" if value is None else f" = {value!r}"
     return document.problem(key_path, f"{shown} has no effect{why}", hint)
 

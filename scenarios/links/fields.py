@@ -56,7 +56,6 @@ _UPLINK = As(
 
 
 def _uplink(section: Spelled) -> Uplink:
-    """The uplink in the simulator's form."""
     rates = None if section.trace is None else section.trace.rates
     bandwidth = section.bandwidth if rates is None else rates.long_run
     return section.value(Uplink, bandwidth=bandwidth, trace=rates)

@@ -6,7 +6,6 @@ Globecom 2021.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
 
 from gcsim.scenarios.papers.judge import at_most, monotone, near, order, overtakes, ranked
@@ -14,14 +13,16 @@ from gcsim.scenarios.papers.preset import (
     Line,
     Outcome,
     Panel,
-    Preset,
+    Printed,
     Study,
     Verdict,
     cells,
     column,
+    preset_of,
 )
 from gcsim.scenarios.papers.trained import (
     ACCURACY,
+    QUICK,
     accuracies,
     curves_of,
     ends,
@@ -33,13 +34,15 @@ from gcsim.scenarios.papers.trained import (
 from gcsim.scenarios.result import Row
 
 _COST = "cost [%]"
-_QUICK = {
-    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1", "train.workers": "2",
-    "train.target": "{of_dense: 0.1}", "batch_size": "8",
-}  # fmt: skip
+_QUICK = {**QUICK, "train.workers": "2", "batch_size": "8"}
 
 
-def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Cost of a round, and accuracy",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
+    quick={"ce_sgd_train": _QUICK},
+)
+def table1(study: Study, printed: Printed) -> Outcome:
     """Cost of a round of CE-SGD beside gradient dropping and QSGD, and accuracy.
 
     *Cost* is what a worker sends in a step, mean over a training, as a share of the dense gradient:
@@ -64,15 +67,6 @@ def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
     )  # fmt: skip
 
 
-TABLE1 = Preset(
-    name="ce_sgd_table1",
-    title="Cost of a round, and accuracy",
-    source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
-    obtain=_table1,
-    quick={"ce_sgd_train": _QUICK},
-)
-
-
 _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
 """Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""
@@ -81,7 +75,12 @@ _LOST = 2.42
 """Points that CE-SGD loses against the baseline in Table I, the only place with both."""
 
 
-def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Convergence of CE-SGD on three networks",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3",
+    quick={"ce_sgd_train": _QUICK},
+)
+def fig3(study: Study, printed: Printed) -> Outcome:
     """Accuracy of CE-SGD and of dense training on several networks."""
     table: dict[str, dict[str, tuple[float, ...]]] = {}
     panels: list[Panel] = []
@@ -116,15 +115,6 @@ def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
     )
 
 
-FIG3 = Preset(
-    name="ce_sgd_fig3",
-    title="Convergence of CE-SGD on three networks",
-    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3",
-    obtain=_fig3,
-    quick={"ce_sgd_train": _QUICK},
-)
-
-
 _TIMED = {"ResNet-20": "resnet20_cifar10", "VGG-16": "vgg16_bn_cifar10"}
 """On CIFAR's images: 0.27 and 14.7 million parameters."""
 _METHODS = ("CE-SGD", "QSGD", "TernGrad")
@@ -132,7 +122,17 @@ _ALIKE = 1.1
 """Batch times within a tenth are like one another."""
 
 
-def _fig4(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Batch time on 4, 8 and 16 K80 over NCCL and TCP",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 4",
+    quick={
+        "ce_sgd_cluster": {
+            "batch_size": "2", "gradients.warmup_steps": "1", "gradients.iterations": "1",
+            "cluster.nodes": "[2, 4]",
+        }
+    },
+)  # fmt: skip
+def fig4(study: Study, printed: Printed) -> Outcome:
     """Time of a batch on 4, 8 and 16 K80s, with a small network and a large one.
 
     The paper's figure has no numbers; its text says that CE-SGD is like the others with simple
@@ -185,24 +185,9 @@ def _fig4(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
 
 
 def _parts(title: str, row: Row) -> str:
-    """Parts of a row's time."""
     wait, collectives = 1e3 * row.exposed_communication_s, 1e3 * row.communication_s
     return (
         f"{title}, {row.label} on {row.workers}: {1e3 * row.iteration_s:.1f} ms, of which "
         f"{1e3 * (row.encode_s + row.decode_s):.1f} encoding and decoding, {wait:.1f} waiting for "
         f"{collectives:.1f} ms of collectives; {row.wire_bytes_per_worker / 1e6:.3g} MB sent."
     )
-
-
-FIG4 = Preset(
-    name="ce_sgd_fig4",
-    title="Batch time on 4, 8 and 16 K80 over NCCL and TCP",
-    source="Tao, Xia, Li and Cheng, CE-SGD, Figure 4",
-    obtain=_fig4,
-    quick={
-        "ce_sgd_cluster": {
-            "batch_size": "2", "gradients.warmup_steps": "1", "gradients.iterations": "1",
-            "cluster.nodes": "[2, 4]",
-        }
-    },
-)  # fmt: skip

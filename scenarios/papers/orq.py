@@ -13,14 +13,16 @@ from gcsim.scenarios.papers.preset import (
     Line,
     Outcome,
     Panel,
-    Preset,
+    Printed,
     Study,
     Verdict,
     cells,
     column,
+    preset_of,
 )
 from gcsim.scenarios.papers.trained import (
     ACCURACY,
+    QUICK,
     accuracies,
     curves_of,
     ends,
@@ -42,7 +44,16 @@ _BINS, _REACH = 101, 2.5
 _Values = NDArray[np.float32]
 
 
-def _fig1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="A quantised gradient: levels that are used, shape that is kept",
+    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1",
+    quick={
+        "orq_gradients": {
+            "gradients.warmup_steps": "5", "gradients.iterations": "1", "batch_size": "8",
+        }
+    },
+)  # fmt: skip
+def fig1(study: Study, printed: Printed) -> Outcome:
     """A quantised gradient: levels that are used, and the shape.
 
     The gradient of one step in buckets of 2048, through nine levels and two. *Levels used*: entropy
@@ -131,31 +142,18 @@ def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[Pan
     return tuple(found)
 
 
-FIG1 = Preset(
-    name="orq_fig1",
-    title="A quantised gradient: levels that are used, shape that is kept",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1",
-    obtain=_fig1,
-    quick={
-        "orq_gradients": {
-            "gradients.warmup_steps": "5", "gradients.iterations": "1", "batch_size": "8",
-        }
-    },
-)  # fmt: skip
-
-
 _LOSS = "loss held out [nats]"
 _LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Linear-9")}
 """ORQ's counterparts of as many levels, the printed better one first."""
-_QUICK = {
-    "orq_train": {
-        "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
-        "train.target": "{of_dense: 0.1}", "batch_size": "16",
-    }
-}  # fmt: skip
+_QUICK = {"orq_train": {**QUICK, "batch_size": "16"}}
 
 
-def _fig2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Quantisation error over a training, by the number of levels",
+    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 2",
+    quick=_QUICK,
+)
+def fig2(study: Study, printed: Printed) -> Outcome:
     """Quantisation error over a training, by the number of levels.
 
     The error of the first step behind each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each
@@ -199,16 +197,12 @@ def _errors(curve: Curve) -> list[float]:
     return [100 * value for value in curve.nmse if value is not None]
 
 
-FIG2 = Preset(
-    name="orq_fig2",
-    title="Quantisation error over a training, by the number of levels",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Figure 2",
-    obtain=_fig2,
+@preset_of(
+    title="Accuracy with quantised gradients, one worker, nobody clips",
+    source="Xu, Huo and Huang, arXiv:2002.11082, Table 2",
     quick=_QUICK,
 )
-
-
-def _table2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+def table2(study: Study, printed: Printed) -> Outcome:
     """Training with ORQ's levels, even ones (QSGD) and quantiles.
 
     No method clips, as in the paper: with clipping of one method alone the order says who clips.
@@ -249,12 +243,3 @@ def _table2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         ),
         notes=ends(result),
     )  # fmt: skip
-
-
-TABLE2 = Preset(
-    name="orq_table2",
-    title="Accuracy with quantised gradients, one worker, nobody clips",
-    source="Xu, Huo and Huang, arXiv:2002.11082, Table 2",
-    obtain=_table2,
-    quick=_QUICK,
-)

@@ -144,6 +144,10 @@ class Study:
         return run(scenario, progress=self.progress)
 
 
+Printed = Mapping[tuple[str, str], float]
+"""Numbers that the paper prints, by row and column."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """A table or figure of a paper."""
@@ -152,10 +156,22 @@ class Preset:
     title: str
     source: str
     """The paper, and which of its tables or figures."""
-    obtain: Callable[[Study, Mapping[tuple[str, str], float]], Outcome]
-    """Called with what is printed: (row, column) to number."""
+    obtain: Callable[[Study, Printed], Outcome]
     quick: Mapping[str, Mapping[str, str]]
     """Changes that make a scenario small, by scenario."""
+
+
+def preset_of(
+    *, title: str, source: str, quick: Mapping[str, Mapping[str, str]]
+) -> Callable[[Callable[[Study, Printed], Outcome]], Preset]:
+    """Make a function a preset, named after the paper's file and the function."""
+    return lambda obtain: Preset(
+        name=f"{obtain.__module__.rpartition('.')[2]}_{obtain.__name__}",
+        title=title,
+        source=source,
+        obtain=obtain,
+        quick=quick,
+    )
 
 
 def reproduce(
@@ -194,14 +210,14 @@ def printed(preset: str) -> dict[tuple[str, str], float]:
         }
 
 
-def column(values: Mapping[tuple[str, str], float], name: str) -> dict[str, float]:
+def column(values: Printed, name: str) -> dict[str, float]:
     """One column of what is printed, by row."""
     return {row: value for (row, of), value in values.items() if of == name}
 
 
 def cells(
     here: Mapping[str, Mapping[str, Sequence[float]]],
-    shown: Mapping[tuple[str, str], float],
+    shown: Printed,
 ) -> tuple[Cell, ...]:
     """A table: by row, by column, what came out by seed."""
     return tuple(
@@ -232,5 +248,5 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}", hint=did_you_mean(name, PRESETS))
     paper, _, experiment = name.rpartition("_")
-    found: Preset = getattr(importlib.import_module(f"{__package__}.{paper}"), experiment.upper())
+    found: Preset = getattr(importlib.import_module(f"{__package__}.{paper}"), experiment)
     return found

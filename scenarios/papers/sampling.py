@@ -14,13 +14,23 @@ from gcsim.scenarios.papers.preset import (
     Line,
     Outcome,
     Panel,
-    Preset,
+    Printed,
     Study,
     Verdict,
     cells,
     column,
+    preset_of,
 )
-from gcsim.scenarios.papers.trained import ACCURACY, accuracies, ends, line, panel, percent, updates
+from gcsim.scenarios.papers.trained import (
+    ACCURACY,
+    QUICK,
+    accuracies,
+    ends,
+    line,
+    panel,
+    percent,
+    updates,
+)
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.result import TrainedRow
 
@@ -31,7 +41,17 @@ _PLACES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the steps at which the two curves of (b) are compared."""
 
 
-def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="What gradient sampling finds, and what the Bayes prior explores",
+    source="Song et al., CVPR 2021, Figure 3",
+    quick={
+        "sampling_gradients": {
+            "gradients.iterations": "21", "gradients.warmup_steps": "10", "gradients.workers": "2",
+            "batch_size": "8",
+        }
+    },
+)  # fmt: skip
+def fig3(study: Study, printed: Printed) -> Outcome:
     """Large elements that sampling finds, and coordinates that the prior explores.
 
     (a) phi: of the elements that a step samples, the share that is among the largest 1 % of the
@@ -87,21 +107,12 @@ def _fig3(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
     )  # fmt: skip
 
 
-FIG3 = Preset(
-    name="sampling_fig3",
-    title="What gradient sampling finds, and what the Bayes prior explores",
-    source="Song et al., CVPR 2021, Figure 3",
-    obtain=_fig3,
-    quick={
-        "sampling_gradients": {
-            "gradients.iterations": "21", "gradients.warmup_steps": "10", "gradients.workers": "2",
-            "batch_size": "8",
-        }
-    },
-)  # fmt: skip
-
-
-def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Sampling strategies: random, by the gradient, with a Bayes prior",
+    source="Song et al., CVPR 2021, Table 1",
+    quick={"sampling_train": {**QUICK, "train.workers": "2"}},
+)
+def table1(study: Study, printed: Printed) -> Outcome:
     """Accuracy of sampling strategies: random, by the gradient, with a Bayes prior.
 
     RS draws 1 % of the coordinates at random, GS by the last whole gradient's squares; RSB and
@@ -124,20 +135,6 @@ def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         panels=(panel(result, "Sampling strategies", "accuracy held out [%]", percent),),
         notes=ends(result),
     )
-
-
-TABLE1 = Preset(
-    name="sampling_table1",
-    title="Sampling strategies: random, by the gradient, with a Bayes prior",
-    source="Song et al., CVPR 2021, Table 1",
-    obtain=_table1,
-    quick={
-        "sampling_train": {
-            "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
-            "train.target": "{of_dense: 0.1}", "train.workers": "2",
-        }
-    },
-)  # fmt: skip
 
 
 _METHODS = {
@@ -166,7 +163,12 @@ def _throughput(study: Study) -> Result:
     return study.run(study.scenario("alexnet_32node", _CHOSEN))
 
 
-def _fig5a(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Throughput of AlexNet on 2 to 64 P100 over Gloo",
+    source="Song et al., CVPR 2021, Figure 5a",
+    quick={"alexnet_32node": _QUICK},
+)
+def fig5a(study: Study, printed: Printed) -> Outcome:
     """Throughput on 2 to 64 GPUs over Gloo: the first six methods of `alexnet_32node`.
 
     The paper's figure has no numbers; its text says which methods are faster, which lose speed with
@@ -208,22 +210,21 @@ def _a_worker(row: Row) -> float:
     return row.throughput_samples_per_s / row.workers
 
 
-FIG5A = Preset(
-    name="sampling_fig5a",
-    title="Throughput of AlexNet on 2 to 64 P100 over Gloo",
-    source="Song et al., CVPR 2021, Figure 5a",
-    obtain=_fig5a,
-    quick={"alexnet_32node": _QUICK},
-)
-
-
 _SPEED = "speed to target [x]"
 _NAMES = {kind: name for name, kind in _METHODS.items()}
 _LOSS = 0.5
 """Points of accuracy that count as comparable (sec. 4.4)."""
 
 
-def _fig5b(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Accuracy against seconds: steps of a small network on AlexNet's clock",
+    source="Song et al., CVPR 2021, Figure 5b",
+    quick={
+        "alexnet_32node": _QUICK,
+        "sampling_time": {**QUICK, "train.workers": "2"},
+    },
+)
+def fig5b(study: Study, printed: Printed) -> Outcome:
     """Accuracy against seconds: steps of a small network on the clock of AlexNet.
 
     A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *Speed
@@ -275,18 +276,3 @@ def _comparable(lost: Mapping[str, float]) -> Verdict:
         here=", ".join(f"{name} {lost[name]:.1f}" for name in beyond) or "none",
         agrees="agrees" if not wrong else ("in part" if "CSER" in beyond else "disagrees"),
     )
-
-
-FIG5B = Preset(
-    name="sampling_fig5b",
-    title="Accuracy against seconds: steps of a small network on AlexNet's clock",
-    source="Song et al., CVPR 2021, Figure 5b",
-    obtain=_fig5b,
-    quick={
-        "alexnet_32node": _QUICK,
-        "sampling_time": {
-            "train.steps": "4", "train.evaluate_every": "4", "train.workers": "2",
-            "train.seeds": "1", "train.target": "{of_dense: 0.1}",
-        },
-    },
-)  # fmt: skip

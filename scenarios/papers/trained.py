@@ -29,6 +29,11 @@ from gcsim.traces.buckets import bucket_layouts
 ACCURACY, RATIO = "accuracy [%]", "ratio [x]"
 GUESSED = 10.0
 """Percent."""
+QUICK = {
+    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
+    "train.target": "{of_dense: 0.1}",
+}  # fmt: skip
+"""A training of the reduced size."""
 
 Seeds = dict[str, tuple[float, ...]]
 """Values of each seed, by method."""
@@ -132,7 +137,6 @@ def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:
 
 
 def _rows(result: TrainingResult) -> list[TrainedRow]:
-    """Rows of the largest size."""
     largest = max(row.nodes for row in result.rows)
     return [row for row in result.rows if row.nodes == largest]
 

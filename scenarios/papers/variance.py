@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import fmean
 
 from gcsim.scenarios.papers.judge import at_most, monotone, order, ranked
-from gcsim.scenarios.papers.preset import Outcome, Panel, Preset, Study, Verdict, cells, column
+from gcsim.scenarios.papers.preset import (
+    Outcome,
+    Panel,
+    Printed,
+    Study,
+    Verdict,
+    cells,
+    column,
+    preset_of,
+)
 from gcsim.scenarios.papers.trained import (
     ACCURACY,
+    QUICK,
     RATIO,
     Seeds,
     accuracies,
@@ -23,10 +33,7 @@ from gcsim.scenarios.result import Curve
 _OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
 _STROM = ("Strom 0.001", "Strom 0.01", "Strom 0.1")
 _NONE = "no compression"
-_QUICK = {
-    "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
-    "train.target": "{of_dense: 0.1}", "train.workers": "2", "batch_size": "8",
-}  # fmt: skip
+_QUICK = {**QUICK, "train.workers": "2", "batch_size": "8"}
 _ADAM = {
     "train.optimizer": "{name: adam}", "train.learning_rate": "0.001",
     "train.schedule.shape": "constant",
@@ -35,7 +42,12 @@ _LOSES = {"SGD": 3.3, "Adam": 0.0}
 """Points that the paper's method loses at most (Table 1)."""
 
 
-def _table1(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Accuracy against compression, with momentum and with Adam",
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
+    quick={"variance_train": _QUICK},
+)
+def table1(study: Study, printed: Printed) -> Outcome:
     """Accuracy against compression, with momentum and with Adam.
 
     The compression ratio is over all steps of a training: bytes of the float32 gradient over those
@@ -88,7 +100,6 @@ def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator
 
 
 def _alpha(prefix: str, where: str, ratio: Seeds) -> Verdict:
-    """The ratio grows with alpha."""
     return monotone(f"{prefix}compression grows with alpha", where, {n: ratio[n] for n in _OURS})
 
 
@@ -100,22 +111,18 @@ def _scatter(title: str, ratio: Seeds, accuracy: Seeds) -> Panel:
     )  # fmt: skip
 
 
-TABLE1 = Preset(
-    name="variance_table1",
-    title="Accuracy against compression, with momentum and with Adam",
-    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
-    obtain=_table1,
-    quick={"variance_train": _QUICK},
-)
-
-
 _STROM2 = ("Strom 0.01", "Strom 0.1")
 _WHERE = "Table 2, Momentum SGD"
 _LOSES_RESNET = 1.3
 """Points that any of the methods loses at most."""
 
 
-def _table2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
+@preset_of(
+    title="Accuracy against compression, a residual network",
+    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2",
+    quick={"variance_resnet": _QUICK},
+)
+def table2(study: Study, printed: Printed) -> Outcome:
     """Accuracy against compression on a residual network, and the ratio over a training."""
     result = study.train(study.scenario("variance_resnet"))
     accuracy, ratio = accuracies(result), ratios(result)
@@ -145,12 +152,3 @@ def _table2(study: Study, printed: Mapping[tuple[str, str], float]) -> Outcome:
         ),
         notes=ends(result),
     )  # fmt: skip
-
-
-TABLE2 = Preset(
-    name="variance_table2",
-    title="Accuracy against compression, a residual network",
-    source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2",
-    obtain=_table2,
-    quick={"variance_resnet": _QUICK},
-)

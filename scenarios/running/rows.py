@@ -159,7 +159,6 @@ def _over_draws(
 
 
 def _luck(found: Simulated) -> Luck:
-    """Errors and batches of a row's iteration."""
     times, scale = found.prediction, found.over_stated
     return Luck(
         iterations=times.iterations,
@@ -301,8 +300,6 @@ def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
 
 
 class _Told:
-    """Notes on collectives of a cluster, equal requests once."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[CollectiveRecord, Collective] = {}

@@ -22,10 +22,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.errors import did_you_mean
+from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.catalog.loops import FrameworkSection
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
-from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, in_catalogue
+from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.scenarios.scenario import (
     MOST_WORKERS,
@@ -36,7 +37,7 @@ from gcsim.scenarios.scenario import (
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.training import Training
-from gcsim.traces.models.registry import MODELS, TableLayer
+from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
@@ -64,11 +65,7 @@ def _model_name(name: str) -> str:
         return name
     if ":" in name:
         return _builder(name)
-    own = name.lower()
-    if own not in MODELS:
-        hint = f"{did_you_mean(own, MODELS)} Your own model is written package.module:build"
-        raise invalid(f"unknown model {name!r}", hint)
-    return own
+    return asking(lambda: catalog.model(name)).name
 
 
 class OwnModel(Section):

@@ -144,7 +144,6 @@ def _figures(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(section: Mapping[str, Any]) -> set[str]:
-    """Names of the figures in a section; those of `up` and `loss` one by one."""
     found = set()
     for key, value in _figures(section).items():
         if key in TABLES and isinstance(value, Mapping):

@@ -219,11 +219,6 @@ def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Devic
     return catalog.read_devices(path, like_shipped=True)
 
 
-def _usual_transport(device: Device) -> TransportName:
-    """Return the transport of a scenario that states none."""
-    return "gloo" if device.processor == "cpu" else "nccl"
-
-
 def usual_bus(device: Device) -> str:
     """Return the link between ranks on a CPU, or the bus of most GPUs."""
     return "host_memory" if device.processor == "cpu" else "pcie3_x16"
@@ -235,7 +230,7 @@ def _fill_in(cluster: dict[str, Any], device: Device) -> None:
         cluster["collectives"] = {}
     collectives, bus = cluster["collectives"], cluster.get("intra_node")
     if isinstance(collectives, dict) and collectives.get("transport") is None:
-        collectives["transport"] = _usual_transport(device)
+        collectives["transport"] = "gloo" if device.processor == "cpu" else "nccl"
     if isinstance(bus, Mapping) and "like" not in bus:
         whole = "latency" in bus and {"bandwidth", "trace"} & {*bus}
         if not whole:

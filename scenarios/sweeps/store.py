@@ -84,7 +84,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_halves(folder: Path) -> None:
-    """Remove files that a killed sweep was writing."""
     for half in (*folder.glob(".*.gcsim-*"), *(folder / POINTS).glob(".*.json.*")):
         half.unlink(missing_ok=True)
 

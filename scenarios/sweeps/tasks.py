@@ -109,8 +109,6 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
 
 
 class _Kept:
-    """Profiles and kernel prices that a process keeps for its next points."""
-
     def __init__(self, device: Device) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
         self._profiles: dict[str, TrafficProfile] = {}

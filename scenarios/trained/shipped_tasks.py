@@ -76,7 +76,6 @@ def _ended(name: str, kind: str, parameters: Mapping[str, Any]) -> Ended | None:
 
 @lru_cache
 def _task(name: str) -> tuple[Scenario, Tried | None]:
-    """A scenario and its dense training."""
     scenario = load_scenario(name)
     assert scenario.dense is not None  # noqa: S101
     return scenario, known_of(scenario, scenario.compressors[scenario.dense])

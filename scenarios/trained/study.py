@@ -269,7 +269,6 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
 
 
 def _mean_time(one: Tried, clock: Clock) -> np.ndarray | None:
-    """Seconds a step, by drawn world."""
     times = [clock.mean(found) for found in one.trajectories if found.windows]
     return np.mean(times, axis=0) if times else None
 

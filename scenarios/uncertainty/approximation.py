@@ -205,7 +205,6 @@ class Approximation:
         return total / profile.period
 
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
-        """Times of a step with this code around its exchanges (`Planner.around`)."""
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
         plan = self._planner.plan(step, code)
@@ -310,8 +309,6 @@ class Approximation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Durations:
-    """Durations of a plan, in picoseconds."""
-
     rows: tuple[Column, ...]
     """Parts of the backward pass; by bucket what goes before; by collective what follows, what it
     takes longer than by itself, and the servers' computation."""

@@ -223,7 +223,6 @@ _FIGURES = {
 
 
 def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
-    """Name, unit, and what narrows it."""
     key_path = figure.key_path
     place = _PLACES.get(key_path)
     if place is None and key_path[:2] == ("cluster", "nics"):

@@ -157,8 +157,6 @@ class CollectiveMemo:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Request:
-    """A collective, but for its entry times."""
-
     title: str
     collective: Prepared
     copies: tuple[Times, Times] | None

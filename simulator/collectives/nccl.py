@@ -106,8 +106,6 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 
 
 class _Seen(NamedTuple):
-    """Properties of a cluster that the tuner uses."""
-
     nodes: int
     devices_per_node: int
     rate: Fraction

@@ -19,8 +19,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.kernels import worked
-from gcsim.compressors.recorder import TimedKernel
+from gcsim.compressors.kernels import TimedKernel, worked
 from gcsim.errors import InternalError
 from gcsim.simulator.devices.device import Curve
 

@@ -135,8 +135,6 @@ class LinkTable:
 
 
 class _Columns:
-    """The rows of a table as arrays."""
-
     def __init__(self, links: list[Link]) -> None:
         self._links = links[:]
         self.factors = np.array([bool(link.factors) for link in links], dtype=bool)

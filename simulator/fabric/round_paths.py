@@ -247,7 +247,6 @@ class RoundPaths:
         return self._known[name]
 
     def _link(self, link: Link, share: int) -> int:
-        """The number of a link on the way."""
         name = id(link), share
         if name not in self._known:
             self._known[name] = self.table.add(self._framing.of(slowed(link, share), Fraction(0)))
@@ -271,7 +270,6 @@ def _integral(seconds: Fraction) -> bool:
 
 
 def _crowd(places: Integers) -> Integers:
-    """Number of entries equal to each."""
     return np.bincount(places)[places]
 
 

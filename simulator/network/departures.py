@@ -145,7 +145,6 @@ def _run_of(serialization: Any, low: Any, high: Any) -> Any:
 
 @loop
 def _departure(of: Departures, place: int, start: int) -> Any:
-    """`Link.departure`."""
     grant, number = of.grant[place], of.trace[place]
     if grant > 1:
         start = ((start - 1) // grant + 1) * grant

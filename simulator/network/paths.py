@@ -26,7 +26,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from gcsim.errors import InputError, InternalError, Problem
-from gcsim.simulator.network.links import Jitter, Link, Loss
+from gcsim.simulator.network.links import Link, Loss
 from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
 _KEPT = 1 << 16
@@ -34,8 +34,6 @@ _KEPT = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leg:
-    """One direction of what an end contributes to a path."""
-
     name: str
     goodput: RateTrace | Fraction
     latency: Fraction
@@ -60,7 +58,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
             name=" to ".join(names),
             latency=first.latency + last.latency,
             overhead=(out.overhead + into.overhead) / 2,
-            jitter=_both(out.jitter, into.jitter),
+            jitter=out.jitter + tuple(jitter for jitter in into.jitter if jitter not in out.jitter),
             loss=_larger(out.loss, into.loss),
             flow=_smaller(out.flow, into.flow),
             grant=first.grant,
@@ -212,10 +210,6 @@ def _share(goodput: RateTrace | Fraction, by: int | Fraction) -> RateTrace | Fra
 
 def _shared_name(name: str, by: int | Fraction) -> str:
     return name if by == 1 else f"{name} / {by}"
-
-
-def _both(first: tuple[Jitter, ...], last: tuple[Jitter, ...]) -> tuple[Jitter, ...]:
-    return first + tuple(jitter for jitter in last if jitter not in first)
 
 
 def _larger(first: Loss | None, last: Loss | None) -> Loss | None:

@@ -140,8 +140,6 @@ def _share_several_links(
 
 
 class _Running:
-    """The flows under way."""
-
     def __init__(self, flows: Sequence[FlowClass], capacities: Mapping[Any, Capacity]) -> None:
         self._crossings = Crossings(flows)
         self._supplies = [supply(capacities[link]) for link in self._crossings.links]

@@ -87,8 +87,6 @@ def share_single_links(
 
 
 class _SharedLink:
-    """One link and the flows on it."""
-
     def __init__(self, number: int, supply: Supply) -> None:
         self.number, self.version = number, 0
         self.tags: list[tuple[int, int, int]] = []

@@ -289,7 +289,6 @@ def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
 
 
 def _warn_of_trace(iterations: int, covered: Picoseconds, trace: Picoseconds) -> None:
-    """Warn that the iterations did not meet all of a trace."""
     _LOG.warning(
         "warning: %d iterations are %.3g s of a rate trace of %.3g s: the rest of it has no part "
         "in the means",

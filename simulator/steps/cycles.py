@@ -172,7 +172,6 @@ class Search:
         )
 
     def _rounds(self, iterations: int) -> int:
-        """Number of whole rounds in `iterations`, at least one."""
         return max(1, iterations // self._round) * self._round
 
     def _note(self, state: State) -> int:

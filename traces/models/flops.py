@@ -66,7 +66,6 @@ def _fused_formulas() -> dict[Any, Callable[..., int]]:
 
 
 def _of_tensors(rule: Callable[..., int]) -> Callable[..., int]:
-    """A formula of shapes."""
     return lambda *args, **_: rule(*(v.shape if isinstance(v, Tensor) else v for v in args))
 
 

@@ -25,7 +25,6 @@ _WITHOUT_EFFECT = {"alpha", "approximate", "generator"}
 
 
 def _itself(first: Tensor, *_: Any) -> Tensor:
-    """In place."""
     return first
 
 
@@ -85,7 +84,6 @@ def _batch_norm(values: Tensor, *_: Any) -> tuple[Tensor, ...]:
 
 
 def _batch_norm_backward(_: Tensor, values: Tensor, *__: Any) -> tuple[Tensor, ...]:
-    """Shapes of the gradients of input, weight and bias."""
     return _batch_norm(values)
 
 

@@ -123,3 +123,13 @@ class Gpt2(nn.Module):
 def gpt2() -> nn.Module:
     """GPT-2 small: 124,439,808 parameters in 148 tensors."""
     return Gpt2(vocabulary=50_257, positions=1024, width=768, blocks=12, heads=12)
+
+
+def transformer_small() -> nn.Module:
+    """A transformer for 64 of the 97 characters of `tasks/text.py`."""
+    return Gpt2(vocabulary=97, positions=64, width=64, blocks=2, heads=4, tied=False)
+
+
+def transformer_tiny() -> nn.Module:
+    """A transformer for 32 of them, for whole trainings on a CPU."""
+    return Gpt2(vocabulary=97, positions=32, width=32, blocks=1, heads=2, tied=False)

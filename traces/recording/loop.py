@@ -96,7 +96,6 @@ class Recording:
         return self
 
     def _watch(self) -> None:
-        """From here on iterations are recorded."""
         if self._wanted.second_moments and self._moments is None:
             self._moments = _LoopMoments(self._model)
         self._capture.start()
@@ -463,8 +462,6 @@ class _Ranks(Protocol):
 
 
 class _Alone:
-    """A single process."""
-
     rank = 0
     count = 1
 

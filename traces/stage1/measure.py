@@ -145,7 +145,6 @@ def steps_to_run(subject: Subject, iterations: int) -> int:
 
 
 def _phases(subject: Subject) -> list[str]:
-    """The kinds of step of one settled period."""
     return _phases_of(subject, subject.compressor.period(subject.parameters))
 
 

@@ -8,8 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from gcsim.compressors.kernels import KernelCost, joined, total
-from gcsim.compressors.meter import Meter
-from gcsim.compressors.recorder import Recorder
+from gcsim.compressors.meter import Meter, Recorder
 from gcsim.traces.profile import Compute, Costs, Exchange
 
 _WORK = "elements", "nbytes", "flops", "work"

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.kernels import TimedKernel
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import Meter
-from gcsim.compressors.recorder import Recorder, TimedKernel
+from gcsim.compressors.meter import Meter, Recorder
 from gcsim.compressors.streams import Clock
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.timing.allocator import keep_freed_memory

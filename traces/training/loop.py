@@ -144,7 +144,6 @@ def _kept(path: Path) -> tuple[Trajectory | None, Any]:
 
 
 def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
-    """The trajectory until it is hopeless."""
     for one in known.evaluations if rules.stop.hopeless else ():
         until = _cut(known, one.step)
         if why := _hopeless(until, rules.target):

@@ -51,12 +51,17 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.scans import all_finite
 from gcsim.compressors.kernels import total
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
+from gcsim.compressors.lockstep import (
+    CollectiveRecord,
+    Collectives,
+    Reduction,
+    in_rank_order,
+    lockstep,
+)
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.random import stream
-from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts

@@ -62,7 +62,7 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
     like = ethernet_like(line)
     found = Link(
         name=name,
-        bandwidth=_bits(line),
+        bandwidth=rounded_number(line * 8, _DIGITS) / 8,
         latency=like.latency,
         latency_range=like.latency_range,
         efficiency=like.efficiency,
@@ -160,10 +160,6 @@ def _range(values: Sequence[Fraction]) -> Range | None:
     """Around the first one; None where the ends are the figure itself."""
     low, high = min(values), max(values)
     return None if low == high else (low, high)
-
-
-def _bits(bytes_per_second: float) -> Fraction:
-    return rounded_number(bytes_per_second * 8, _DIGITS) / 8
 
 
 def _figures(

@@ -97,7 +97,9 @@ def fit_sums(
     )
     if not found:
         return None
-    low, middle, high = (_digits(float(q)) for q in np.quantile(found, [0.25, 0.5, 0.75]))
+    low, middle, high = (
+        float(f"{float(q):.{_DIGITS}g}") for q in np.quantile(found, [0.25, 0.5, 0.75])
+    )
     return SumRate(dtype=dtype, rate=middle, low=low, high=high, points=len(found))
 
 
@@ -122,7 +124,3 @@ def _rate(model: Model, link: Link) -> float:
 def _sums(dtype: str, rate: float) -> Sums:
     given: dict[str, Any] = {dtype: Fraction(rate)}
     return Sums(**given)
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")

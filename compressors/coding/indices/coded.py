@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.coding.indices.index_coding import (
     FAULTS,
     Coder,
@@ -68,8 +69,6 @@ def _launches(
         yield launch("streaming", name, k[own], 8 * k[own], coded[1][own])
 
 
-@counted_as(_launches)
-@primitive
 def coded_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
@@ -79,9 +78,19 @@ def coded_positions(
     `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look,
     nor do kernels).
     """
+    coded, sizes = words_of_positions(indices, segments, k, coders)
+    return as_bytes(coded), sizes
+
+
+@counted_as(_launches)
+@primitive
+def words_of_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    """`coded_positions`, but int32 of any stride where all are raw."""
     positions = np.ascontiguousarray(array(indices))
     if (coders == Coder.RAW).all():
-        return tensor(positions.astype("<u4").view(np.uint8), indices), 4 * k
+        return tensor(positions.astype("<i4"), indices), 4 * k
     widths = widths_of(segments, k, coders)
     room = most_bytes(segments, k, coders, widths)
     at, out = starts(room), np.zeros(int(room.sum()), dtype=np.uint8)

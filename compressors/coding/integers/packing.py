@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.on_device import primitive
 from gcsim.errors import InputError, Problem
 
 Count = TypeVar("Count", int, NDArray[np.int64])
@@ -34,7 +33,6 @@ def packed_bytes(count: Count, bits: int) -> Count:
 
 
 @kernel("streaming")
-@primitive
 def pack_bits(values: Tensor, bits: int) -> Tensor:
     """Pack codes of `bits` bits, the first in the lowest bits of the first byte.
 
@@ -62,7 +60,6 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
 
 
 @kernel("streaming")
-@primitive
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
     """Undo `pack_bits`.
 

@@ -13,7 +13,7 @@ every value is below 2^-b (2^-(7 + floor(b/2)) and 2^-15 in the forms 1 and 2), 
 
 Assumes form 1 begins at the upper end of its range: with 7 bits from 1 downwards, as in public
 code, the error would be up to 2^-7. The paper compresses each hop of a ring; here workers
-all-gather and add up what they decode, so that errors do not pile up. Works in host memory.
+all-gather and add up what they decode. Works in host memory.
 
 Source: Y. Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed
 Training of Deep Neural Networks", MICRO 2018, doi 10.1109/MICRO.2018.00023.
@@ -27,14 +27,15 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import Codec, Frame, decoder, pack_frame
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, tensor, written_back
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
+from gcsim.compressors.segments import Column, Segments
 
 MAX_BOUND = 14
 """ceil(b / 2) must not be above the 7 bits of form 1."""
@@ -72,66 +73,57 @@ class Inceptionn(Compressor[InceptionnParameters]):
         return Properties(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        frames, b = [], self.parameters.bound
-        for piece, values in bucket.layout.views(bucket.gradient):
-            body, sent = cut(values, b)
-            frames.append(
-                pack_frame(Codec.INCEPTIONN, body, numel=piece.numel, nonzero=sent, flags=b)
-            )
-        payloads = yield from gather_variable(torch.cat(frames))
-        return self.mean_of(payloads, bucket, add_decoded)
-
-
-@decoder(Codec.INCEPTIONN)
-def add_decoded(frame: Frame, part: Tensor, weight: float) -> None:
-    """Add a frame's values; `InputError` when it is damaged."""
-    if frame.params or not 1 <= frame.flags <= MAX_BOUND:
-        raise damaged(f"bound 2^-{frame.flags}, parameter {frame.params}")
-    add_cut(part, frame.body, bound=frame.flags, sent=frame.nonzero, weight=weight)
+        segments, b = Segments.of(bucket.layout), self.parameters.bound
+        bodies, sizes, sent = cut(bucket.gradient, segments, b)
+        message, at = frames(bodies, Codec.INCEPTIONN, segments, sizes, nonzero=sent, flags=b)
+        put(message, at, bodies, sizes)
+        payloads = yield from gather_variable(seal(message, at, sizes))
+        return self.mean_of(payloads, bucket, add_cut)
 
 
 @kernel("gather_scatter", name="truncated.cut")
-def cut(values: Tensor, bound: int) -> tuple[Tensor, int]:
-    """(body of the frame of float32 `[n]`, number of values that are not zero in it).
-
-    The body is uint8: tags, then the values of 1, 2 and 4 bytes.
-    """
-    n = values.numel()
-    tags, counts = np.zeros(packed_bytes(n, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
-    forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
+def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column, Column]:
+    """(bodies of frames of flat float32, uint8; bytes of each; values of each that travel)."""
+    given, bodies, sent = array(values), [], []
     # bits of the magnitudes at which the forms 1, 2 and 3 begin
     limits = np.array([127 - bound, 127 - bound // 2, 127], dtype=np.uint32) << np.uint32(23)
     scale8 = np.float32(2.0 ** (7 + bound // 2))
-    _cut(array(values), limits, scale8, tags, forms[0], forms[1], forms[2], counts)
-    parts = [form[:count].view(np.uint8) for form, count in zip(forms, counts[1:], strict=True)]
-    return tensor(np.concatenate((tags, *parts)), values), int(counts[1:].sum())
+    for begin, n in segments.table.tolist():
+        tags, counts = np.zeros(packed_bytes(n, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
+        forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
+        _cut(given[begin : begin + n], limits, scale8, tags, *forms, counts)
+        parts = [form[:count].view("u1") for form, count in zip(forms, counts[1:], strict=True)]
+        bodies.append(np.concatenate((tags, *parts)))
+        sent.append(counts[1:].sum())
+    sizes = np.array([len(body) for body in bodies])
+    return tensor(np.concatenate(bodies), values), sizes, np.array(sent)
 
 
 @kernel("gather_scatter", updates=("out",), name="truncated.add_cut")
-def add_cut(out: Tensor, message: Tensor, *, bound: int, sent: int, weight: float) -> None:
-    """out += weight * what `cut` made the message of, in place; `out` is float32 `[n]`.
+def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * the values of a message, in place; `out` is float32 `[layout.numel]`.
 
-    Raises `InputError` when the message's length or `sent`, the number of its values, is not what
-    its tags ask for.
+    Raises `InputError` for a damaged message, or one of another layout.
     """
-    body, n = array(message), out.numel()
-    tags, rest = body[: packed_bytes(n, 2)], body[packed_bytes(n, 2) :]
-    counts = np.bincount(tags, minlength=256) @ _FORMS
-    ends = np.cumsum(counts * (1, 2, 4))
-    stray = n % 4 and tags.size and tags[-1] >> 2 * (n % 4)
-    if 4 * tags.size < n or stray or ends[2] != rest.size or counts.sum() != sent:
-        raise damaged(
-            f"{body.size} bytes of {sent} values, "
-            f"the tags of {n} ask for {counts.tolist()} of 1, 2 and 4 bytes"
-        )
-    # aligned, and with one value more, which is read and not used
-    parts = zip(np.split(rest, ends[:2]), ("u1", "<u2", "<f4"), strict=True)
-    forms = [
-        np.frombuffer(part.tobytes() + bytes(np.dtype(kind).itemsize), kind) for part, kind in parts
-    ]
-    scales = weight * 0.5 ** (7 + bound // 2), weight * 0.5**15, weight
+    found, data = read(message, layout, Codec.INCEPTIONN), array(message)
+    bound, (begins, length) = found.alike("flags"), layout.table.T
+    tags = packed_bytes(length, 2)
+    if found.params.any() or not 1 <= bound <= MAX_BOUND or (found.size < tags).any():
+        raise damaged(f"bound 2^-{bound}, parameters {found.params}, bodies of {found.size} bytes")
+    demand_no_stray(data, found.at, length, 2)
+    scales = np.array([0.5 ** (7 + bound // 2), 0.5**15, 1]) * weight
+    rows = zip(begins, length, tags, found.at, found.size, found.nonzero, strict=True)
     with written_back(out) as target:
-        _add(tags, forms[0], forms[1], forms[2], np.array(scales, dtype=np.float32), target)
+        for begin, n, head, at, size, sent in rows:
+            own, rest = data[at : at + head], data[at + head : at + size]
+            counts = np.bincount(own, minlength=256) @ _FORMS
+            ends = np.cumsum(counts * (1, 2, 4))
+            if ends[2] != rest.size or counts.sum() != sent:
+                raise damaged(f"{size} bytes of {sent} values, the tags ask for {counts.tolist()}")
+            # aligned, and with four bytes more, which are read and not used
+            parts = zip(np.split(rest, ends[:2]), ("u1", "<u2", "<f4"), strict=True)
+            forms = [np.frombuffer(part.tobytes() + bytes(4), kind) for part, kind in parts]
+            _add(own, *forms, scales.astype(np.float32), target[begin : begin + n])
 
 
 @loop

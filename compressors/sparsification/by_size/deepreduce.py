@@ -7,18 +7,14 @@ A Bloom filter has m = ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / 
 positions sets h = ceil(log2(1/f)) of them. Sender and receivers ask the filter for all n positions:
 it seems to hold the k and about a fraction f of the others. Of these positives, P of them, all
 travel (p0), or the first k (leftmost), or k at random (random; every worker draws the same). The
-values sent are those of a at the positions that the receivers will take, so a false positive
-carries a true value. P is k (1 + false_positives) on average, more for filters of less than some
-hundred bits. n = 1e6, k = 1e4: the filter takes 14.4 bits an index (a Rice code 8.1).
+values sent are those of a at the positions that the receivers will take. P is k (1 +
+false_positives) on average, more for filters of less than some hundred bits. n = 1e6, k = 1e4: the
+filter takes 14.4 bits an index (a Rice code 8.1).
 
 The hash functions are the 32-bit numbers a + j b + c_j, scaled to 0 … m-1, where a and b are
-mixtures of the position's bits with a key and c_j is a cubic in j (enhanced double hashing; without
-the cubic short filters have a fifth more false positives).
-
-Readings. The hash functions change from step to step; were they fixed, the same elements would be
-sent by mistake each time. Leftmost starves the end of each tensor: with P - k false positives, the
-last P - k positives are never sent. The paper's fitted curves in the place of values are left out.
-Filters are made and read in host memory, tensor by tensor.
+mixtures of the position's bits with a key that changes from step to step, and c_j is a cubic in j
+(enhanced double hashing). With leftmost, the last P - k positives are never sent. The paper's
+fitted curves in the place of values are left out. Works in host memory.
 
 Biased. |a - decoded|^2 <= (1 - k/n) |a|^2 with p0, on average over hash functions
 (1 - k^2 / (n E[P])) |a|^2 with random; with leftmost or short filters only |a|^2 is certain.
@@ -32,40 +28,30 @@ arXiv:2102.03112, rates and skipped tensors as in the authors' code; P. Dillinge
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.integers.packing import check_packed, damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
-from gcsim.compressors.coding.selecting.selection import (
-    count_kept,
-    counts_kept,
-    flat_places,
-    share_kept,
-)
+from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import draw_subset
-from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.coding.sparse import demand_ascending, energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel, loop, tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import random_key, stream
+from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
-from gcsim.compressors.segments import Column, Segments
-from gcsim.compressors.sharing import fill_once
+from gcsim.compressors.segments import Column, Segments, keys_of, starts
 
 _BLOOM = 15
-_RAW = np.array([Coder.RAW])
-"""In the frame's flags, in the place of an index coder."""
 _TOGETHER = 1 << 12
 """Positions that are asked for together."""
 _LARGE = 900
@@ -94,6 +80,41 @@ class DeepReduceParameters(CompressorParameters):
         return max(1, math.ceil(bits)), max(1, math.ceil(doublings))
 
 
+class Filters:
+    """The filters of a bucket's tensors in one step, the same on all workers."""
+
+    def __init__(self, layout: BucketLayout, p: DeepReduceParameters, seed: int, step: int) -> None:
+        self.layout, self.policy, self.place = layout, p.policy, (seed, step)
+        self.keys = keys_of(layout, seed, step, "Bloom filter", None)
+        lengths, skipped = Segments.of(layout).length.tolist(), (0, 0)
+        rows = [(count_kept(n, p.ratio), *(p.size(n) if n > p.skip else skipped)) for n in lengths]
+        self.sizes = np.array(rows, dtype=np.int64).T
+        """k, m and h of each tensor, m = 0 where indices travel uncoded: `[3, tensors]`."""
+        k, bits, _ = self.sizes
+        self.flags = np.where(bits > 0, _BLOOM, 0)
+        self.nbytes = np.where(bits > 0, packed_bytes(bits, 1), 4 * k)
+
+    def positions(self, coded: Tensor, at: Column) -> tuple[Tensor, Column]:
+        """(places in the bucket that receivers make of coded indices, int64; how many a tensor).
+
+        Those of a tensor begin at byte `at`. Raises `InputError` when they are damaged.
+        """
+        every, k = bloom_positives(coded, at, self), self.sizes[0]
+        many = np.diff(np.searchsorted(array(every), [*self.layout.table[:, 0], self.layout.numel]))
+        if (many < k).any():
+            raise damaged(f"Bloom filters of {many} positions instead of {k}")
+        rows = np.flatnonzero(many > k)
+        if self.policy == "p0" or not rows.size:
+            return every, many
+        if self.policy == "leftmost":
+            kept = np.arange(many.sum()) < (starts(many) + k).repeat(many)
+            return tensor(array(every)[kept], every), k
+        draws = [stream(*self.place, self.layout.slices[t].index, "policy") for t in rows]
+        more = Segments.behind(many).rows(rows)
+        left_out = draw_subset(every, more, (many - k)[rows], draws)
+        return tensor(np.delete(array(every), array(left_out)), every), k
+
+
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     """Top-k whose indices are a Bloom filter."""
 
@@ -119,109 +140,63 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        p, layout, segments = self.parameters, bucket.layout, Segments.of(bucket.layout)
-        sums, k = self.corrected(bucket), counts_kept(segments.length, self.parameters.ratio)
-        place, selected = (
-            (self.worker.seed, step),
-            torch.split(largest(sums, segments, k)[0], k.tolist()),
-        )
-        coded = [
-            _coded(own, piece, p, place) for own, piece in zip(selected, layout.slices, strict=True)
-        ]
-        chosen, sent = positions(coded, layout, p, place)
-        tail, places = np.array([len(each) for each in coded]), flat_places(chosen, segments, sent)
-        flags, sizes = np.where(segments.length > p.skip, _BLOOM, 0), 4 * sent + tail
-        message, at = frames(sums, Codec.BLOOM, segments, sizes, nonzero=sent, flags=flags)
-        put(message, at, sums[places], 4 * sent)
-        put(message, at + 4 * sent, torch.cat(coded), tail)
+        p, segments, sums = self.parameters, Segments.of(bucket.layout), self.corrected(bucket)
+        filters = Filters(bucket.layout, p, self.worker.seed, step)
+        coded = bloom_filter(largest(sums, segments, filters.sizes[0])[0], filters)
+        chosen, sent = filters.positions(coded, starts(filters.nbytes))
+        size = 4 * sent + filters.nbytes
+        message, at = frames(sums, Codec.BLOOM, segments, size, nonzero=sent, flags=filters.flags)
+        put(message, at, sums[chosen], 4 * sent)
+        put(message, at + 4 * sent, coded, filters.nbytes)
+        seal(message, at, size)
         if p.error_feedback:
-            sums[places] = 0.0
+            sums[chosen] = 0.0
         if p.policy == "p0":
-            payloads = yield from gather_variable(seal(message, at, sizes))
+            payloads = yield from gather_variable(message)
         else:
-            payloads = yield AllGather(payload=seal(message, at, sizes))
-        given = torch.zeros_like(bucket.gradient), layout, p, place
-        return fill_once(_add_all, payloads, *given, self.worker.count)
+            payloads = yield AllGather(payload=message)
+        return self.mean_of(payloads, bucket, add_decoded, filters=filters)
 
 
-def _add_all(
-    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, parameters: DeepReduceParameters,
-    place: tuple[int, int], count: int,
-) -> None:  # fmt: skip
-    segments = Segments.of(layout)
-    flags = np.where(segments.length > parameters.skip, _BLOOM, 0)
-    for payload in payloads:
-        found = read(payload, layout, Codec.BLOOM)
-        k, tail = found.nonzero, found.size - 4 * found.nonzero
-        if (found.flags != flags).any() or (tail < 0).any():
-            raise damaged(f"coded by ways {found.flags}, expected {flags}, in {found.size} bytes")
-        bodies = taken(payload, found.at + 4 * k, tail, torch.uint8)
-        coded = torch.split(bodies, tail.tolist())
-        chosen, many = positions(coded, layout, parameters, place)
-        if (many != k).any():
-            raise damaged(f"{many} positions for {k} values")
-        values = taken(payload, found.at, 4 * k, torch.float32)
-        out.index_add_(0, flat_places(chosen, segments, k), values / count)
+def add_decoded(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, filters: Filters
+) -> None:
+    """out += weight * values at their positions, in place; `out` is float32 `[layout.numel]`.
 
-
-def _coded(
-    indices: Tensor, piece: TensorSlice, parameters: DeepReduceParameters, place: tuple[int, int]
-) -> Tensor:
-    if piece.numel <= parameters.skip:
-        k = np.array([len(indices)])
-        return coded_positions(indices, Segments.alone(piece.numel), k, _RAW)[0]
-    key = random_key(*place, piece.index, "Bloom filter")
-    return bloom_filter(indices, *parameters.size(piece.numel), key)
-
-
-def positions(
-    coded: Sequence[Tensor], layout: BucketLayout, parameters: DeepReduceParameters,
-    place: tuple[int, int],
-) -> tuple[Tensor, Column]:  # fmt: skip
-    """(positions that a receiver makes of coded indices, int64, ascending; how many a tensor).
-
-    `place` is seed and step. Raises `InputError` when they are damaged.
+    Raises `InputError` for a damaged message, or one of another layout.
     """
-    k, found = counts_kept(Segments.of(layout).length, parameters.ratio), []
-    for own, piece, kept in zip(coded, layout.slices, k.tolist(), strict=True):
-        if (n := piece.numel) <= parameters.skip:
-            size, many = np.array([[len(own)], [kept]])
-            found.append(decoded_positions(own, Segments.alone(n), size, many, _RAW))
-        else:
-            key = random_key(*place, piece.index, "Bloom filter")
-            found.append(bloom_positives(own, n, *parameters.size(n), key))
-    if parameters.policy == "leftmost":
-        found = [each[:kept] for each, kept in zip(found, k.tolist(), strict=True)]
-    many, every = np.array([len(each) for each in found]), torch.cat(found)
-    if (many < k).any():
-        raise damaged(f"Bloom filters of {many} positions instead of {k}")
-    rows = np.flatnonzero(many > k)
-    if parameters.policy != "random" or not rows.size:
-        return every, many
-    draws = [stream(*place, layout.slices[t].index, "policy") for t in rows]
-    more = Segments.behind(many).rows(rows)
-    left_out = draw_subset(every, more, (many - k)[rows], draws)
-    return tensor(np.delete(array(every), array(left_out)), every), k
+    found = read(message, layout, Codec.BLOOM)
+    k = found.nonzero
+    if (found.flags != filters.flags).any():
+        raise damaged(f"coded by ways {found.flags}, expected {filters.flags}")
+    found.demand_sizes(4 * k + filters.nbytes)
+    chosen, many = filters.positions(message, found.at + 4 * k)
+    if (many != k).any():
+        raise damaged(f"{many} positions for {k} values")
+    values = taken(message, found.at, 4 * k, torch.float32)
+    out.index_add_(0, chosen, values / (1 / weight))  # the number of workers: rounded once
 
 
 @kernel("gather_scatter", name="bloom.bloom_filter")
-def bloom_filter(indices: Tensor, bits: int, hashes: int, key: np.uint64) -> Tensor:
-    """The filter that holds `indices`, int64 `[k]`: uint8 `[ceil(m / 8)]`."""
-    filled = np.zeros(packed_bytes(bits, 1), dtype=np.uint8)
-    _fill(array(indices), bits, hashes, key, filled)
-    return tensor(filled, indices)
+def bloom_filter(indices: Tensor, filters: Filters) -> Tensor:
+    """Filters of indices, int64 `[sum of k]`, one behind the other: uint8."""
+    out = np.zeros(int(filters.nbytes.sum()), dtype=np.uint8)
+    _fill(array(indices), filters.sizes, filters.keys, starts(filters.nbytes), out)
+    return tensor(out, indices)
 
 
 @kernel("gather_scatter", name="bloom.bloom_positives")
-def bloom_positives(filled: Tensor, n: int, bits: int, hashes: int, key: np.uint64) -> Tensor:
-    """All positions in 0 … n-1 that the filter seems to hold, int64, ascending.
+def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> Tensor:
+    """Places in the bucket that filters, each from byte `at` on, seem to hold: int64, ascending.
 
-    Raises `InputError` when the filter has not its length, or its padding is not zero.
+    Raises `InputError` when padding is not zero, or uncoded indices do not ascend.
     """
-    packed, passed = array(filled), np.zeros(n, dtype=np.bool_)
-    check_packed(packed, bits, 1)
-    in_parallel(_ask, n, packed, bits, hashes, key, passed)
-    return tensor(np.flatnonzero(passed), filled)
+    packed, sizes, segments = array(coded), filters.sizes, Segments.of(filters.layout)
+    demand_no_stray(packed, at, sizes[1], 1)
+    passed, bad = np.zeros(filters.layout.numel, dtype=np.bool_), np.zeros(1, dtype=np.uint8)
+    in_tiles(_ask, segments.tiles, segments.table, packed, at, sizes, filters.keys, passed, bad)
+    demand_ascending(bad[0])
+    return tensor(np.flatnonzero(passed), coded)
 
 
 @loop
@@ -243,29 +218,49 @@ def _place(first: Any, key: Any, number: int, bits: int) -> Any:
 
 
 @loop
-def _fill(positions: Any, bits: int, hashes: int, key: Any, filled: Any) -> None:
-    for position in positions:
-        first = _mixed(np.uint32(position) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
-        for number in range(hashes):
-            place = _place(first, key, number, bits)
-            filled[place >> 3] |= np.uint8(1 << (place & 7))
+def _fill(indices: Any, sizes: Any, keys: Any, at: Any, out: Any) -> None:
+    begin = 0
+    for t in range(keys.size):
+        (k, bits, hashes), filled = sizes[:, t], out[at[t] :]
+        for j in range(k):
+            position = indices[begin + j]
+            if not bits:
+                put_number(filled, 4 * j, 4, np.uint64(position))
+            first = _mixed(np.uint32(position) ^ np.uint32(keys[t] & np.uint64(0xFFFFFFFF)))
+            for number in range(hashes):
+                place = _place(first, keys[t], number, bits)
+                filled[place >> 3] |= np.uint8(1 << (place & 7))
+        begin += k
 
 
 @loop
-def _ask(start: int, stop: int, filled: Any, bits: int, hashes: int, key: Any, passed: Any) -> None:
+def _ask(
+    start: int, stop: int, tiles: Any, table: Any, coded: Any, at: Any, sizes: Any, keys: Any,
+    passed: Any, bad: Any,
+) -> None:  # fmt: skip
     """Positions that a hash function rules out are not asked for by the next one; no branches."""
     firsts, left = np.empty(_TOGETHER, dtype=np.uint32), np.empty(_TOGETHER, dtype=np.int64)
-    for begin in range(start, stop, _TOGETHER):
-        count = min(_TOGETHER, stop - begin)
-        for i in range(count):
-            firsts[i] = _mixed(np.uint32(begin + i) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
-            left[i] = i
-        for number in range(hashes):
-            many, count = count, 0
-            for j in range(many):
-                i = left[j]
-                place = _place(firsts[i], key, number, bits)
-                left[count] = i
-                count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
-        for j in range(count):
-            passed[begin + left[j]] = True
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        (k, bits, hashes), filled, key = sizes[:, t], coded[at[t] :], keys[t]
+        own, before = passed[table[t, 0] : table[t, 0] + table[t, 1]], np.int64(-1)
+        for j in range(0 if bits or first else k):  # uncoded indices
+            position = np.int64(number_at(filled, 4 * j, 4))
+            if not before < position < own.size:
+                bad[0] = 1
+                break
+            own[position], before = True, position
+        for begin in range(first, last if bits else first, _TOGETHER):
+            count = min(_TOGETHER, last - begin)
+            for i in range(count):
+                firsts[i] = _mixed(np.uint32(begin + i) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
+                left[i] = i
+            for number in range(hashes):
+                many, count = count, 0
+                for j in range(many):
+                    i = left[j]
+                    place = _place(firsts[i], key, number, bits)
+                    left[count] = i
+                    count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
+            for j in range(count):
+                own[begin + left[j]] = True

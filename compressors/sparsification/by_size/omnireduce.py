@@ -49,7 +49,6 @@ class OmniReduceParameters(CompressorParameters):
         "nonzero", description="blocks that are sent: all but zeros, or those of largest norm"
     )
     ratio: Ratio = Field(0.1, description="top: kept fraction of the blocks of each tensor")
-    error_feedback: bool = Field(True, description="top: add what was not sent to the next step")
 
 
 class OmniReduce(ErrorFeedback[OmniReduceParameters]):
@@ -68,12 +67,11 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
 
     @property
     def remembers(self) -> bool:
-        return self.parameters.keep != "nonzero" and self.parameters.error_feedback
+        return self.parameters.keep == "top"
 
     @classmethod
     def memory(cls, parameters: OmniReduceParameters) -> str:
-        keeps = parameters.keep != "nonzero" and parameters.error_feedback
-        return "residual (n)" if keeps else "none"
+        return "residual (n)" if parameters.keep == "top" else "none"
 
     @classmethod
     def properties(cls, parameters: OmniReduceParameters) -> Properties:
@@ -84,7 +82,7 @@ class OmniReduce(ErrorFeedback[OmniReduceParameters]):
             blocks = -(-v.numel() // parameters.block)
             return (1 - share_kept(blocks, parameters.ratio)) * energy(v)
 
-        return Properties(error_bound=bound, conserves=parameters.error_feedback)
+        return Properties(error_bound=bound, conserves=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         given, layout, values = self.parameters, bucket.layout, self.corrected(bucket)

@@ -11,10 +11,9 @@ is one marked word with the largest position, which T leaves free. With m sent e
 empty bins: 8 (m + b) or 16 (m + b) bits and 32 for the value.
 
 Biased, and no contraction: in a tensor whose bins differ in scale, elements of the small bins are
-sent far too large, and the residual takes it back later. Works in host memory.
-
-Readings: a bin of zeros sends nothing, and neither does an element with G_i = 0. Tensors of one or
-two dimensions count as fully connected. The mark of a bin's end is one of the paper's two bits.
+sent far too large, and the residual takes it back later. A bin of zeros sends nothing, and neither
+does an element with G_i = 0. Tensors of one or two dimensions count as fully connected. Works in
+host memory.
 
 Source: C. Chen, J. Choi, D. Brand, A. Agrawal, W. Zhang, K. Gopalakrishnan, "AdaComp: adaptive
 residual gradient compression for data-parallel distributed training", AAAI 2018, arXiv:1712.02679.
@@ -102,8 +101,8 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -
     maxima, reached = np.zeros(bins.total, np.float32), np.zeros(memory.numel(), np.bool_)
     with written_back(memory) as sums:
         in_tiles(_compare, bins.spans, sums, array(gradient), factor, maxima, reached)
-        own = np.split(maxima, bins.first[1:])
-        level = np.array([m.mean(dtype=np.float64) if m.size else 0 for m in own], np.float32)
+        sums_of = [np.add.reduce(own, dtype=np.float64) for own in np.split(maxima, bins.first[1:])]
+        level = (sums_of / np.maximum(1, bins.count)).astype(np.float32)
         if not np.isfinite(level).all():
             raise InputError("cannot select by magnitude: a value is not a finite number")
         chosen = np.flatnonzero(reached)
@@ -128,25 +127,19 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -
     return seal(message, at, sizes + 4)
 
 
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+@counted_as(lambda k, *_: [launch("gather_scatter", f"adacomp._add_words:{spread(k)}", k, 10 * k)])
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> int:
     """out += weight * signs of the words * level, in place; `out` is float32 `[layout.numel]`.
 
-    Raises `InputError` for a damaged message, or one of another layout.
+    Returns how many elements were sent. Raises `InputError` for a damaged message, or one of
+    another layout.
     """
     found = read(message, layout, Codec.ADACOMP)
     columns: Any = (found.at, found.size, found.params, found.nonzero, layout.table)
-    _add_words(out, message, int(found.nonzero.sum()), columns, weight)
-
-
-@counted_as(
-    lambda _, __, ___, k, *____: [
-        launch("gather_scatter", f"adacomp._add_words:{spread(k)}", k, 10 * k)
-    ]
-)
-def _add_words(out: Tensor, message: Tensor, _: int, columns: Any, weight: float) -> None:
     with written_back(out) as target:
         if not _read_words(array(message), weight, target, *columns):
             raise damaged("words do not fill the bins of their tensor")
+    return int(found.nonzero.sum())
 
 
 @loop

@@ -14,13 +14,13 @@ more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; 
 stays within 1 … ceil(log2(1 / d)). That is the right direction for light tails only (normal: .02,
 .63, 1.13 % for 1, 2, 3 exponential stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
 
-m (32 + bits per index) bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2
+64 m bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2
 holds for any a. Sums are made in host memory.
 
-Readings: the fits do not depend on the scale, so that the published code's division by the norm
-is left out; ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it;
-excess is over the threshold, as in the paper, where the code subtracts its smallest. Without any
-excess the stages end. When no element passes, the largest is sent: a tensor of one element, or
+Readings: fits do not depend on the scale, so the published code's division by the norm is left out;
+ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it; excess is over
+the threshold, as in the paper, where the code subtracts its smallest. Without any excess the stages
+end. When no element passes, those of the largest magnitude are sent: a tensor of one element, or
 one of equal magnitudes, would never be.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
@@ -39,14 +39,12 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.largest import largest
+from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.marks import mark, take
-from gcsim.compressors.coding.selecting.selection import flat_places
-from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
+from gcsim.compressors.coding.sparse import add_message, energy, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop, tensor
+from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
@@ -68,8 +66,6 @@ class SidcoParameters(CompressorParameters):
         None, ge=1, le=64, description="M, fits after one another; null: adapted every 5 steps"
     )
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
-    values: ValueFormat = Field("fp32", description="format of the values on the wire")
-    indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
 class Sidco(ErrorFeedback[SidcoParameters]):
@@ -79,7 +75,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         title="SIDCo",
         family="sparsification",
         collective="all-gather of unequal messages",
-        bits="about ratio * (32 + bits per index)",
+        bits="about 64 ratio",
         state="residual (n)",
         paper="Abdelmoniem et al., MLSys 2021, arXiv:2101.10761",
     )
@@ -95,36 +91,24 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        chosen, segments, feedback = self.parameters, Segments.of(bucket.layout), self.remembers
+        chosen, segments = self.parameters, Segments.of(bucket.layout)
         sums, index = self.corrected(bucket), bucket.layout.index
         stages, sent = self._stages.setdefault(index, (np.ones(len(segments.table)), []))
         asked = stages if chosen.stages is None else np.full_like(stages, chosen.stages)
         limits = fitted(sums, segments, asked, chosen.ratio, chosen.distribution)
         marks = mark(sums, segments, limits)
-        indices, values = take(sums, segments, marks, clear=feedback)
-        k, none = marks.passed, np.flatnonzero((marks.passed == 0) & (segments.length > 0))
-        if none.size:  # the largest is sent, if it is not zero
-            rows, one = segments.rows(none), np.ones_like(none)
-            largest_of = largest(sums, rows, one)
-            if feedback:
-                sums[flat_places(largest_of[0], rows, one)] = 0.0
-            given = array(largest_of[1]) != 0
-            pairs = zip((indices, values), largest_of, strict=True)
-            indices, values = (
-                tensor(np.insert(array(all_), k.cumsum()[none][given], array(more)[given]), sums)
-                for all_, more in pairs
-            )
-            k[none] = given
+        if (none := (marks.passed == 0) & (segments.length > 0)).any():
+            most = array(cell_norms(sums, segments.whole, "max"))
+            marks = mark(sums, segments, np.where(none & (most > 0), most, limits))
+        indices, values = take(sums, segments, marks, clear=self.remembers)
+        k = marks.passed
         sent.append(k / np.maximum(1, segments.length))
         if len(sent) == _EVERY:
             mean = np.mean(sent, axis=0) / chosen.ratio
             stages += (mean < 0.8).astype(int) - (mean > 1.2)
             stages.clip(1, max(1, math.ceil(math.log2(1 / chosen.ratio))), out=stages)
             sent.clear()
-        return sparse_message(
-            segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
-            memory=sums if feedback else None,
-        )[0]  # fmt: skip
+        return sparse_message(segments, k, indices, values, values_as="fp32", coding="raw")[0]
 
     @classmethod
     def properties(cls, parameters: SidcoParameters) -> Properties:
@@ -178,10 +162,9 @@ def _gamma(
     """`quantile` of a gamma distribution that is fitted to magnitudes."""
     from scipy.special import gammainccinv
 
-    mean, logs = total / segments.length, np.zeros(len(total))
+    mean, logs, given = total / segments.length, np.zeros(len(total)), array(values)
     for t, (begin, n) in enumerate(segments.table):
-        size = np.abs(array(values)[begin : begin + n].astype(np.float64))
-        floor = np.sqrt(squares[t]) * 2.0**-52
+        floor, size = np.sqrt(squares[t]) * 2.0**-52, np.abs(given[begin : begin + n].astype(float))
         logs[t] = np.log(np.where(size == 0, floor, size)).sum() / n
     spread = np.log(mean) - logs
     shape = (3 - spread + np.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)

@@ -1,1 +1,1 @@
-"""CE-SGD: a selection that stays as long as it serves."""
+"""CE-SGD."""

@@ -1,95 +1,93 @@
 """CE-SGD: a worker keeps sending the coordinates that served it well, until they do not.
 
 Worker i holds, for each tensor, a selection V (one bit an element), a map M of how often each
-element was in a rewarded selection, and how long each has not been sent. Before each step:
+element was in a rewarded selection, and the steps since each was sent. Before each step:
     f(x_{t-1}) > f(x_t): V stays, M += V;    otherwise: V_j = 1 with probability |g_j| / max |g|
-(V_0 is drawn in that way too). What travels are g_V and `speculative` n elements outside of
-V: those unsent for `unsent_limit` steps first, then by ascending M, ties at random. The server
-knows each worker's V, averages over all workers (absent elements count as zero) and sends the mean
-at the union of what arrived.
+(V_0 is drawn in that way too). g_V travels, and `speculative` n elements outside of V: those unsent
+for `unsent_limit` steps first, then by ascending M, ties at random. The server knows each worker's
+V, averages over all workers (absent elements count as zero) and sends the mean at the union.
 
 Body of a tensor: a flag byte; V as bitmap of n bits, only when it differs from the last one;
-32 |V| bits of values; 64 a speculative element (index, value). Down: a bitmap of the union and its
-values, n + 32 |union|. With `levels` l, values go as random roundings to 2 l + 1 levels,
-ceil(log2(2 l + 1)) bits each, and a scale of 32 bits, as in Eq. 8. Biased: at the first
-step E|Q(g) - g|^2 <= sum (1 - |g_j| / max |g|) g_j^2, with equality but for speculative elements.
+32 |V| bits of values; 64 a speculative element (indices, then values). Down: a bitmap of the union
+and its values, n + 32 |union|. Biased: at the first step E|Q(g) - g|^2 <=
+sum (1 - |g_j| / max |g|) g_j^2, with equality but for speculative elements.
 
-The feedback f is the worker's own loss, which a bucket carries in live and recorded training; to
-a DDP hook it is told (`hook.loss`). Where nobody knows it, the gradient stands in: a bucket has
-improved when <g_t, u_{t-1}> > 0 with u the last update. For a convex f and plain gradient descent
-that is sufficient: f(x_{t-1}) - f(x_t) >= <g_t, x_{t-1} - x_t> = lr <g_t, u_{t-1}>. In training on
-mini-batches it agrees with the loss in half of the steps, which is chance: V then moves about as
-often as it should, but not when it should. (`feedback: norm`: the averaged gradient's norm fell
-from the last step but one to the last.) With nothing to compare yet, V stays and M is not changed.
+The feedback f is the worker's own loss, which a bucket carries in live and recorded training; a DDP
+hook takes it as `hook.loss`. Where it is unknown, a bucket has improved when <g_t, u_{t-1}> > 0
+with u the last update: sufficient for a convex f and plain gradient descent, as f(x_{t-1}) - f(x_t)
+>= <g_t, x_{t-1} - x_t> = lr <g_t, u_{t-1}>; on mini-batches it agrees with the loss in half of the
+steps, which is chance. With nothing to compare yet, V stays and M is not changed.
 
-The printed algorithm, by the letter, freezes. It draws V_j with probability M_j / max M (line 14),
-and M sums selections: after the first reward M is a multiple of V's indicator, so that every later
-draw is the same V, for ever. To count speculative elements as selected, as Fig. 2 may be read,
-does not free it: who has the largest M is always drawn and rewarded again, so that nothing leaves
-V_0, whose density is not given, and the share sent never falls. The text behind Definition 3 has
-Bernoulli(|g_j| / max |g|), which is taken here: V follows the gradient, and M is left to say which
-elements are rare.
+In the paper's setting (4 workers, batches of 64, Adam; 40 to 60 steps from V_0 on) a worker sends
+11 to 20 % of a dense gradient's bytes, the union has 31 to 56 %, both together 21 to 38 % (LeNet,
+ResNet-20, a narrow VGG). Table I has 32 %, Table II 44 and 49 % for WideResNet and VGG11.
+MobileNet's 79 % are not met; large networks with small batches come below (VGG-16, batches of 32:
+4 and 16 % after 12 steps).
 
-What comes of it, on 4 workers with batches of 64 and Adam as in the paper, mean of 40 to 60 steps
-from V_0 on: a worker sends 11 to 20 % of a dense gradient's bytes, the union has 31 to 56 %, both
-directions together 21 to 38 % (LeNet, ResNet-20, a narrow VGG, two small networks). Table I has
-32 % (21.1 of 66 MB, it is not said which way), Table II 44 and 49 % for WideResNet and VGG11.
-MobileNet's 79 % are not met, and large networks with small batches come below (VGG-16, batches of
-32: 10 and 32 % at the start, 4 and 16 % after 12 steps).
-
-Further readings where the paper is open or slips:
+Readings where the paper is open or slips:
 * Both branches print f(x_{t-1}) > f(x_t); the second means "otherwise", as Algorithm 2 has it.
-* Algorithm 2, line 7, masks the received average with each worker's own V: replicas would drift
-  apart and speculative elements be lost. Left out; `mask_received` is the literal reading.
-* M sums rewarded selections only (line 12 is in that branch).
-* How many elements are speculative, and when, is not said: 1 % at each step.
-* The index m - 1 of Algorithm 2 says that a layer is sent while the next one is differentiated:
-  when tensors travel is the matter of buckets, not of this method.
-* What is not sent is lost (`residual` keeps it for the next step).
-
-The server averages element by element and needs of a worker's V what belongs to the element: where
-there is no server, each worker serves a stripe of the elements. (The paper has a server.)
-
-State beside V and marks (n bits each): M (int32), age (one byte), last update (n floats) where no
-loss is known, with feedback "descent"; the server's V of each worker. Memory of a step: below 3 n
-floats.
+* Line 14 draws V_j with probability M_j / max M and freezes: after the first reward M is a multiple
+  of V's indicator, so that each later draw is the same V. The text behind Definition 3 has
+  Bernoulli(|g_j| / max |g|), which is taken here; M ranks the rare elements.
+* Line 7 masks the received average with each worker's own V: replicas would drift apart and
+  speculative elements be lost. Left out; `mask_received` is the literal reading.
+* The number of speculative elements is not printed: 1 % at each step.
+* Index m - 1 sends a layer while the next one is differentiated: left to buckets.
+* Elements that are not sent are lost, and float32 travels: Eq. 8's levels are left out.
+* Without a server, each worker serves a stripe of the elements.
 
 Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: Communication-Efficient Distributed Machine
-Learning", Algorithm 2, Definitions 1-3, Eq. 8.
+Learning", Algorithm 2, Definitions 1-3.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Worker, add_all
-from gcsim.compressors.bucket import Bucket, bucket_state
-from gcsim.compressors.coding.indices.bitmap import as_mask, at_bits, bit_starts, bytes_of
-from gcsim.compressors.coding.selecting.selection import counts_kept
-from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, partial_sums, summing_loop
-from gcsim.compressors.meter import kernel
-from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import stream
-from gcsim.compressors.requests import Exchange, PushPull
-from gcsim.compressors.segments import Segments, keys_of
-from gcsim.compressors.sharing import fill_once
-from gcsim.compressors.sparsification.ce_sgd.messages import (
-    Parts,
-    add_answer,
-    add_parts,
-    packed_answer,
-    packed_parts,
-    read_parts,
-    unite_parts,
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
+from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.coding.frames import Codec, packed, put, read, taken
+from gcsim.compressors.coding.indices.bitmap import (
+    BLOCK,
+    add_at_bits,
+    as_mask,
+    at_bits,
+    bit_starts,
+    bits_each,
+    bytes_of,
+    places,
+    unite,
 )
-from gcsim.compressors.sparsification.ce_sgd.selection import Selection
+from gcsim.compressors.coding.integers.packing import (
+    damaged,
+    demand_no_stray,
+    fold_bits,
+    unfold_bits,
+)
+from gcsim.compressors.coding.rounding.norms import cell_norms
+from gcsim.compressors.coding.selecting.selection import counts_kept, each_of
+from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_tiles, loop
+from gcsim.compressors.meter import counted_as, drawn, kernel, launch
+from gcsim.compressors.properties import Properties
+from gcsim.compressors.random import bits64, stream
+from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.segments import Column, Segments, keys_of, starts
+from gcsim.compressors.sharing import fill_once
+
+REWARD, KEEP, DRAW = range(3)
+NEVER = np.int32(2**31 - 1)
+"""Level of elements in V: after all values of M."""
+AGED = -1
+"""Level of elements unsent for too long: before all values of M."""
 
 
 class CeSgdParameters(CompressorParameters):
@@ -99,19 +97,10 @@ class CeSgdParameters(CompressorParameters):
     unsent_limit: int = Field(
         100, ge=1, le=254, description="steps after which an unsent element goes first"
     )
-    feedback: Literal["descent", "norm"] = Field(
-        "descent",
-        description="improved, where the loss is not known: the gradient agrees with the last "
-        "update, or the update's norm fell",
-    )
     mask_received: bool = Field(False, description="apply the average at the own V only (line 7)")
-    residual: bool = Field(False, description="add what was not sent to the next gradient")
-    levels: int | None = Field(
-        None, ge=1, le=127, description="l: values rounded to 2 l + 1 levels; null: float32"
-    )
 
 
-class CeSgd(ErrorFeedback[CeSgdParameters]):
+class CeSgd(Compressor[CeSgdParameters]):
     """Coordinates that are kept while the feedback is good; a server that remembers them."""
 
     about = About(
@@ -130,9 +119,7 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
         self._selections: dict[int, Selection] = {}
         """By bucket."""
         self._last: dict[int, Tensor] = {}
-        """By bucket: the last update, with feedback "descent"."""
-        self._norms: dict[int, list[float]] = {}
-        """By bucket: norms of the last two averages, with feedback "norm"."""
+        """By bucket without a loss: the last update."""
         self._losses: dict[int, float] = {}
         """By bucket: the last step's."""
         self._known: dict[tuple[int, int], Tensor] = {}
@@ -140,126 +127,406 @@ class CeSgd(ErrorFeedback[CeSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: CeSgdParameters) -> Properties:
-        p = parameters
-
         def bound(values: Tensor) -> float:
             magnitudes = values.double().abs()
             highest = float(magnitudes.max()) if values.numel() else 0.0
             return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
-        return Properties(
-            error_bound=bound if p.levels is None else None,
-            conserves=p.residual and not p.mask_received,
-            replicas="differ" if p.mask_received else "identical",
-        )
+        replicas = "differ" if parameters.mask_received else "identical"
+        return Properties(error_bound=bound, replicas=replicas)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        message = self.encode(bucket, step)
-
-        def serve(payloads: Iterable[Tensor]) -> Tensor:
-            return self._serve(bucket, payloads)
-
         answer = yield PushPull(
-            payload=message, server=serve, without_server="alltoall_allgather", variable=True
-        )
+            payload=self.encode(bucket, step), server=partial(self._serve, bucket),
+            without_server="alltoall_allgather", variable=True,
+        )  # fmt: skip
         update = torch.zeros_like(bucket.gradient)
         fill_once(add_all, answer, update, add_answer, bucket.layout, 1.0, {})
-        self._remember(bucket, update)
+        if bucket.loss is None:
+            bucket_state(self._last, bucket).copy_(update)
         if self.parameters.mask_received:
             own = self._selections[bucket.layout.index].chosen
             update.mul_(as_mask(own, Segments.of(bucket.layout)).to(update.device))
         return update
 
-    # --- feedback --------------------------------------------------------------------------
-
     def _improved(self, bucket: Bucket) -> bool | None:
         """Whether the last step did well; None when there is nothing to compare with."""
-        index = bucket.layout.index
-        if bucket.loss is not None:
-            before = self._losses.get(index)
-            self._losses[index] = bucket.loss
-            return None if before is None else before > bucket.loss
-        if self.parameters.feedback == "norm":
-            norms = self._norms.get(index, [])
-            return norms[0] > norms[1] if len(norms) > 1 else None
+        index, loss = bucket.layout.index, bucket.loss
+        if loss is not None:
+            before, self._losses[index] = self._losses.get(index), loss
+            return None if before is None else before > loss
         last = self._last.get(index)
         return None if last is None else inner_product(bucket.gradient, last) > 0
-
-    def _remember(self, bucket: Bucket, average: Tensor) -> None:
-        index = bucket.layout.index
-        if bucket.loss is not None:
-            return
-        if self.parameters.feedback == "norm":
-            norm = math.sqrt(inner_product(average, average))
-            self._norms[index] = [*self._norms.get(index, []), norm][-2:]
-        else:
-            bucket_state(self._last, bucket).copy_(average)
-
-    # --- worker ----------------------------------------------------------------------------
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """Select and pack a step's elements: uint8, one frame a tensor."""
         p, me, layout = self.parameters, self.worker, bucket.layout
-        segments, improved, given = (
-            Segments.of(layout),
-            self._improved(bucket),
-            self.corrected(bucket),
-        )
+        segments, values = Segments.of(layout), bucket.gradient.cpu()
         state = self._selections.setdefault(layout.index, Selection(segments, p.unsent_limit))
-        wanted = segments.column(0)
-        if p.speculative:
-            wanted = counts_kept(segments.length, p.speculative)
-        values = given.cpu()
+        wanted = counts_kept(segments.length, p.speculative) * (p.speculative > 0)
 
         def draws(t: int) -> np.random.Generator:
             return stream(me.seed, step, layout.slices[t].index, "ce_sgd speculative", me.rank)
 
         keys = keys_of(layout, me.seed, step, "ce_sgd selection", me.rank)
-        new, indices, extra = state.renew(values, improved, wanted, keys, draws)
-        begins = bit_starts(state.chosen, segments)
-        places = indices.long() + torch.from_numpy(np.repeat(segments.begin, extra))
-        parts = Parts(
-            chosen=state.chosen, begins=begins, indices=indices, extra=extra,
-            values=at_bits(values, state.chosen, segments, begins), speculative=values[places],
+        new, indices, extra = state.renew(values, self._improved(bucket), wanted, keys, draws)
+        nbytes, begins = bytes_of(segments), bit_starts(state.chosen, segments)
+        selected = bits_each(begins, segments)
+        message = packed(
+            values, Codec.CE_SGD, segments,
+            (torch.from_numpy(new.astype(np.uint8)), segments.column(1)),
+            (state.chosen[torch.from_numpy(np.repeat(new > 0, nbytes))], nbytes * new),
+            (at_bits(values, state.chosen, segments, begins), 4 * selected),
+            (indices, 4 * extra),
+            (values[indices.long() + each_of(segments.begin, extra, indices)], 4 * extra),
+            nonzero=selected + extra,
         )  # fmt: skip
-        keys = keys_of(layout, me.seed, step, "ce_sgd levels", me.rank)
-        message = packed_parts(parts, segments, new, p.levels, keys)
-        if p.residual:  # less what was sent
-            add_parts(read_parts(message, layout, state.chosen, p.levels), segments, given, -1.0)
-        return message.to(given.device)
-
-    # --- server ----------------------------------------------------------------------------
+        return message.to(bucket.gradient.device)
 
     def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         """The mean over workers at the union of what they sent; remembers new selections."""
         layout, segments = bucket.layout, Segments.of(bucket.layout)
-        total = torch.zeros(bucket.gradient.numel())
-        union = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)
+        nbytes, total = bytes_of(segments), torch.zeros(layout.numel)
+        union = torch.zeros(int(nbytes.sum()), dtype=torch.uint8)
         for rank, payload in enumerate(payloads):
             place = layout.index, rank
-            known = self._known.get(place)
-            parts = read_parts(payload.cpu(), layout, known, self.parameters.levels)
-            self._known[place] = parts.chosen
-            add_parts(parts, segments, total, 1.0 / self.worker.count)
-            unite_parts(union, parts, segments)
-        return packed_answer(total, union, segments).to(bucket.gradient.device)
+            given = payload.cpu(), layout, self._known.get(place)
+            self._known[place] = add_elements(*given, total, 1.0 / self.worker.count, union)
+        begins = bit_starts(union, segments)
+        values, count = at_bits(total, union, segments, begins), bits_each(begins, segments)
+        parts = (union, nbytes), (values, 4 * count)
+        answer = packed(total, Codec.CE_SGD, segments, *parts, nonzero=count)
+        return answer.to(bucket.gradient.device)
+
+
+# --- selection ------------------------------------------------------------------------------
+
+
+class Selection:
+    """A bucket's state on one worker, in host memory.
+
+    One pass rewards or draws V, brings ages on and counts the elements outside of V, in each block,
+    that are unsent for too long or have the lowest M. These numbers divide the speculative elements
+    among the blocks (a multivariate hypergeometric draw: every set of ties is as likely), and each
+    block finds its share by trying places. Where fewer have the lowest M than are wanted, a
+    selection among all finds the level.
+    """
+
+    def __init__(self, segments: Segments, unsent_limit: int) -> None:
+        n = int(segments.length.sum())
+        self.segments, self.unsent_limit = segments, unsent_limit
+        self.chosen = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)
+        """V: bitmaps of the tensors."""
+        self.rewards = torch.zeros(n, dtype=torch.int32)
+        """M `[n]`."""
+        self.age = torch.zeros(n, dtype=torch.uint8)
+        """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
+        self.begun = False
+
+    def renew(
+        self, values: Tensor, improved: bool | None, wanted: Column, keys: NDArray[np.uint64],
+        draws: Callable[[int], np.random.Generator],
+    ) -> tuple[Column, Tensor, Column]:  # fmt: skip
+        """Reward V when the last step improved, else draw another by `values`; V stays for None.
+
+        Parameters
+        ----------
+        values : flat float32 from which V is drawn
+        wanted, keys : speculative elements and key of the random numbers, by tensor
+        draws : makes the generator of the tensor with that number
+
+        Returns
+        -------
+        By tensor whether V differs from the last one, or is the first: 0 or 1; speculative places
+        within the tensor, int32, ascending, as many as wanted or as are outside of V; their number
+        by tensor
+        """
+        segments, limit = self.segments, self.unsent_limit
+        first, self.begun = not self.begun, True
+        mode = DRAW if first or improved is False else REWARD if improved else KEEP
+        highest = np.zeros(len(wanted))
+        if mode == DRAW:
+            highest = cell_norms(values, segments.whole, "max").double().numpy()
+        state = self.chosen, self.rewards, self.age
+        counts = _choose(*state, values, segments, (mode, limit), highest, keys)
+        new = _each(counts[4], segments) > 0
+        plan, levels = self._plan(counts, wanted, draws)
+        found = _find(self.rewards, self.age, segments, limit, plan, levels, ~keys)
+        return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
+
+    def _plan(
+        self,
+        counts: NDArray[np.int64],
+        wanted: Column,
+        draws: Callable[[int], np.random.Generator],
+    ) -> tuple[NDArray[np.int64], Column]:
+        """(elements below the level, at it, and those at it that travel, `[3, blocks]`; levels)."""
+        segments, blocks = self.segments, self.segments.cells(BLOCK)
+        held, aged, lowest, ties, _ = counts
+        least = np.full(len(wanted), NEVER, dtype=np.int64)
+        np.minimum.at(least, blocks.owner, lowest)
+        at_least = np.where(lowest == least[blocks.owner], ties, 0)
+        wanted = np.minimum(wanted, segments.length - _each(held, segments))
+        late, lowest_too = (_each(each, segments) for each in (aged, aged + at_least))
+        levels, none = np.where(late < wanted, least, AGED), 0 * aged
+        plan = np.where(levels[blocks.owner] < 0, (none, aged, none), (aged, at_least, none))
+        for t in np.flatnonzero(lowest_too < wanted).tolist():
+            own = slice(segments.begin[t], segments.begin[t] + segments.length[t])
+            here = slice(blocks.first[t], blocks.first[t] + blocks.count[t])
+            given = self.rewards[own], self.age[own], self.unsent_limit, int(wanted[t])
+            levels[t], plan[0, here], plan[1, here] = level_of(*given)
+        missing = wanted - _each(plan[0], segments)
+        for t in np.flatnonzero(missing > 0).tolist():
+            here = slice(blocks.first[t], blocks.first[t] + blocks.count[t])
+            plan[2, here] = missing[t]
+            if blocks.count[t] > 1:
+                law = draws(t).multivariate_hypergeometric
+                plan[2, here] = law(plan[1, here], int(missing[t]), method="marginals")
+        return plan, levels
+
+
+def _each(numbers: NDArray[np.int64], segments: Segments) -> Column:
+    """Sum over each tensor's blocks."""
+    return bits_each(np.append(0, numbers.cumsum()), segments)
+
+
+@kernel("selection", name="ce_sgd_speculation.level_of")
+def level_of(
+    rewards: Tensor, age: Tensor, limit: int, wanted: int
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """Level of the wanted-th element of a tensor outside of V; each block's elements below and at.
+
+    The slow way, for when fewer than wanted have the lowest M.
+    """
+    ages = array(age)
+    levels = np.where(ages > limit, np.int32(AGED), array(rewards))
+    levels[ages == 0] = NEVER
+    level = int(np.partition(levels, wanted - 1)[wanted - 1])
+    firsts = np.arange(0, levels.size, BLOCK)
+    below = np.add.reduceat(levels < level, firsts, dtype=np.int64)
+    return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
+
+
+def _chooses(
+    _: object, chosen: Tensor, rewards: Tensor, age: Tensor, weights: Tensor, __: object,
+    settings: tuple[int, int], *___: object,
+) -> list[KernelCost]:  # fmt: skip
+    n, name, draws = rewards.numel(), "ce_sgd_selection._choose", settings[0] == DRAW
+    state = 2 * sum(each.nbytes for each in (chosen, rewards, age))
+    costs = [launch("streaming", name, n, state, weights.nbytes * draws)]
+    return [drawn(name, n, 16), *costs] if draws else costs
+
+
+@counted_as(_chooses)
+def _choose(
+    chosen: Tensor, rewards: Tensor, age: Tensor, weights: Tensor, segments: Segments,
+    settings: tuple[int, int], highest: NDArray[np.float64], keys: NDArray[np.uint64],
+) -> NDArray[np.int64]:  # fmt: skip
+    """Take a step of V, M and the ages, in place; int64 `[5, blocks]`:
+
+    elements in V; elements outside of V unsent for too long; the smallest M of the others outside
+    of V; how many have it; whether V has changed.
+    """
+    blocks, (mode, limit) = segments.cells(BLOCK), settings
+    counts = np.zeros((5, blocks.total), dtype=np.int64)
+    in_tiles(
+        _choose_tiles, blocks.tiles, places(segments), mode, array(chosen), array(rewards),
+        array(age), np.ascontiguousarray(array(weights)), keys, highest, np.uint8(limit), counts,
+    )  # fmt: skip
+    return counts
+
+
+def _finds(found: Tensor, *_: object) -> list[KernelCost]:
+    n = found.numel()
+    return [launch("gather_scatter", f"ce_sgd_speculation.find:{spread(n)}", n, found.nbytes)]
+
+
+@counted_as(_finds)
+def _find(
+    rewards: Tensor, age: Tensor, segments: Segments, limit: int, plan: NDArray[np.int64],
+    levels: Column, keys: NDArray[np.uint64],
+) -> Tensor:  # fmt: skip
+    """The plan's elements, int32, whose age becomes 0; little of M and the ages is touched."""
+    sizes = plan[0] + plan[2]
+    found = np.empty(sizes.sum(), dtype=np.int32)
+    in_tiles(
+        _find_tiles, segments.cells(BLOCK).tiles, places(segments), array(rewards), array(age),
+        levels, np.uint8(limit), plan, starts(sizes), keys, found,
+    )  # fmt: skip
+    return torch.from_numpy(found)
+
+
+@loop
+def _choose_tiles(
+    start: int, stop: int, tiles: Any, places: Any, mode: int, bits: Any, rewards: Any, ages: Any,
+    weights: Any, keys: Any, highest: Any, limit: Any, counts: Any,
+) -> None:  # fmt: skip
+    chosen, before = np.zeros(BLOCK, dtype=np.uint8), np.empty(BLOCK // 8, dtype=np.uint8)
+    words = np.empty(BLOCK // 4, dtype=np.uint64)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        for first in range(begin, end, BLOCK):
+            some = slice(places[t, 0] + first, places[t, 0] + min(first + BLOCK, end))
+            m, at = rewards[some], places[t, 2] + first // 8
+            packed = bits[at : at + (m.size + 7) // 8]
+            numbers = counts[:, places[t, 3] + first // BLOCK]
+            if mode == DRAW:
+                for j in range((m.size + 3) // 4):
+                    words[j] = bits64(keys[t], first // 4 + j)
+                weight, random, scale = weights[some], words.view(np.uint16), highest[t] / 65536.0
+                chosen[m.size :] = 0
+                for i in range(m.size):  # r / 65536 < |weight| / highest, exact in float64
+                    chosen[i] = np.float64(random[i]) * scale < abs(np.float64(weight[i]))
+                before[: packed.size] = packed
+                fold_bits(chosen.view(np.uint64), packed)
+                for b in range(packed.size):
+                    if packed[b] != before[b]:
+                        numbers[4] = 1
+            else:
+                unfold_bits(packed, chosen.view(np.uint64))
+            if mode == REWARD:
+                for i in range(m.size):
+                    m[i] += np.int32(chosen[i] != 0)
+            _look_outside(chosen, m, ages[some], limit, numbers)
+
+
+@loop
+def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
+    """All outside of V becomes a step older; the first four of the block's numbers."""
+    free = np.empty(BLOCK, dtype=np.int32)
+    held = np.int32(0)
+    aged = np.int32(0)
+    lowest = NEVER
+    for i in range(m.size):
+        inside = chosen[i] != 0
+        late = (not inside) & (age[i] >= limit)
+        older = age[i] + np.uint8(age[i] < np.uint8(255))
+        age[i] = np.uint8(0) if inside else older
+        held += np.int32(inside)
+        aged += np.int32(late)
+        free[i] = NEVER if inside | late else m[i]
+        lowest = min(lowest, free[i])
+    ties = np.int32(0)
+    for i in range(m.size):
+        ties += np.int32(free[i] == lowest)
+    numbers[0], numbers[1], numbers[2] = held, aged, lowest
+    numbers[3] = ties if lowest < NEVER else np.int32(0)
+
+
+@loop
+def _level(age: Any, reward: Any, limit: Any) -> Any:
+    level = np.int64(AGED) if age > limit else np.int64(reward)
+    return level if age > 0 else np.int64(NEVER)
+
+
+@loop
+def _find_tiles(
+    start: int, stop: int, tiles: Any, places: Any, rewards: Any, ages: Any, levels: Any,
+    limit: Any, plan: Any, starts: Any, keys: Any, found: Any,
+) -> None:  # fmt: skip
+    """Each block's share; a random subset of the ties by trying places until there are enough.
+
+    A subset of more than half of the ties is all of them less some: at most .7 tries an element.
+    """
+    marks = np.zeros(BLOCK, dtype=np.uint8)
+    eights = marks.view(np.uint64)
+    for tile in range(start, stop):
+        t, begin, end = tiles[tile]
+        for first in range(begin, end, BLOCK):
+            some = slice(places[t, 0] + first, places[t, 0] + min(first + BLOCK, end))
+            m, age, number = rewards[some], ages[some], first // BLOCK
+            block = places[t, 3] + number
+            below, ties, drawn = plan[:, block]
+            most = 2 * drawn > ties
+            if below > 0 or most:
+                for i in range(m.size):
+                    level = _level(age[i], m[i], limit)
+                    marks[i] = (level < levels[t]) | (most & (level == levels[t]))
+            changes = ties - drawn if most else drawn
+            number <<= 40
+            while changes > 0:
+                hashed = bits64(keys[t], number) >> np.uint64(32)
+                place = (hashed * np.uint64(m.size)) >> np.uint64(32)
+                tie = _level(age[place], m[place], limit) == levels[t]
+                if tie and (marks[place] != 0) == most:
+                    marks[place] = not most
+                    changes -= 1
+                number += 1
+            at = starts[block]
+            for j in range((m.size + 7) // 8):
+                if eights[j]:
+                    for i in range(8 * j, 8 * j + 8):
+                        if marks[i]:
+                            found[at] = first + i
+                            age[i] = 0
+                            at += 1
+                    eights[j] = 0
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def add_elements(
+    message: Tensor, layout: BucketLayout, known: Tensor | None, out: Tensor, weight: float,
+    union: Tensor,
+) -> Tensor:  # fmt: skip
+    """out += weight * a worker's elements, in place, whose bits are set in the bitmaps `union`.
+
+    `known` is the worker's last V, None if there was none; returns the one it has now. Raises
+    `InputError` when the message is damaged.
+    """
+    segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
+    nbytes, at = bytes_of(segments), found.at
+    flags = taken(message, at, np.minimum(1, found.size), torch.uint8).numpy()
+    if len(flags) < len(nbytes) or (flags > 1).any():
+        raise damaged("a frame does not say whether V is new")
+    if known is None and not flags.all():
+        raise damaged("a worker keeps a selection it never sent")
+    head = nbytes * flags
+    _demand(found.size > head, found.size, "the bitmaps of new selections")
+    chosen = torch.zeros_like(union) if known is None else known.clone()
+    put(chosen, starts(nbytes), taken(message, at + 1, head, torch.uint8), head)
+    begins, selected = _counted(chosen, segments)
+    extra = found.nonzero - selected
+    fits = (extra >= 0) & (found.size == 1 + head + 4 * selected + 8 * extra)
+    _demand(fits, found.size, f"{selected.tolist()} selected elements and {extra} more")
+    parts = (4 * selected, torch.float32), (4 * extra, torch.int32), (4 * extra, torch.float32)
+    values, indices, speculative = replace(found, at=at + 1 + head).parts(message, *parts)
+    places = indices.long() + each_of(segments.begin, extra, indices)
+    outside = (indices < 0) | (indices >= each_of(segments.length, extra, indices))
+    if outside.any() or (places.diff() <= 0).any():
+        raise damaged("indices do not ascend below n")
+    add_at_bits(out, chosen, segments, begins, values, weight)
+    out.index_add_(0, places, speculative, alpha=weight)
+    unite(union, chosen, indices.long() + each_of(8 * starts(nbytes), extra, indices))
+    return chosen
+
+
+def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * the server's means, in place; `InputError` for a damaged message."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
+    nbytes, many = bytes_of(segments), 4 * found.nonzero
+    _demand(found.size == nbytes + many, found.size, "bitmaps and values")
+    union, values = found.parts(message, (nbytes, torch.uint8), (many, torch.float32))
+    begins, count = _counted(union, segments)
+    if (count != found.nonzero).any():
+        raise damaged(f"{begins[-1]} bits for {found.nonzero} values")
+    add_at_bits(out, union, segments, begins, values, weight)
+
+
+def _counted(bits: Tensor, segments: Segments) -> tuple[NDArray[np.int64], Column]:
+    """(`bit_starts`; set bits of each tensor); `InputError` for bits behind a tensor's last."""
+    demand_no_stray(array(bits), starts(bytes_of(segments)), segments.length, 1)
+    begins = bit_starts(bits, segments)
+    return begins, bits_each(begins, segments)
+
+
+def _demand(fits: Column, sizes: Column, what: str) -> None:
+    if not fits.all():
+        raise damaged(f"bodies of {sizes.tolist()} bytes for {what}")
 
 
 @kernel("reduction")
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
-    n = a.numel()
-    sums = partial_sums(n)
-    in_parallel(_multiply_and_add, n, array(a), array(b), sums, grain=SUM_BLOCK)
-    return float(sums.sum())
-
-
-@summing_loop
-def _multiply_and_add(start: int, stop: int, a: Any, b: Any, sums: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        last = min(first + SUM_BLOCK, stop)
-        left, right = a[first:last], b[first:last]
-        total = 0.0
-        for i in range(left.size):
-            total += np.float64(left[i]) * np.float64(right[i])
-        sums[first // SUM_BLOCK] = total
+    return float(np.einsum("i,i->", array(a), array(b), dtype=np.float64))

@@ -50,8 +50,6 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pieces:
-    """The pieces of q blocks, the highest block's first."""
-
     sizes: tuple[int, ...]
     """Distinct, bytes."""
     row: NDArray[np.int64]

@@ -140,7 +140,6 @@ class _Messages:
 
     @staticmethod
     def _draws(rounds: list[_Round], senders: Ranks) -> Callable[[int], Times]:
-        """The random delays of all messages, given the collective's key."""
         kinds = np.concatenate([round_.hops.kinds[0] for round_ in rounds])
         numbers = np.concatenate([round_.message for round_ in rounds])
         nbytes = np.concatenate(

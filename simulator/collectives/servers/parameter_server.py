@@ -102,8 +102,6 @@ def parameter_server(
 
 
 class _Exchange:
-    """Push and pull between classes of workers and classes of servers."""
-
     def __init__(  # noqa: PLR0917 - handed through
         self,
         starts: Times,
@@ -309,8 +307,6 @@ def _traffic(call: Call, pulled: int) -> Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Ends of a class of flows."""
-
     push: bool
     source: int
     """Class of the sender."""
@@ -323,8 +319,6 @@ class _Ends:
 
 
 class _Flows:
-    """All classes of flows of an exchange."""
-
     def __init__(
         self, cluster: Cluster, places: Placement, pushed: Sequence[int], pulled: int
     ) -> None:

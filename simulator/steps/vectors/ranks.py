@@ -114,7 +114,7 @@ class _Layout:
             placed = [(side + b, job) for b, job in befores]
             placed += [(after + c, job) for c, job in enumerate(afters)]
             for row, job in placed:
-                duration = _side_duration(job, plan.side_slowdown)
+                duration = round(job.duration * plan.side_slowdown)
                 jobs.rows.append((duration, row, -1, 0))
                 side_jobs.append((duration, row - side, _KINDS.index(job.kind)))
         else:
@@ -151,14 +151,7 @@ class _Layout:
         return table
 
 
-def _side_duration(job: Job, slowdown: Fraction) -> Picoseconds:
-    """Time of a job on the side stream, at the pace 1."""
-    return round(job.duration * slowdown)
-
-
 class _Jobs:
-    """Rows of `_Layout.jobs` in the making."""
-
     def __init__(self, totals: int) -> None:
         self.rows: list[tuple[int, int, int, int]] = []
         self._totals = totals
@@ -503,8 +496,6 @@ def _beside(
 
 
 class _PlanArrays:
-    """One plan, for one simulation at a time."""
-
     def __init__(self, plan: StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gcsim.compressors.reductions import Operation
+from gcsim.compressors.requests import Operation
 
 LARGEST_SEGMENT = 1 << 20
 """Bytes that Gloo sends at a time, at most."""

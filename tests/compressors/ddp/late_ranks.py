@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.ddp.alike import COMPARED
+from gcsim.compressors.ddp.hook import COMPARED
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from tests.compressors.ddp.plan import PROBE, planned, steps_of
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.reductions import in_rank_order
+from gcsim.compressors.lockstep import in_rank_order, lockstep
 from gcsim.compressors.requests import Exchange, Request
 from tests.compressors.ddp.gloo_order import in_gloo_ring_order
 from tests.compressors.ddp.loops import COUNT, LOOPS

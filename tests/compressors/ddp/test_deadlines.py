@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import gcsim
-from gcsim.compressors.ddp.deadlines import timeout_of
+from gcsim.compressors.ddp.model import timeout_of
 from tests.compressors.ddp.late_ranks import DEADLINE, JOBS, LONG, ODD
 from tests.compressors.ddp.plan import planned, start_ranks
 

@@ -77,25 +77,6 @@ def test_every_primitive_has_a_kernel_with_its_parameters() -> None:
 
 
 @few
-@given(bits=st.integers(1, 16), n=st.sampled_from(LENGTHS), seed=SEEDS)
-def test_packed_codes(bits: int, n: int, seed: int) -> None:
-    drawn = np.random.default_rng(seed).integers(0, 1 << bits, n)
-    codes = torch.from_numpy(drawn.astype(np.uint8 if bits <= 8 else np.int32))
-    packed = demand_same(packing.pack_bits, codes, bits)
-    assert torch.equal(demand_same(packing.unpack_bits, packed, n, bits), codes)
-
-
-@pytest.mark.parametrize("bits", [1, 5, 8, 9, 16])
-def test_codes_that_do_not_fit_and_stray_bits_are_refused(bits: int) -> None:
-    for code in (1 << bits, -1):
-        assert demand_same(packing.pack_bits, torch.tensor([0, code]), bits)[0] is InputError
-    cut = torch.full((bits,), 255, dtype=torch.uint8)
-    assert demand_same(packing.unpack_bits, cut, 9, bits)[0] is InputError
-    if bits % 8:
-        assert demand_same(packing.unpack_bits, cut, 7, bits)[0] is InputError
-
-
-@few
 @given(values=VECTORS)
 def test_packed_signs(values: Tensor) -> None:
     packed = demand_same(pack_signs, values)

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost, by_class, total
-from gcsim.compressors.recorder import TimedKernel
+from gcsim.compressors.kernels import (
+    KERNEL_CLASSES,
+    KernelClass,
+    KernelCost,
+    TimedKernel,
+    by_class,
+    total,
+)
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.devices.device import Curve, Device, KernelRate, Queued

@@ -15,9 +15,8 @@ from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.networks.bert import Bert
-from gcsim.traces.networks.gpt2 import Gpt2
+from gcsim.traces.networks.gpt2 import Gpt2, transformer_small
 from gcsim.traces.networks.lstm import LstmLanguageModel
-from gcsim.traces.networks.transformer import transformer_small
 from tests.traces.moments.by_sample import loop_over_samples, watched_moments
 
 BATCH, LENGTH, CLASSES = 5, 7, 11

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.kernels import KERNEL_CLASSES, KernelCost
-from gcsim.compressors.meter import Meter
-from gcsim.compressors.recorder import Recorder
+from gcsim.compressors.meter import Meter, Recorder
 from gcsim.traces.stage1.metered import metered_exchange
 
 

@@ -9,26 +9,6 @@ from gcsim.errors import InputError
 from gcsim.traces.tasks.images import CLASSES, Textures
 
 
-def test_a_sample_depends_on_seed_worker_step_and_position_alone() -> None:
-    task = Textures((3, 16, 20), 10, seed=4)
-    images, labels = task.batch(8, worker=1, step=5)
-    task.batch(3, worker=0, step=0)  # no state
-    again, labels_again = Textures((3, 16, 20), 10, seed=4).batch(5, worker=1, step=5)
-    assert torch.equal(images[:5], again)  # a smaller batch is the beginning of a larger one
-    assert torch.equal(labels[:5], labels_again)
-
-
-def test_seeds_workers_and_steps_give_other_samples() -> None:
-    batches = [
-        Textures((1, 8, 8), 10, seed).batch(4, worker=worker, step=step)[0]
-        for seed, worker, step in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
-    ]
-    for i, one in enumerate(batches):
-        for other in batches[i + 1 :]:
-            assert not torch.equal(one, other)
-    assert not torch.equal(batches[0][0], batches[0][1])
-
-
 @pytest.mark.parametrize(
     "shape", [(3, 224, 224), (1, 32, 32), (4, 9, 31), (1, 1, 1), (17, 5), (50,)]
 )

@@ -53,6 +53,7 @@ def test_seeds_workers_and_steps_give_other_samples(name: str) -> None:
     for i, one in enumerate(batches):
         for other in batches[i + 1 :]:
             assert not torch.equal(one, other)
+    assert not torch.equal(batches[0][0], batches[0][1])
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -10,8 +10,8 @@ from torch import nn
 
 from gcsim.compressors.base import About, Compressor
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.lockstep import Reduction, in_rank_order
 from gcsim.compressors.options.method import method_of
-from gcsim.compressors.reductions import Reduction, in_rank_order
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.traces.models.registry import ModelEntry, own_model, trained_on
 from gcsim.traces.tasks.registry import make_split

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_decoded, cut
+from gcsim.compressors.quantization.floats.inceptionn import Inceptionn, add_cut, cut
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of
 
@@ -51,7 +52,7 @@ def test_the_law_is_the_bound_of_each_form() -> None:
 
 def test_frames_that_contradict_themselves_are_refused(normal: Draw) -> None:
     # with a good checksum; 21 tags leave three of the sixth byte's four places
-    body, sent = cut(normal(21), 10)
+    body, _, (sent,) = cut(normal(21), Segments.alone(21), 10)
     padded = body.clone()
     padded[5] |= 0xC0
     for changed, nonzero, flags, params in (
@@ -65,4 +66,4 @@ def test_frames_that_contradict_themselves_are_refused(normal: Draw) -> None:
         given = {"numel": 21, "nonzero": nonzero, "flags": flags, "params": params}
         frame = pack_frame(Codec.INCEPTIONN, changed, **given)
         with pytest.raises(InputError, match="damaged payload"):
-            add_decoded(frame, layout_of(21), torch.zeros(21), 1.0)
+            add_cut(frame, layout_of(21), torch.zeros(21), 1.0)

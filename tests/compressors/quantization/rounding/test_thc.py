@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.packing import unpack_bits
@@ -19,26 +18,16 @@ from gcsim.compressors.quantization.rounding.thc import (
     LANES,
     ThcParameters,
     lookup_table,
-    read_answer,
     rotate_back,
     sum_dtype,
+    write_update,
 )
 from gcsim.compressors.random import bits64, random_key
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of
 
-NORMAL = NormalDist()
 Vector = NDArray[np.float64]
-
-
-def chosen(**options: Any) -> ThcParameters:
-    return ThcParameters(**options)
-
-
-def density(x: Vector) -> Vector:
-    """Of the standard normal distribution."""
-    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def hadamard(order: int) -> Vector:
@@ -46,24 +35,15 @@ def hadamard(order: int) -> Vector:
     return np.array([[(-1.0) ** (i & j).bit_count() for j in range(order)] for i in range(order)])
 
 
-def pieces(n: int, stages: int) -> list[tuple[int, int]]:
-    """(first element, length) of what is transformed together: whole ones, then powers of two."""
-    found, first = [], 0
-    while n - first:
-        length = min(LANES << stages, 1 << int(math.log2(n - first)))
-        found.append((first, length))
-        first += length
-    return found
-
-
 def rotation(n: int, stages: int, key: np.uint64) -> Vector:
     """The orthogonal matrix of signs and Hadamard transforms, from its definition."""
-    matrix = np.zeros((n, n))
-    for first, length in pieces(n, stages):
+    matrix, plain, first = np.zeros((n, n)), cast("Any", bits64), 0
+    while n - first:  # whole parts, then powers of two
+        length = min(LANES << stages, 1 << int(math.log2(n - first)))
         order = min(1 << stages, length)  # elements of a transform, length / order apart
-        block = np.kron(hadamard(order), np.eye(length // order)) / math.sqrt(order)
-        matrix[first : first + length, first : first + length] = block
-    plain: Any = bits64
+        part = slice(first, first + length)
+        matrix[part, part] = np.kron(hadamard(order), np.eye(length // order)) / math.sqrt(order)
+        first += length
     bits = [int(plain.py_func(key, i // 64)) >> (i % 64) & 1 for i in range(n)]
     return matrix * np.where(bits, -1.0, 1.0)
 
@@ -95,9 +75,8 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
     # Float64 oracle of two tensors, three workers, five steps, with the codes as they were sent.
     sizes, workers, stages, seed = (70, 33), 3, 4, 7
     crew = team("thc", [(n,) for n in sizes], workers=workers, seed=seed, stages=stages)
-    parameters = chosen(stages=stages)
-    table = lookup_table(parameters).astype(np.int64)
-    t_p = NORMAL.inv_cdf(1 - 1 / 64)
+    table = lookup_table(ThcParameters(stages=stages)).astype(np.int64)
+    t_p = NormalDist().inv_cdf(1 - 1 / 64)
     errors = [np.zeros(103) for _ in range(workers)]
     for step in range(5):
         given = [normal(103, 10 * step + rank) * (1 + rank) for rank in range(workers)]
@@ -133,13 +112,13 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
 
 @pytest.mark.parametrize(("bits", "grid"), [(2, 5), (2, 6), (2, 9), (3, 10)])
 def test_no_other_table_has_a_smaller_error(bits: int, grid: int) -> None:
-    parameters = chosen(bits=bits, granularity=grid)
+    parameters = ThcParameters(bits=bits, granularity=grid)
     y = np.linspace(-1, 1, 4001) * parameters.half_range
 
     def error(table: tuple[int, ...]) -> float:
         levels = (2 * np.array(table) / grid - 1) * parameters.half_range
         k = np.clip(np.searchsorted(levels, y, side="right") - 1, 0, len(levels) - 2)
-        return float(((y - levels[k]) * (levels[k + 1] - y) * density(y)).sum())
+        return float(((y - levels[k]) * (levels[k + 1] - y) * np.exp(-(y**2) / 2)).sum())
 
     middles = itertools.combinations(range(1, grid), 2**bits - 2)
     best = min(error((0, *middle, grid)) for middle in middles)
@@ -171,12 +150,14 @@ def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
 def test_sums_that_workers_cannot_have_sent_are_refused(
     sums: list[int], count: int, flags: int
 ) -> None:
-    def answer(numbers: list[int], said: int) -> Tensor:
-        total = torch.tensor(numbers).to(sum_dtype(30, count))
-        return pack_frame(Codec.THC, total.view(torch.uint8), numel=6, flags=said, params=30)
+    layout, p, dtype = layout_of(6), ThcParameters(), sum_dtype(30, count)
 
-    right = [0, 1, 2, 30, 4, 5]
-    fitting = answer(right, 128 + sum_dtype(30, count).itemsize)
-    assert read_answer(fitting, layout_of(6), 30, count).tolist() == right
+    def read(numbers: list[int], said: int) -> None:
+        body = torch.tensor(numbers).to(dtype).view(torch.uint8)
+        answer = pack_frame(Codec.THC, body, numel=6, flags=said, params=30)
+        keys = np.zeros(1, dtype=np.uint64)
+        write_update(answer, torch.zeros(6), layout, p, count, np.ones(1), keys)
+
+    read([0, 1, 2, 30, 4, 5], 128 + dtype.itemsize)
     with pytest.raises(InputError, match="damaged payload"):
-        read_answer(answer(sums, flags), layout_of(6), 30, count)
+        read(sums, flags)

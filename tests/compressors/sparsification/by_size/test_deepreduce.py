@@ -7,21 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.selecting.subsets import distinct_positions
 from gcsim.compressors.conformance import check
-from gcsim.compressors.random import random_key, stream
+from gcsim.compressors.random import stream
+from gcsim.compressors.segments import ZERO
 from gcsim.compressors.sparsification.by_size.deepreduce import (
     DeepReduceParameters,
+    Filters,
+    add_decoded,
     bloom_filter,
     bloom_positives,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw
+from tests.compressors.shared import Draw, layout_of
 
 NAME = "deepreduce"
-KEY = random_key(0, 0, 0, "filter")
 
 
 @pytest.mark.parametrize("parameters", [{"policy": "p0"}, {"skip": 0}])
@@ -79,19 +82,34 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
     # Binomial: 20 x 99 000 trials at f = 1e-3, standard error 2.3 %; the formula itself is right
     # to a few per cent (h is rounded up, the filter's fill varies).
     n, k, wrong = 100_000, 1000, 0
-    size = DeepReduceParameters.model_validate({}).size(n)
     for seed in range(20):
-        held = distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
-        key = random_key(seed, 0, 0, "filter")
-        found = bloom_positives(bloom_filter(held, *size, key), n, *size, key)
-        assert bool(torch.isin(held, found).all())
+        filters = Filters(layout_of(n), DeepReduceParameters(), seed, 0)
+        given = distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
+        found = bloom_positives(bloom_filter(given, filters), ZERO, filters)
+        assert bool(torch.isin(given, found).all())
         wrong += found.numel() - k
     assert wrong / 20 / (n - k) == pytest.approx(1e-3, rel=0.12)
 
 
-def test_filters_of_another_length_or_with_padding_are_refused() -> None:
-    filled = torch.zeros(5, dtype=torch.uint8)  # 33 bits
-    padded = filled + torch.tensor([0, 0, 0, 0, 2], dtype=torch.uint8)
-    for wrong in (filled[:-1], torch.cat((filled, filled[:1])), filled[:0], padded):
-        with pytest.raises(InputError, match="damaged payload"):
-            bloom_positives(wrong, 10, 33, 2, KEY)
+@pytest.mark.parametrize("skip", [799, 800])
+@pytest.mark.parametrize("wrong", ["length", "last bits", "flags", "count"])
+def test_bodies_that_cannot_have_been_sent_are_refused(skip: int, wrong: str) -> None:
+    # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices of 32, of which the
+    # last is 7 and becomes 7 + 2^31
+    filters = Filters(layout_of(800), DeepReduceParameters(skip=skip, policy="p0"), 0, 0)
+    coded = bloom_filter(torch.arange(8), filters)
+    sent = int(filters.positions(coded, ZERO)[1][0])
+
+    def add(coded: Tensor, flags: int, sent: int) -> None:
+        body = torch.cat((torch.ones(sent).view(torch.uint8), coded))
+        message = pack_frame(Codec.BLOOM, body, numel=800, nonzero=sent, flags=flags)
+        add_decoded(message, layout_of(800), torch.zeros(800), 1.0, filters=filters)
+
+    flags = 15 if skip < 800 else 0
+    add(coded, flags, sent)
+    if wrong == "last bits":
+        coded[-1] |= 0x80
+    else:
+        coded = coded[: -1 if wrong == "length" else None]
+    with pytest.raises(InputError, match="damaged payload"):
+        add(coded, flags ^ (wrong == "flags"), sent - (wrong == "count"))

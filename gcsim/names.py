@@ -1,0 +1,110 @@
+"""Entries of a catalogue by the names that people write: "GPT-2", "RTX 4090", "A100 80GB".
+
+`entry_named` normalises case, blanks, hyphens and vendor words, compares with names, titles and
+aliases, and takes a match that is unique. Everything else is refused, with the few entries that
+could be meant.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Mapping, Sequence
+
+from gcsim.errors import InputError, did_you_mean
+
+_LOG = logging.getLogger(__name__)
+
+_IDLE = re.compile(
+    r"\b(nvidia|geforce|tesla|quadro|graphics|gpus?|card|model|pretrained|uncased|cased|imagenet"
+    r"|hbm\d?e?|gddr\d\w?)\b"
+)
+"""Words that tell no entry from another."""
+_NEAR = 78
+"""Per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"."""
+_GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gigabit|g)"
+_SPELLINGS = (
+    (re.compile(rf"\b(\d+) ?(?:gbe\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
+    (re.compile(r"\bgigabit ethernet\b"), "1gbe"),
+    (re.compile(r"\bone ?-?bit"), "1bit"),
+    (re.compile(r"\bib\b"), "infiniband"),
+    (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
+    (re.compile(r"\bwi-fi\b"), "wifi"),
+)
+
+
+def entry_named(
+    word: str, kind: str, titles: Mapping[str, Sequence[str]], *, others: str = ""
+) -> str:
+    """The name of the entry that a word stands for.
+
+    Parameters
+    ----------
+    word, kind
+        The user's word, and the noun of the entries for messages: "device".
+    titles
+        By entry's name, its title and aliases.
+    others
+        A further sentence of the hint where no entry matches.
+
+    Raises `InputError` for a word that no entry or more than one matches.
+    """
+    if word in titles:
+        return word
+    found = _matches(word, titles)
+    if len(found) == 1:
+        if found[0] != word.lower():
+            _say(kind, word, found[0])
+        return found[0]
+    hint = f"there are {', '.join(found)}" if found else did_you_mean(word, titles, near=_NEAR)
+    joined = " " if hint.endswith("?") else "; "
+    raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
+
+
+@functools.cache
+def _say(kind: str, word: str, name: str) -> None:
+    _LOG.warning("note: %s %r is read as %s", kind, word, name)
+
+
+def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
+    """Entries of the first rule that any satisfies: spelled alike, then all pieces of the word
+    among those of the entry, without variants ("gpt2_128") of other matches ("gpt2")."""
+    own, pieces = _compact(word), _pieces(word)
+    if not own:
+        return []
+    found = [name for name, texts in titles.items() if own in map(_compact, (name, *texts))]
+    found = found or [
+        name
+        for name, texts in titles.items()
+        if any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
+    ]
+    return [one for one in found if not any(one.startswith(f"{other}_") for other in found)]
+
+
+def _normal(text: str) -> str:
+    text = text.casefold().replace("_", " ").strip()
+    for pattern, plain in _SPELLINGS:
+        text = pattern.sub(plain, text)
+    return _IDLE.sub(" ", text)
+
+
+def _pieces(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", _normal(text))
+
+
+def _compact(text: str) -> str:
+    return "".join(_pieces(text))
+
+
+def _holds(text: str, piece: str) -> bool:
+    """Whether a piece is a run of whole words or numbers of a text, blanks left out."""
+    runs = re.findall(r"[^\W\d_]+|\d+", _normal(text))
+    ends = [0]
+    for run in runs:
+        ends.append(ends[-1] + len(run))
+    joined, borders = "".join(runs), set(ends)
+    return any(
+        at in borders and at + len(piece) in borders
+        for at in (match.start() for match in re.finditer(f"(?={re.escape(piece)})", joined))
+    )

@@ -1,0 +1,154 @@
+"""Phrasings of people for entries of the catalogue: understood, asked back, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import network_of
+
+UNDERSTOOD = {
+    (
+        "device",
+        "v100",
+    ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
+    ("device", "v100_pcie"): "Tesla V100-PCIE-16GB",
+    ("device", "a100_sxm_80gb"): "A100 | A100 80GB | A100-80GB | NVIDIA A100-SXM4-80GB",
+    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB",
+    ("device", "h100_sxm"): "H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM",
+    ("device", "h100_pcie"): "NVIDIA H100 PCIe",
+    ("device", "h200"): "NVIDIA H200 | H200",
+    ("device", "rtx_4090"): "4090 | RTX 4090 | rtx4090 | NVIDIA GeForce RTX 4090",
+    ("device", "rtx_3090"): "GeForce RTX 3090 | RTX3090 | 3090",
+    ("device", "rtx_2080_ti"): "2080Ti | 2080 Ti | NVIDIA GeForce RTX 2080 Ti",
+    ("device", "gtx_1080_ti"): "1080Ti | GTX 1080 Ti | GTX1080Ti | NVIDIA GeForce GTX 1080 Ti",
+    ("device", "p100_pcie"): "Tesla P100-PCIE-16GB",
+    ("device", "p100_sxm2"): "P100 SXM2 | Tesla P100-SXM2-16GB",
+    ("device", "k80"): "Tesla K80 | K80",
+    ("device", "t4"): "Tesla T4 | T4 | NVIDIA T4",
+    ("device", "a10g"): "A10G | NVIDIA A10G",
+    ("device", "l4"): "L4",
+    ("device", "l40s"): "L40S | NVIDIA L40S",
+    ("device", "rtx_a6000"): "RTX A6000 | A6000 | NVIDIA RTX A6000",
+    ("device", "p40"): "Tesla P40",
+    (
+        "device",
+        "raspberry_pi_4b",
+    ): "Raspberry Pi 4 | Raspberry Pi 4B | raspberry-pi-4 | RPi4 | rpi 4",
+    ("device", "raspberry_pi_5"): "RPi 5 | Raspberry Pi 5",
+    ("device", "jetson_agx_xavier"): "Jetson Xavier | Jetson AGX Xavier",
+    ("device", "cpu_2core"): "cpu | CPU",
+    ("model", "resnet50"): "ResNet-50 | ResNet50 | resnet 50 | Resnet_50",
+    ("model", "resnet101"): "resnet-101",
+    ("model", "gpt2"): "GPT-2 | GPT2 | gpt2-small | GPT-2 small",
+    ("model", "bert_base"): "BERT-base | bert-base-uncased | BERT base",
+    ("model", "bert_large"): "BERT-Large | bert-large-uncased",
+    ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224",
+    ("model", "vgg16"): "VGG-16",
+    ("model", "vgg19"): "VGG 19",
+    ("model", "inception_v3"): "Inception-v3 | InceptionV3 | inception",
+    ("model", "densenet121"): "DenseNet-121",
+    ("model", "mobilenet_v2"): "MobileNetV2 | MobileNet",
+    ("model", "alexnet"): "AlexNet",
+    ("model", "lenet"): "LeNet-5 | LeNet",
+    ("model", "resnet20_cifar10"): "ResNet-20",
+    ("model", "wrn28_10_cifar10"): "Wide ResNet 28-10 | WRN-28-10",
+    ("model", "googlenet"): "GoogLeNet",
+    ("network", "10gbe"): (
+        "10 GbE | 10GbE | 10gbe | 10G | 10 G | 10 Gbps | 10 Gbit | 10 gigabit ethernet"
+        " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet"
+    ),
+    ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s",
+    ("network", "40gbe"): "40G",
+    ("network", "100gbe"): "100G | 100 Gbps | 100GbE | 100 Gb/s ethernet",
+    ("network", "1gbe"): "1 GbE | 1G | gigabit ethernet | 1 Gbps",
+    (
+        "network",
+        "infiniband_hdr",
+    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand",
+    ("network", "infiniband_edr"): "EDR",
+    ("network", "infiniband_ndr"): "NDR | NDR 400",
+    ("network", "100gb_infiniband"): "100Gb InfiniBand",
+    ("network", "25gbe_roce"): "25G RoCE",
+    ("network", "100gbe_roce"): "100 GbE RoCE",
+    ("network", "efa_100gb"): "EFA 100",
+    ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
+    ("network", "lte"): "4G | LTE",
+    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 Mbps | 100 Mbit/s",
+    ("network", "400gbe"): "400G",
+}
+"""By kind and entry: the words for it, apart by |."""
+
+ASKED_BACK = [
+    ("device", "P100"),
+    ("model", "BERT"),
+    ("model", "vgg"),
+    ("model", "densenet"),
+    ("model", "transformer"),
+    ("model", "lstm"),
+    ("model", "resnet"),
+    ("network", "infiniband"),
+    ("network", "InfiniBand"),
+    ("network", "IB"),
+    ("network", "RoCE"),
+    ("network", "EFA"),
+    ("network", "wifi"),
+    ("network", "Wi-Fi"),
+    ("network", "5G"),
+    ("network", "ethernet"),
+    ("network", "NVLink"),
+]
+"""Words that several entries match."""
+
+UNKNOWN = [
+    ("device", "NVIDIA A100-SXM4-40GB"),
+    ("device", "NVIDIA A100 80GB PCIe"),
+    ("device", "B200"),
+    ("device", "MI300X"),
+    ("device", "TPUv3"),
+    ("device", "GPU"),
+    ("model", "UNet"),
+    ("model", "Llama-3 8B"),
+    ("model", "T5"),
+    ("model", "gpt-3"),
+]
+"""Words for which no entry stands: no suggestion is better than a wrong one."""
+
+
+def _named(kind: str, word: str) -> str:
+    if kind == "network":
+        found = network_of(word, "--network")
+        return catalog.link(found).name if isinstance(found, str) else found["like"]
+    return (catalog.device if kind == "device" else catalog.model)(word).name
+
+
+@pytest.mark.parametrize(("kind", "name"), UNDERSTOOD)
+def test_words_of_people_name_the_entry(kind: str, name: str) -> None:
+    words = UNDERSTOOD[kind, name].split(" | ")
+    assert [(word, _named(kind, word)) for word in words] == [(word, name) for word in words]
+
+
+@pytest.mark.parametrize(("kind", "word"), ASKED_BACK)
+def test_an_ambiguous_word_is_refused_with_the_entries_it_matches(kind: str, word: str) -> None:
+    with pytest.raises(InputError, match=r"there are .+, "):
+        _named(kind, word)
+
+
+@pytest.mark.parametrize(("kind", "word"), UNKNOWN)
+def test_a_word_without_an_entry_gets_no_wrong_suggestion(kind: str, word: str) -> None:
+    with pytest.raises(InputError) as refused:
+        _named(kind, word)
+    assert "did you mean" not in str(refused.value)
+
+
+def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
+    understood = sum(len(words.split(" | ")) for words in UNDERSTOOD.values())
+    good = understood + len(ASKED_BACK)
+    assert good + len(UNKNOWN) >= 120
+    assert good >= 0.9 * (good + len(UNKNOWN))
+
+
+def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    assert catalog.device("GeForce  RTX-4090").name == "rtx_4090"
+    assert "is read as rtx_4090" in caplog.text
