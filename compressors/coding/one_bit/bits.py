@@ -337,6 +337,8 @@ def _add_tiles(
                 part, marks = own[source : source + length], flags[here - chunk :]
                 if size == 0:
                     zeros, ones = lows[column:], highs[column:]
+                    if not add:
+                        part[:] = np.float32(0)
                     for i in range(part.size):
                         upper, lower = ones[i], zeros[i]
                         part[i] += upper if marks[i] else lower

@@ -102,15 +102,16 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
             return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
         received = yield AllToAll(payloads=messages)
         own = matrices.owned
-        total = bucket.gradient.new_zeros(int((own.rows * own.columns).sum()))
-        if feedback:  # what coding the stripes has lost so far, one tensor after the other
-            total = self.state["owned"].setdefault(layout.index, total)
+        owned = self.state["owned"] if feedback else {}
+        if (total := owned.get(layout.index)) is None:
+            total = bucket.gradient.new_zeros(int((own.rows * own.columns).sum()))
+            owned[layout.index] = total  # loss of coding the stripes, one tensor after the other
         for message in received:
             add_decoded(message, layout, total, 1.0 / count, stripes=own.stripes)
         (message,) = self._encode(total, own, layout, layout)
         answers = yield AllGather(payload=message, part=True)
-        update = torch.zeros_like(bucket.gradient)
-        return fill_once(_add_all, answers, update, frames_of_all, matrices.stripes)
+        update = torch.empty_like(bucket.gradient)
+        return fill_once(_write_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         """Residual: its error, and N times that which it holds as an owner."""
@@ -180,9 +181,12 @@ def encoded(
 
 
 def add_decoded(
-    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, stripes: Stripes
-) -> None:
-    """out += weight * decoded message, in place; `out` is the vector that the matrices lie in.
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, stripes: Stripes,
+    overwrite: bool = False,
+) -> None:  # fmt: skip
+    """out += weight * decoded message, in place, or with `overwrite` out = that.
+
+    `out` is the vector that the matrices lie in.
 
     The message has a frame for each stripe, of the tensors of the layout. Raises `InputError` when
     it is damaged or of another layout.
@@ -193,14 +197,16 @@ def add_decoded(
     at, head = found.at, 4 * stripes.width
     found.demand_sizes(2 * head + stripes.sizes)
     places = at, at + head
-    add_levels(out, stripes, message, at + 2 * head, message, places, (weight, weight))
+    add_levels(
+        out, stripes, message, at + 2 * head, message, places, (weight, weight), overwrite=overwrite
+    )
 
 
-def _add_all(
+def _write_all(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
-    """Add the answers of all owners, in order: together they are the frames of all stripes."""
+    """Decode the answers of all owners, in order: together they are the frames of all stripes."""
     each = list(answers)
     if len({len(message) for message in each}) != 1:
         raise damaged(f"stripes of {[len(message) for message in each]} bytes")
-    add_decoded(torch.cat(each), layout, out, 1.0, stripes=stripes)
+    add_decoded(torch.cat(each), layout, out, 1.0, stripes=stripes, overwrite=True)
