@@ -39,7 +39,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
-from gcsim.compressors.on_device import primitive
+from gcsim.compressors.on_device import handled, primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
@@ -49,7 +49,7 @@ _SIZES = (1, 1, 2, 4, 4, 4)
 
 
 class Codec(IntEnum):
-    """Who wrote the frame's body."""
+    """The method that wrote the frame's body."""
 
     SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
     QSGD = 2
@@ -157,9 +157,9 @@ class Frames:
         """Parts of the bodies, one behind the other: so many bytes of each tensor."""
         found, place = [], self.at
         for lengths, dtype in parts:
-            found.append(taken(message, place, lengths, dtype))
+            found.append((place, lengths, dtype))
             place = place + lengths
-        return found
+        return taken_all(message, found)
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
@@ -344,15 +344,16 @@ def headers(message: Tensor, most: int) -> NDArray[np.int64]:
 # --- frames one by one ------------------------------------------------------------------------
 
 
+def _packing(_: object, codec: object, body: Tensor, **__: object) -> list[KernelCost]:
+    parts = HEADER_BYTES, body.numel()
+    return [launch("streaming", "aten.cat", n, 2 * n) for n in parts if n]
+
+
+@counted_as(_packing)
 def pack_frame(
-    codec: int,
-    body: Tensor,
-    *,
-    numel: int,
-    nonzero: int | None = None,
-    flags: int = 0,
+    codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
 
     `numel` elements has the tensor, `nonzero` of them travel (None: all).
@@ -360,12 +361,16 @@ def pack_frame(
     """
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
-    sizes, travel = np.array([body.numel()]), None if nonzero is None else np.array([nonzero])
-    message, at = frames(
-        body, codec, Segments.alone(numel), sizes, nonzero=travel, flags=flags, params=params
-    )
-    put(message, at, body, sizes)
-    return seal(message, at, sizes)
+    travel = numel if nonzero is None else nonzero
+    if handled(body):
+        parts, row = (body, np.array([body.numel()])), {"flags": flags, "params": params}
+        return packed(body, codec, Segments.alone(numel), parts, nonzero=np.array([travel]), **row)
+    message = body.new_empty(HEADER_BYTES + body.numel())
+    with written_back(message) as data:
+        fits = _write_frame(data, array(body), int(codec), flags, params, numel, travel)
+    if not fits:
+        raise InternalError(f"no frame header holds codec {codec}, {travel} of {numel} elements")
+    return message
 
 
 def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Codec)) -> list[Frame]:
@@ -464,11 +469,28 @@ def _write_headers(
     """Fill headers up to their checksums; False where a number does not fit its field."""
     fits = True
     for t in range(sizes.size):
-        row, at = (codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]), 0
-        for size, field in zip(_SIZES, row):  # noqa: B905
-            fits &= (field >> (8 * size)) == 0  # nor negative
-            put_number(heads[t], at, size, np.uint64(field))
-            at += size
+        row = codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]
+        fits &= _write_header(heads[t], row)
+    return fits
+
+
+@loop
+def _write_header(head: Any, row: Any) -> bool:
+    fits, at = True, 0
+    for size, field in zip(_SIZES, row):  # noqa: B905
+        fits &= (field >> (8 * size)) == 0  # nor negative
+        put_number(head, at, size, np.uint64(field))
+        at += size
+    return fits
+
+
+@loop
+def _write_frame(
+    frame: Any, body: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
+) -> bool:
+    frame[HEADER_BYTES:] = body
+    fits = _write_header(frame, (codec, flags, params, numel, nonzero, body.size))
+    put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, body))
     return fits
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read, taken_all
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.coded import (
     chosen_coders,
     decoded_positions,
@@ -76,13 +76,11 @@ def sparse_message(
     coders = chosen_coders(coding, segments, k)
     sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
     coded, tail = words_of_positions(indices, segments, k, coders)
-    head = sent.element_size() * k
+    parts = (sent, sent.element_size() * k), (coded, tail)
     flags = coders | HALF if values_as == "fp16" else coders
     same_length = fixed_length(coders)
-    message = packed(
-        sent, Codec.SPARSE, segments, (sent, head), (coded, tail), nonzero=k, flags=flags,
-        fixed=alike and same_length,
-    )  # fmt: skip
+    fixed = alike and same_length
+    message = packed(sent, Codec.SPARSE, segments, *parts, nonzero=k, flags=flags, fixed=fixed)
     return message, same_length
 
 
@@ -140,8 +138,8 @@ def _parts(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Colum
     head = dtype.itemsize * k
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
-    parts = (found.at, head, dtype), (found.at + head, found.size - head, torch.uint8)
-    return *taken_all(message, parts), found.size - head, found.flags & 0xF, k  # type: ignore[return-value]
+    values, coded = found.parts(message, (head, dtype), (found.size - head, torch.uint8))
+    return values, coded, found.size - head, found.flags & 0xF, k
 
 
 def _scatter_launches(

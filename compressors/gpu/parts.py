@@ -1,4 +1,4 @@
-"""One launch for all tensors of a bucket: a table says where each begins.
+"""Tables of a bucket's tensors, by which one launch works on all of them.
 
 The programs of a kernel are shared out: a part takes as many as it needs, and each finds in the
 table which part is its own. A call for one tensor is one with a table of one part.
@@ -22,12 +22,12 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The table of tensors that a kernel works on together."""
+    """A kernel's table of the tensors that it works on together."""
 
     table: Tensor
     """int64 `[2 + columns, parts]`: the first program of each, its elements, and what it needs."""
     firsts: list[int]
-    """First program of each part, and at the end the number of programs."""
+    """First program of each part; at the end, the number of programs."""
     index: Any
     """The type of a place within a part."""
 
@@ -53,7 +53,7 @@ def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Where each begins when they lie one behind the other."""
+    """Begin of each when they lie one behind the other."""
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 

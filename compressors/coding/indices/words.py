@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read, taken, taken_all
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -36,7 +36,7 @@ LEVELS_INSIDE = 1
 SIGN_BITS, POWER_BITS = 31, 28
 """Bits of an index, beside a sign or beside a power of two."""
 BIAS, MANTISSA_BITS = 127, 23
-"""Of float32."""
+"""float32's."""
 DEEPEST = 7
 BLOCK = 4096
 """Elements that are tested together."""
@@ -67,9 +67,10 @@ def signed_message(
     """
     head = segments.column(0 if levels is None else 8)
     flags = 0 if levels is None else LEVELS_INSIDE
-    parts = [] if levels is None else [(levels.reshape(-1), head)]
-    parts.append((words, 4 * k))
-    return packed(words, Codec.SIGNED_INDEX, segments, *parts, nonzero=k, flags=flags)
+    inside = (words[:0] if levels is None else levels.reshape(-1), head)
+    return packed(
+        words, Codec.SIGNED_INDEX, segments, inside, (words, 4 * k), nonzero=k, flags=flags
+    )
 
 
 def add_signed(
@@ -86,12 +87,9 @@ def add_signed(
         raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
     head = segments.column(8 if levels is None else 0)
     found.demand_sizes(head + 4 * found.nonzero)
-    behind = found.at + head, 4 * found.nonzero, torch.int32
-    if levels is None:
-        inside, words = taken_all(message, ((found.at, head, torch.float32), behind))
-        known: Levels = inside.view(-1, 2)
-    else:
-        words, known = taken(message, *behind), np.array([levels])
+    parts = (head, torch.float32), (4 * found.nonzero, torch.int32)
+    inside, words = found.parts(message, *parts)
+    known = inside.view(-1, 2) if levels is None else np.array([levels])
     add_words(out, segments, words, found.nonzero, known, weight)
 
 

@@ -184,7 +184,7 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mark(coded, marks, table, parts, BLOCK: tl.constexpr):
-    """Where codes end: at set bits, behind the low parts."""
+    """Mark the ends of codes: set bits, behind the low parts."""
     column, number, n = own_part(table, parts)
     bit = number * BLOCK + tl.arange(0, BLOCK)
     coder, cut = tl.load(column + 2 * parts), tl.load(column + 3 * parts) * 8

@@ -132,7 +132,7 @@ def add_words(
 
 @triton.jit
 def _note(chosen, counts, k, table, parts):
-    """How many elements of a block travel."""
+    """Count the elements of a block that travel."""
     hits = tl.sum(chosen.to(tl.int32), axis=0)
     tl.store(counts + tl.program_id(0), hits)
     tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)

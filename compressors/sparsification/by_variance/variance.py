@@ -43,7 +43,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read, taken_all
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.words import add_words, clear_powers, levels_of
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -109,10 +109,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE)
     found.demand_sizes(1 + 4 * found.nonzero)
-    parts = (
-        (found.at, segments.column(1), torch.int8),
-        (found.at + 1, 4 * found.nonzero, torch.int32),
-    )
-    exponents, words = taken_all(message, parts)
+    parts = (segments.column(1), torch.int8), (4 * found.nonzero, torch.int32)
+    exponents, words = found.parts(message, *parts)
     exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
     add_words(out, segments, words, found.nonzero, levels_of(exponents), exact)
