@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -240,10 +241,15 @@ def levels_of(exponents: Tensor) -> Tensor:
 
     Not-a-number stands for powers below float32's normal numbers.
     """
-    power = exponents.long()[:, None] - torch.arange(DEEPEST + 1, device=exponents.device)
-    level = ((power + 1023) << 52).view(torch.float64)
-    level = torch.where(power + BIAS < 1, float("nan"), level)
-    return torch.cat((level, -level), 1)
+    return _levels(exponents.device)[exponents.long() + 128]
+
+
+@cache
+def _levels(device: torch.device) -> Tensor:
+    """Levels of each exponent from -128 on: float64 `[256, 16]`."""
+    power = np.arange(-128, 128)[:, None] - np.arange(DEEPEST + 1)
+    level = np.where(power + BIAS < 1, np.nan, np.ldexp(1.0, power))
+    return torch.from_numpy(np.concatenate((level, -level), axis=1)).to(device)
 
 
 def _adding_launches(

@@ -31,7 +31,7 @@ BLOCK = 4096
 NOTED = 512
 """Places that a block has room for; a fuller block is searched again when it is taken."""
 _DENSE = 32
-"""With more than one hit in so many elements, a block's places are found without branches."""
+"""Elements a hit below which a block's places are found without branches."""
 UPPER, LOWER = 1.3, 0.8
 """`adjust` corrects counts beyond these multiples of k, and limits by these factors."""
 ROUNDS = 10
@@ -48,7 +48,7 @@ class Marks:
     up: Any
     """float32 `[tensors]`, an array or a tensor on the device."""
     down: NDArray[np.float32] | None
-    """As `up`; None: -up. In host memory alone."""
+    """Lower limits, as `up`, in host memory alone; None: -up."""
     first: Column
     """First block of each tensor."""
     counts: Tensor

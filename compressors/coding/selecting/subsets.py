@@ -105,7 +105,7 @@ def _mark_and_list(
     start: int, stop: int, pieces: Any, begins: Any, counts: Any, at: Any, keys: Any,
     positions: Any,
 ) -> None:  # fmt: skip
-    """As many random positions of each piece as are counted, ascending."""
+    """Draw the counted number of random positions of each piece, ascending."""
     words, one = np.empty(SEGMENT // 64, dtype=np.uint64), np.uint64(1)
     for piece in range(start, stop):
         t, first, last = pieces[piece]

@@ -129,7 +129,7 @@ def _lower(
     values, limits, totals, factor: tl.uint64, table, parts, ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Where fewer pass than are enough: how many pass limits lowered once, twice, …"""
+    """Count the elements that pass limits lowered once, twice, …, where too few pass."""
     row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     limit = tl.load(limits + row)

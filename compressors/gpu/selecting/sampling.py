@@ -63,7 +63,7 @@ def draw_poisson(
 
 @kernel_of(loops.squared_shares)
 def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """As `block_sums`."""
+    """Each sum is taken from the first element to the last."""
     squares = torch.empty_like(values)
     sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
     launch_parts(

@@ -66,7 +66,7 @@ def _parts(values: Tensor, segments: Segments) -> Parts:
 def _saturate(
     values, state, found, programs, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """By block: elements with scale |v| >= 1, sum of the others, sum of squares of the former.
+    """Elements of a block with scale |v| >= 1, sum of the others, sum of squares of the former.
 
     `state`: the scales, and whether a tensor is going.
     """

@@ -122,7 +122,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         super().__init__(worker, parameters)
         self.alpha: float = getattr(parameters, "alpha", 1.0)
         self.distributions: dict[int, Distribution] = {}
-        """By bucket."""
+        """Sampling state of each bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """The mean gradient at the sampled coordinates, float32 `[n]`."""
@@ -191,7 +191,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
     @classmethod
     def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
-        """Of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
+        """Error of a first step with p = k/n: sum (1 - p) v^2; unbiased: sum (1/p - 1) v^2."""
 
         def bound(vector: Tensor) -> float:
             p = share_kept(vector.numel(), parameters.ratio)
@@ -225,7 +225,7 @@ class GradientSampling(RandomSamplingBayes):
 
     @classmethod
     def _error_bound(cls, parameters: RandomSamplingParameters) -> Callable[[Tensor], float]:
-        """Of a synchronisation, which comes first: the rounding to float16."""
+        """Error of a synchronisation, which comes first: the rounding to float16."""
         return rounding_error(parameters.values)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:

@@ -84,7 +84,7 @@ class TkCcd(Compressor[TkCcdParameters]):
     def __init__(self, worker: Worker, parameters: TkCcdParameters) -> None:
         super().__init__(worker, parameters)
         self.stages: dict[int, _Stage] = {}
-        """By bucket."""
+        """Sets of each bucket's stage."""
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:

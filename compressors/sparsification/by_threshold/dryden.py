@@ -89,9 +89,9 @@ def means_of(sizes: Tensor, k: Column) -> Tensor:
     cells = Segments.behind(k).cells(None)
     scratch = packed_bytes(k, 1)
     bits = sizes.new_empty(int(scratch.sum()), dtype=torch.uint8)
-    means = sizes.new_zeros(len(k))
-    means[torch.from_numpy(cells.owner).to(sizes.device)] = fold_signs(
-        sizes, cells, bits, starts(scratch)
-    )
+    means = fold_signs(sizes, cells, bits, starts(scratch))
+    if cells.total < len(k):
+        owners = torch.from_numpy(cells.owner).to(sizes.device)
+        means = sizes.new_zeros(len(k)).index_copy_(0, owners, means)
     positive, negative = means.view(2, -1)
     return torch.stack((positive, 0.0 - negative), dim=1)

@@ -1,4 +1,4 @@
-"""What accumulates until it is sent, on kernels: momentum, variance, residuals, and their words."""
+"""Vectors that accumulate until they are sent, on kernels: momentum, variance, residuals, words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcsim.compressors.coding.integers import two_bits
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
-from gcsim.compressors.coding.selecting.selection import sampled
+from gcsim.compressors.coding.selecting.selection import deliver, sampled
 from gcsim.compressors.segments import Segments, starts
 from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
@@ -28,7 +28,7 @@ from tests.compressors.gpu.examples import SEEDS, VECTORS, few, parts_of, spoilt
 @few
 @given(values=VECTORS, seed=SEEDS, nesterov=st.booleans(), threshold=st.sampled_from((0.5, np.inf)))
 def test_momentum(values: Tensor, seed: int, nesterov: bool, threshold: float) -> None:
-    """What a sample says of the next velocity is what it becomes."""
+    """A sample of the next velocity is the velocity that follows."""
     segments = parts_of(values.numel())
     stride = segments.column(3)
     some = segments, segments.column(0), stride, -(-segments.length // stride)
@@ -91,6 +91,32 @@ def test_signed_indices(values: Tensor, seed: int) -> None:
     given_ = values, segments, torch.cat(places), values[own], k
     demand_same(words.signed_words, *given_, levels)
     demand_same(words.signed_words, *given_, levels[:1].numpy())
+
+
+@few
+@given(values=VECTORS, seed=SEEDS)
+def test_kept_elements_are_delivered(values: Tensor, seed: int) -> None:
+    rng, segments = np.random.default_rng(seed), parts_of(values.numel())
+
+    def drawn(share: float) -> tuple[Tensor, Tensor, Any]:
+        places = [np.flatnonzero(rng.random(n) < share) for n in segments.length]
+        k = np.array([len(each) for each in places])
+        some = torch.from_numpy(np.concatenate(places))
+        return some, vector(len(some), "normal", seed), k
+
+    own, kept = drawn(0.4), drawn(0.7)
+
+    def run() -> list[Tensor]:
+        update, residual = torch.zeros_like(values), values.clone()
+        deliver(update, residual, segments, own, kept, 1 / 3)
+        return [update, residual]
+
+    expected = run()
+    with kernels():
+        assert equal(run(), expected)
+    begins = torch.from_numpy(np.repeat(segments.begin, own[2]))
+    stays = ~torch.isin(own[0] + begins, kept[0] + torch.from_numpy(segments.begin.repeat(kept[2])))
+    assert torch.equal(expected[1][own[0] + begins], torch.where(stays, own[1], 0.0))
 
 
 @few

@@ -1,4 +1,4 @@
-"""How many kernels does a bucket take? As many for six tensors as for three."""
+"""A bucket takes as many kernels for six tensors as for three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random draws take, on kernels: the same positions, probabilities and weights afterwards."""
+"""Random draws on kernels: the same positions, probabilities and weights afterwards."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 
 
 def ranked(values: Tensor, k: int) -> Tensor:
-    """By a stable sort: ties to the lowest index."""
+    """Indices by a stable sort: ties to the lowest index."""
     order = np.argsort(-np.abs(values.numpy()), kind="stable")[:k]
     return torch.from_numpy(np.sort(order))
 

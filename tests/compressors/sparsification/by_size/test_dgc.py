@@ -18,7 +18,7 @@ from tests.compressors.shared import Draw
 
 
 def sgd_buffer(gradients: list[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:
-    """What torch.optim.SGD subtracts (divided by the learning rate) in each step."""
+    """The vector that torch.optim.SGD subtracts (divided by the learning rate) in each step."""
     parameter = torch.zeros_like(gradients[0], requires_grad=True)
     optimiser = torch.optim.SGD([parameter], lr=1.0, momentum=momentum, nesterov=nesterov)
     steps = []

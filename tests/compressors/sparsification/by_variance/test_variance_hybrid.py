@@ -103,7 +103,7 @@ def test_updates_follow_the_published_algorithm_step_by_step(
 
 
 def run(crew: Any, buckets: list[Bucket], step: int) -> list[Tensor]:
-    """As `crew.step`, with second moments of one's own."""
+    """Run `crew.step` with second moments of one's own."""
     from gcsim.compressors.lockstep import lockstep
 
     crew.listener = type(crew.listener)()
