@@ -46,15 +46,9 @@ def checksum(header: Any, body: Any) -> Any:
     for i in range(whole):
         word = number_at(body, 8 * i, 8)
         total += word * (np.uint64(2) * np.uint64(i) + np.uint64(1))
-    return checksum_of(header, body[8 * whole :], total)
-
-
-@loop
-def checksum_of(header: Any, rest: Any, total: Any) -> Any:
-    """`checksum` from the bytes behind a body's whole words, and the sum of these."""
     words = np.zeros(16, dtype=np.uint64)
     words[0], words[1] = number_at(header, 0, 8), number_at(header, 8, 8)
-    words[2], words[3] = number_at(rest, 0, rest.size), total
+    words[2], words[3] = number_at(body, 8 * whole, body.size - 8 * whole), total
     return _blake2b(words, 32) & np.uint64(0xFFFFFFFF)
 
 
