@@ -46,7 +46,7 @@ class Demands:
         """Headers that all messages of this exchange have; `coding/frames.py` fills it."""
         self.unknown: list[tuple[Tensor, Callable[..., object]]] = []
         self.faults: Tensor | None = None
-        """One of `unknown` in which kernels note what is wrong, a bit each."""
+        """Faults that kernels note, a bit each: one of `unknown`."""
 
     def __enter__(self) -> None:
         self._before, _now.demands = entered(), self
@@ -56,8 +56,6 @@ class Demands:
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
         """The function, whose demands are of this exchange: a server's."""
-        if not callable(function):
-            return function  # type: ignore[unreachable]  # refused where it is called
 
         @functools.wraps(function)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -19,7 +19,7 @@ class ErrorFeedback(Compressor[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self.residual: dict[int, Tensor] = {}
-        """By bucket: float32 `[n]`, all that was not sent; `bucket_state` finds or begins it."""
+        """Residual by bucket: float32 `[n]`, all that was not sent (`bucket_state`)."""
 
     @property
     def remembers(self) -> bool:

@@ -33,8 +33,8 @@ class KernelCost:
 
     kind: KernelClass
     name: str = ""
-    """Which kernel: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown.
-    A device whose kernel of that name was measured is priced by it, others by the class."""
+    """Name: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown. A device
+    whose kernel of that name was measured is priced by it, others by the class."""
     part: bool = False
     """Work of another class inside the launches of `name`: what a fused kernel draws at random.
     The kernel's own measured time includes it."""
@@ -83,7 +83,7 @@ def worked(cost: KernelCost) -> int:
 
 
 def spread(elements: int) -> str:
-    """How far indexed accesses reach: the power of four of elements that holds them all.
+    """Reach of indexed accesses: the power of four of elements that holds them all.
 
     Part of the name of kernels that gather and scatter: few touches of a large tensor cost more
     than as many of one that lies in a cache.

@@ -86,7 +86,7 @@ class Collectives(Observer):
 
     @property
     def nbytes(self) -> int:
-        """That all workers sent."""
+        """Bytes that all workers sent."""
         return sum(sum(record.sent) for record in self.collectives)
 
 

@@ -254,7 +254,7 @@ class LoopCache(FunctionCache):
             _not_kept(path.parent, error.problems[0].message)
 
     def _key(self, sig: Any, codegen: Any) -> bytes:
-        """What the machine code depends on: the loop, its types, the processor, the compiler."""
+        """Key of the machine code: the loop, its types, the processor, the compiler."""
         index: Any = self._index_key
         facts = self._name, self._source, index(sig, codegen)
         return repr((*facts, numba.__version__, sys.implementation.cache_tag)).encode()
@@ -267,7 +267,7 @@ class LoopCache(FunctionCache):
 
 
 def _read(path: Path) -> bytes | None:
-    """What an entry holds, when it is to be believed; a damaged one is removed."""
+    """The content of an entry that can be trusted; a damaged one is removed."""
     try:
         with path.open("rb") as file:
             body = None if others_write(os.fstat(file.fileno())) else unsealed(file.read())
@@ -280,7 +280,7 @@ def _read(path: Path) -> bytes | None:
 
 @cache
 def loops_folder() -> Path | None:
-    """Where machine code lies; that of older sources is removed. None where none can be kept."""
+    """The folder of machine code, without that of older sources; None where none can be kept."""
     chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
     builds = Path(chosen or cache_folder() / "loops")
     folder = builds / f"gcsim-{_sources()}"
@@ -303,7 +303,7 @@ def loops_folder() -> Path | None:
 
 
 def _sources() -> str:
-    """Of what loops in other files call."""
+    """Hash of the files with functions that loops of other files call."""
     here = Path(__file__).parent
     paths = [here / name for name in ("loops.py", "random.py")]
     paths += sorted((here / "coding").rglob("*.py"))

@@ -45,7 +45,7 @@ class Recorder:
         self._clock = clock
         self.counting = counting
         self._left_out: list[tuple[Any, Any]] = []
-        """With a clock: instants around what is `unpriced`."""
+        """Instants around what is `unpriced`, where there is a clock."""
         self._timed: list[tuple[KernelCost, Any, Any]] = []
         """Each launch and its two instants."""
         self.running = ""
@@ -275,10 +275,10 @@ class Meter(Observer):
     def __init__(self, workers: int, clock: Clock | None = None) -> None:
         self._clock = clock
         self.segments: list[list[Recorder]] = [[] for _ in range(workers)]
-        """By rank, then by position between the collectives."""
+        """Recorders by rank, then by position between the collectives."""
         self.collectives: list[CollectiveRecord] = []
         self.servers: list[list[Recorder]] = []
-        """By collective: each time that a server answered, or two payloads were merged."""
+        """Recorders by collective: one for each answer of a server or merge of two payloads."""
         self._server: list[Recorder] = []
 
     @contextmanager

@@ -36,8 +36,8 @@ def passed_on(
     exchange: Exchange, ask: Callable[[Request], Generator[Request, Any, Any]]
 ) -> Exchange:
     """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
-    returns the reply; a refusal is thrown into the exchange. What it demands of payloads on a
-    device is asked for at its end."""
+    returns the reply; a refusal is thrown into the exchange. Its demands on payloads of a device
+    are asked for at its end."""
     reply, demands = None, Demands()
     while True:
         try:
@@ -46,7 +46,7 @@ def passed_on(
         except StopIteration as stop:
             demands.require()
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
-        if isinstance(request, PushPull):
+        if isinstance(request, PushPull) and callable(request.server):
             request = replace(request, server=demands.around(request.server))
         try:
             reply = yield from ask(request)
@@ -123,7 +123,7 @@ def users_line(error: BaseException) -> str:
 
 
 def location_of(found: Any) -> str:
-    """Where a class or a function is written; "" for what is neither."""
+    """File and line of a class or a function; "" for anything else."""
     import inspect
 
     try:
@@ -136,7 +136,7 @@ def location_of(found: Any) -> str:
 
 
 def _located(error: InputError, place: str, otherwise: str) -> InputError:
-    """With the line in front of each place; where no line is known, `otherwise` for none."""
+    """The error with the line in front of each place, or `otherwise` where no place is known."""
     problems = []
     for problem in error.problems:
         known = [] if problem.place.startswith(place) else [place]

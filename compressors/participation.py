@@ -193,14 +193,14 @@ def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool
 
 
 def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
-    """Of the request at which a worker waits."""
+    """The error of the request at which a worker waits."""
     place = _if_users(cls, location_of_request(exchange, cls))
     return InputError(fault[0], place=place, hint=fault[1])
 
 
 @unpriced
 def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
-    """Are elements in 16 bits none that the format has?"""
+    """Fault of elements in 16 bits that the format does not have."""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
         return None
     low, high = values.aminmax()
@@ -234,8 +234,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    sent: Iterable[Any] = tensors_sent(request)
-    for tensor in sent:
+    for tensor in tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"

@@ -19,7 +19,7 @@ class Properties:
     """The mean over the method's own randomness of the update is the mean gradient."""
 
     error_bound: Callable[[Tensor], float] | None = None
-    """Of one tensor v, float32 `[n]`: the most that |Q(v) - v|^2 can be on average over the
+    """For one tensor v, float32 `[n]`: the most that |Q(v) - v|^2 can be on average over the
     method's randomness, for one worker without memory at its first settled step. As sharp as
     the theory has it, in units of v squared; with its source in the method's docstring."""
 
@@ -27,7 +27,7 @@ class Properties:
     """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
 
     conserves: bool = False
-    """What is not delivered is held back (`Compressor.residual_of`), not lost."""
+    """Nothing is lost: the undelivered part is held back (`Compressor.residual_of`)."""
 
     replicas: Replicas = "identical"
     """identical: after each step; meet: after each window; differ: never the same model."""

@@ -52,7 +52,7 @@ class _Key(ISeedSequence):
 def random_key(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.uint64:
-    """What `bits64` needs to give the numbers of one purpose, step and tensor; see `stream`."""
+    """The key of the numbers of one purpose, step and tensor, for `bits64`; see `stream`."""
     key = _digest(8, _words(seed, step, tensor, purpose, rank))
     return np.uint64(int.from_bytes(key, "little"))
 

@@ -82,7 +82,7 @@ class AllToAll:
     """
 
     payloads: Sequence[Tensor]
-    """By receiving rank."""
+    """Payloads by receiving rank."""
     variable: bool = False
 
 

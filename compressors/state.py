@@ -48,7 +48,7 @@ def restored(saved: Any, tensors: Mapping[str, Tensor], old: Any = None) -> Any:
 def _written(  # noqa: PLR0911 (a case each)
     value: Any, tensors: _Numbered
 ) -> Any:
-    """As JSON: plain values as they are, all else a list that begins with its kind."""
+    """Return data for JSON: plain values as they are, all else a list that begins with its kind."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):

@@ -29,7 +29,7 @@ def has_streams(device: torch.device) -> bool:
 
 
 class Instant:
-    """When the current stream of a GPU gets here."""
+    """The instant at which the current stream of a GPU gets here."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
@@ -76,7 +76,7 @@ class Beside:
 
     @contextmanager
     def after(self, ready: Any = None) -> Iterator[None]:
-        """What is called inside runs on this stream, behind what `ready` stands for."""
+        """Run the calls inside on this stream, behind what `ready` stands for."""
         if self._stream is None:
             yield
             return

@@ -31,7 +31,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
 from gcsim.simulator.training import Training
-from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile
+from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile, weighted
 
 FUSED: KernelClass = "streaming"
 """The class of kernels that a compiler makes one of."""
@@ -149,12 +149,9 @@ def _stretches(
     profile: TrafficProfile, cluster: Cluster
 ) -> Iterator[tuple[Fraction, int, Compute, int]]:
     """Stretches of an iteration: how often, bucket, computation, number of its servers."""
-    for phase in profile.phases:
-        weight = Fraction(phase.count, profile.period * len(phase.steps))
-        for step in phase.steps:
-            for bucket, exchange in enumerate(step.exchanges):
-                for compute, servers in _computes(exchange, cluster):
-                    yield weight, bucket, compute, servers
+    for weight, bucket, exchange in weighted(profile):
+        for compute, servers in _computes(exchange, cluster):
+            yield weight, bucket, compute, servers
 
 
 def _computes(exchange: Exchange, cluster: Cluster) -> Iterator[tuple[Compute, int]]:
@@ -173,20 +170,15 @@ def _coding(
     passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
     around = Planner(cluster, passes, training, prices).around(profile)
     framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
-    for phase in profile.phases:
-        weight = Fraction(phase.count, profile.period * len(phase.steps))
-        for step in phase.steps:
-            for bucket, exchange in enumerate(step.exchanges):
-                for kind, compute in zip(kinds_of(exchange), exchange.computes, strict=True):
-                    spent[kind] += weight * prices.compute_time(compute, cluster.workers)
-                if exchange.moments is not None:
-                    spent["encode"] += weight * prices.compute_time(
-                        exchange.moments, cluster.workers
-                    )
-                if around and exchange.collectives:
-                    framework += weight * around[bucket]
-                    spent["encode"] += weight * (around[bucket] // 2)
-                    spent["decode"] += weight * (around[bucket] - around[bucket] // 2)
+    for weight, bucket, exchange in weighted(profile):
+        for kind, compute in zip(kinds_of(exchange), exchange.computes, strict=True):
+            spent[kind] += weight * prices.compute_time(compute, cluster.workers)
+        if exchange.moments is not None:
+            spent["encode"] += weight * prices.compute_time(exchange.moments, cluster.workers)
+        if around and exchange.collectives:
+            framework += weight * around[bucket]
+            spent["encode"] += weight * (around[bucket] // 2)
+            spent["decode"] += weight * (around[bucket] - around[bucket] // 2)
     first, *both = (float(time / PS_PER_SECOND) for time in (framework, *spent.values()))
     return first, both[0], both[1]
 
@@ -273,14 +265,11 @@ def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Comput
 
 def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[Carried, ...]:
     sums: dict[tuple[int, int, str, str], float] = defaultdict(float)
-    for phase in profile.phases:
-        weight = phase.count / (profile.period * len(phase.steps))
-        for step in phase.steps:
-            for bucket, exchange in enumerate(step.exchanges):
-                for place, record in enumerate(exchange.collectives):
-                    title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
-                    sent = sum(sizes_sent(record, cluster.workers)) / cluster.workers
-                    sums[bucket, place, record.kind, title] += weight * sent
+    for weight, bucket, exchange in weighted(profile):
+        for place, record in enumerate(exchange.collectives):
+            title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
+            sent = sum(sizes_sent(record, cluster.workers)) / cluster.workers
+            sums[bucket, place, record.kind, title] += float(weight) * sent
     return tuple(
         Carried(
             bucket=bucket, elements=profile.buckets[bucket].numel, kind=kind.replace("_", "-"),

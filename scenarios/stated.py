@@ -15,7 +15,8 @@ compressors and gradients stand a table of layers and `traffic`:
         - decode: [[streaming, 1, 5*n]]
 
 A formula knows the bucket's elements n and tensors t, the cluster's nodes p and workers w, and the
-values of `let`. Without a model the exchange is carried out alone, by ranks that enter together.
+values of `let`; with `by_tensor` it is one tensor's, and knows its rows and columns, 0 of a vector.
+Without a model the exchange is carried out alone, by ranks that enter together.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
@@ -69,40 +71,56 @@ from gcsim.traces.profile import (
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
 """Seconds between Horovod's looks at what is ready, and bytes that it reduces together at most:
 its defaults until version 0.19."""
+Number = int | Fraction
+Names = Mapping[str, Number]
+Each = Sequence[tuple[Names, int]]
+"""Names of tensors that are alike, or of a bucket, and how many of them there are."""
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Div: Fraction, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": math.ceil, "floor": math.floor, "max": max, "min": min,
 }  # fmt: skip
 
 
-def _value(node: ast.expr, names: Mapping[str, Fraction]) -> Fraction:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return Fraction(str(number))
-        case ast.Name(id=name) if name in names:
-            return names[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return Fraction(_OPERATORS[type(op)](_value(left, names), _value(right, names)))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            return Fraction(_FUNCTIONS[name](*(_value(arg, names) for arg in args)))
-    known = ", ".join((*names, *_FUNCTIONS))
-    raise InputError(f"{ast.unparse(node)!r} means nothing in a formula", hint=f"known: {known}")
-
-
 @cache
-def _parsed(text: str | int) -> ast.expr:
-    return ast.parse(str(text), mode="eval").body
+def _parsed(text: str | float) -> Callable[[Names], Number]:
+    """Exact value of a formula, from its names' values."""
+    return _parts(ast.parse(str(text), mode="eval").body)
 
 
-def _evaluated(formula: str | int, names: Mapping[str, Fraction]) -> int:
-    """Rounded up."""
-    return math.ceil(_value(_parsed(formula), names))
+def _parts(node: ast.expr) -> Callable[[Names], Number]:
+    match node:
+        case ast.Constant(value=int() as whole):
+            return lambda _: whole
+        case ast.Constant(value=float() as number):
+            exact = Fraction(str(number))
+            return lambda _: exact
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            apply, one, other = _OPERATORS[type(op)], _parts(left), _parts(right)
+            return lambda names: apply(one(names), other(names))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
+            function, own = _FUNCTIONS[name], [_parts(arg) for arg in args]
+            return lambda names: function(*(part(names) for part in own))
+    text = ast.unparse(node)
+
+    def named(names: Names) -> Number:
+        if text not in names:
+            known = ", ".join((*names, *_FUNCTIONS))
+            raise InputError(f"{text!r} means nothing in a formula", hint=f"known: {known}")
+        return names[text]
+
+    return named
 
 
-def _formula(text: str | int) -> str | int:
+def _evaluated(formula: str | float, each: Each) -> int:
+    """Sum over the tensors, each rounded up."""
+    value = _parsed(formula)
+    return sum(count * math.ceil(value(names)) for names, count in each)
+
+
+def _formula(text: str | float) -> str | float:
     """The text itself; raises pydantic's error where it is no formula."""
     try:
         _parsed(text)
@@ -111,9 +129,12 @@ def _formula(text: str | int) -> str | int:
     return text
 
 
-Formula = Annotated[str | int, AfterValidator(_formula)]
-_Kernel = Annotated[tuple[KernelClass, Formula, Formula], BeforeValidator(tuple)]
-"""Class, launches, bytes."""
+Formula = Annotated[str | int | float, AfterValidator(_formula)]
+_Kernel = Annotated[
+    tuple[KernelClass, Formula, Formula, Formula],
+    BeforeValidator(lambda cost: (*cost, 0) if len(cost) == 3 else tuple(cost)),
+]
+"""Class, launches, bytes, and FLOPs where it has any."""
 _COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", "broadcast",
                 "send")  # fmt: skip
 
@@ -179,9 +200,14 @@ class TrafficSection(Section):
     part: Annotated[int, Field(ge=1)] | None = None
     """Elements of a message at most: a bucket's exchange is that of its parts, one by one, of which
     the first has its `t` tensors and `whole` elements."""
+    by_tensor: bool = False
+    """Formulas are a tensor's, and a bucket has their sums."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
     """Of all n elements and t tensors, after the last bucket."""
-    let: dict[str, float] = {}  # noqa: RUF012
+    let: dict[str, Formula] = {}  # noqa: RUF012
+    """Names and their values in turn."""
+    last: list[EntrySection] = []  # noqa: RUF012
+    """An exchange of its own behind the last bucket's."""
     exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
         EntrySection(all_reduce="4*n")
     ]
@@ -210,7 +236,7 @@ class StatedFile(Section):
 
 
 def stated(
-    document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[int]]]
+    document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[Shape]]]
 ) -> Stated:
     """The run that a document describes; `facts` finds a model's table by name, batch and tokens.
 
@@ -220,10 +246,12 @@ def stated(
     if file is None or problems:
         raise InputError(document.sorted(problems))
     cluster = build_cluster(file.cluster)
-    model, sizes = (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
+    model, shapes = (
+        (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
+    )
     training = build_training(file.training, cluster.collectives.transport)
     if file.traffic.optimizer:
-        taken = _priced(file.traffic.optimizer, sizes, cluster.device)
+        taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
     return Stated(
         cluster=cluster,
@@ -231,7 +259,7 @@ def stated(
         buckets=buckets_of(file.ddp),
         traffic=file.traffic,
         model=model,
-        sizes=tuple(sizes),
+        shapes=tuple(shapes),
         stated_step=None if file.compute.step is None else float(file.compute.step),
         own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
@@ -244,7 +272,11 @@ BACKWARD = BARE.backward_over_forward
 """Backward over forward, of every device that nothing else is known of."""
 
 
-@dataclass(frozen=True, kw_only=True)
+Shape = tuple[int, ...]
+"""Elements, or rows and columns, of a tensor."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Stated:
     """A run whose traffic is stated."""
 
@@ -254,11 +286,18 @@ class Stated:
     traffic: TrafficSection
     model: ModelFacts | None
     """None: the exchange alone."""
-    sizes: tuple[int, ...]
-    """Elements of the model's tensors, in forward order."""
+    shapes: tuple[Shape, ...]
+    """Of the model's tensors, in forward order."""
     stated_step: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
+    _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
+    """By elements, tensors and whole elements."""
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the model's tensors."""
+        return tuple(map(math.prod, self.shapes))
 
     @cached_property
     def step(self) -> float:
@@ -296,7 +335,7 @@ class Stated:
         """Seconds of the exchange alone on a cluster."""
         finishes: Times = np.zeros(cluster.workers, dtype=np.int64)
         memo, more = CollectiveMemo(cluster), 0
-        for entry, record in self._all(self._names(0)):
+        for entry, record in self._all(self.traffic.exchange, [(self._names(0), 1)]):
             if entry.kind == "broadcast":
                 messages = broadcast_messages(record.sent[0], cluster.workers)
                 finishes = carry_messages(finishes, messages, cluster)
@@ -311,15 +350,19 @@ class Stated:
     def message_bytes(self) -> float:
         """Mean bytes of what is exchanged at once; 0 without an exchange."""
         if self.model is None:
-            return self.traffic.let.get("b", 0.0)
+            return float(self._names(0).get("b", 0))
         if self.traffic.grouping == "none":
             return 0.0
-        sent = [
-            record.sent[0]
-            for exchange in self.profile.phases[0].steps[0].exchanges
-            for record in exchange.collectives
-        ]
-        return sum(sent) / len(sent)
+        return self.sent / sum(len(one.collectives) for one in self._exchanges)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a worker hands over in a step."""
+        return sum(record.sent[0] for one in self._exchanges for record in one.collectives)
+
+    @property
+    def _exchanges(self) -> tuple[Exchange, ...]:
+        return self.profile.phases[0].steps[0].exchanges
 
     @cached_property
     def profile(self) -> TrafficProfile:
@@ -329,7 +372,10 @@ class Stated:
         exchanges = [one for layout in layouts for one in self._messages(layout)]
         if any(entry.whole_variables for entry in self.traffic.exchange):
             exchanges = self._by_variables(layouts)
-        if len(exchanges) > len(layouts):  # parts are ready with the first
+        if self.traffic.last:
+            exchanges.append(self._exchange(self.traffic.last, [(self._names(0), 1)]))
+            layouts = (*layouts, BucketLayout(index=0, slices=()))
+        elif len(exchanges) > len(layouts):  # parts are ready with the first
             layouts = tuple(
                 one
                 for layout in layouts
@@ -359,11 +405,10 @@ class Stated:
 
     def _merged(self, tensors: tuple[BucketLayout, ...]) -> tuple[BucketLayout, ...]:
         """Tensors that MG-WFBP merges, which expects `start_up` and `per_byte` seconds."""
-        let = self.traffic.let
+        let = self._names(0)
         ready = list(accumulate(self._passes(tensors).parts))
-        ends = merged_ends(
-            [one.numel for one in tensors], ready, let.get("start_up", 0), let.get("per_byte", 0)
-        )
+        start_up, per_byte = (float(let.get(name, 0)) for name in ("start_up", "per_byte"))
+        ends = merged_ends([one.numel for one in tensors], ready, start_up, per_byte)
         order = [one.slices[0].index for one in tensors]
         return grouped(self.sizes, [order[a:b] for a, b in pairwise([0, *ends])])
 
@@ -372,48 +417,72 @@ class Stated:
 
     def _messages(self, layout: BucketLayout) -> Iterator[Exchange]:
         """The bucket's, or those of its parts."""
+        if self.traffic.by_tensor:
+            each = self._tensors(one.index for one in layout.slices)
+            yield self._exchange(self.traffic.exchange, each)
+            return
         left, part = layout.numel, self.traffic.part or layout.numel
-        yield self._exchange(min(part, left), len(layout.slices), left)
+        yield self._message(min(part, left), len(layout.slices), left)
         for _ in range(1, self._parts(layout)):
             left -= part
-            yield self._exchange(min(part, left), 0, 0)
+            yield self._message(min(part, left), 0, 0)
 
-    def _names(self, elements: int, tensors: int = 0, whole: int = 0) -> dict[str, Fraction]:
-        let = {name: Fraction(str(value)) for name, value in self.traffic.let.items()}
+    def _message(self, elements: int, tensors: int, whole: int) -> Exchange:
+        """One object where sizes are alike: its price is looked up by identity."""
+        key = elements, tensors, whole
+        if key not in self._held:
+            self._held[key] = self._exchange(self.traffic.exchange, [(self._names(*key), 1)])
+        return self._held[key]
+
+    def _tensors(self, indices: Iterable[int]) -> Each:
+        alike = Counter(self.shapes[index] for index in indices)
+        return [pair for shape, count in alike.items() for pair in self._alike(shape, count)]
+
+    def _alike(self, shape: Shape, count: int) -> Each:
+        """Tensors of one shape."""
+        matrix = shape if len(shape) == 2 else (0, 0)
+        return [(self._names(math.prod(shape), 1, matrix=matrix), count)]
+
+    def _names(
+        self, elements: int, tensors: int = 0, whole: int = 0, matrix: Shape = (0, 0)
+    ) -> dict[str, Number]:
         own = {"n": elements, "t": tensors, "whole": whole}
         own |= {"p": self.cluster.nodes, "w": self.cluster.workers}
-        return let | {name: Fraction(value) for name, value in own.items()}
+        own |= {"rows": matrix[0], "columns": matrix[1]}
+        found: dict[str, Number] = dict(own)
+        for name, formula in self.traffic.let.items():
+            found[name] = _parsed(formula)(found)
+        return found
 
     def _all(
-        self, names: Mapping[str, Fraction]
+        self, entries: Sequence[EntrySection], each: Each
     ) -> Iterator[tuple[EntrySection, CollectiveRecord]]:
-        for entry in self.traffic.exchange:
+        for entry in entries:
             if entry.outside:
-                for _ in range(_evaluated(entry.times, names)):
-                    yield entry, _record(entry, names)
+                for _ in range(_times(entry, each)):
+                    yield entry, _record(entry, each)
 
-    def _exchange(self, elements: int, tensors: int, whole: int) -> Exchange:
-        names = self._names(elements, tensors, whole)
+    def _exchange(self, entries: Sequence[EntrySection], each: Each) -> Exchange:
         records: list[CollectiveRecord] = []
         stages: list[list[KernelCost]] = [[]]
         per_payload: list[KernelCost] = []
-        for entry in self.traffic.exchange:
+        for entry in entries:
             if entry.inside is not None:
-                stages[-1].append(self._inside(_record(entry, names), entry.inside))
+                stages[-1].append(self._inside(_record(entry, each), entry.inside))
             elif entry.kind:
-                own = [_record(entry, names)] * _evaluated(entry.times, names)
+                own = [_record(entry, each)] * _times(entry, each)
                 records += own
                 stages += [[] for _ in own]
             elif entry.busy is not None:
-                stages[-1].append(self._copy(float(_value(_parsed(entry.busy), names))))
+                stages[-1].append(self._copy(float(_parsed(entry.busy)(each[0][0]))))
             elif entry.copied is not None:
-                link, nbytes = self.cluster.intra_node, _evaluated(entry.copied, names)
+                link, nbytes = self.cluster.intra_node, _evaluated(entry.copied, each)
                 taken = link.serialization(nbytes) + link.latency_for(nbytes)
                 stages[-1].append(self._copy(taken / PS_PER_SECOND))
             elif entry.per_payload is not None:
-                per_payload += _costs(entry.per_payload, names, elements)
+                per_payload += _costs(entry.per_payload, each)
             else:
-                stages[-1] += _costs(entry.encode or entry.decode or [], names, elements)
+                stages[-1] += _costs(entry.encode or entry.decode or [], each)
         last = len(stages) - 1
         return Exchange(
             computes=tuple(
@@ -460,19 +529,26 @@ class Stated:
     def _fused(self) -> list[list[int]]:
         """Groups of tensors that Horovod sends together on this cluster, by how long transfers
         take."""
-        memo, (entry, _) = CollectiveMemo(self.cluster), next(self._all(self._names(1)))
+        memo = CollectiveMemo(self.cluster)
         together = np.zeros(self.cluster.workers, dtype=np.int64)
+        of_shapes = {
+            shape: [record for _, record in self._all(self.traffic.exchange, self._alike(shape, 1))]
+            for shape in set(self.shapes)
+        }
 
         def transfer(nbytes: int) -> float:
-            record = CollectiveRecord(kind="all_reduce", sent=(nbytes,), element=entry.element)
+            record = replace(of_shapes[self.shapes[0]][0], sent=(nbytes,))
             return int(memo(record, together).max()) / PS_PER_SECOND
 
-        sizes = [entry.element * size for size in self.sizes]
+        nbytes = {shape: sum(record.sent[0] for record in own) for shape, own in of_shapes.items()}
+        sizes = [nbytes[shape] for shape in self.shapes]
         return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
 
     def _ready(self) -> list[float]:
         """By tensor: seconds from the start of the backward pass until its gradient is there, by
-        the layers' FLOPs."""
+        the layers' FLOPs; nothing is exchanged before its end without overlap."""
+        if self.training.overlap == "none":
+            return [0.0] * len(self.shapes)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
         found: dict[int, float] = {}
@@ -483,9 +559,9 @@ class Stated:
         return [found[n] for n in range(len(found))]
 
 
-def _record(entry: EntrySection, names: Mapping[str, Fraction]) -> CollectiveRecord:
+def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
     kind: Any = entry.kind
-    nbytes = _evaluated(getattr(entry, kind), names)
+    nbytes = _evaluated(getattr(entry, kind), each)
     pulled = nbytes if kind in {"push_pull", "tree_merge"} else 0
     if kind in {"broadcast", "send"}:  # carried out message by message
         kind = "all_gather"
@@ -494,22 +570,29 @@ def _record(entry: EntrySection, names: Mapping[str, Fraction]) -> CollectiveRec
     )
 
 
-def _costs(rows: Sequence[Any], names: Mapping[str, Fraction], elements: int) -> list[KernelCost]:
+def _times(entry: EntrySection, each: Each) -> int:
+    """How often it is sent; tensors have it in common."""
+    return math.ceil(_parsed(entry.times)(each[0][0]))
+
+
+def _costs(rows: Sequence[Any], each: Each) -> list[KernelCost]:
+    elements = sum(count * int(names["n"]) for names, count in each)
     return [
         KernelCost(
             kind=kind,
-            launches=_evaluated(launches, names),
+            launches=_evaluated(launches, each),
             elements=elements,
-            nbytes=_evaluated(nbytes, names),
+            nbytes=_evaluated(nbytes, each),
+            flops=_evaluated(flops, each),
         )
-        for kind, launches, nbytes in rows
+        for kind, launches, nbytes, flops in rows
     ]
 
 
 def _priced(rows: Sequence[Any], sizes: Sequence[int], device: Device) -> Picoseconds:
     """Of kernels on all tensors."""
-    names = {"n": Fraction(sum(sizes)), "t": Fraction(len(sizes))}
-    fixed = tuple(_costs(rows, names, sum(sizes)))
+    names = {"n": sum(sizes), "t": len(sizes)}
+    fixed = tuple(_costs(rows, [(names, 1)]))
     return PriceList(device).compute_time(Compute(stage="decode", fixed=fixed), 1) if rows else 0
 
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, PushPullAlgorithm
-from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
 SERVED: PushPullAlgorithm = "parameter_server"
 LENGTH_BYTES = 8
@@ -87,10 +87,8 @@ def by_servers(profile: TrafficProfile) -> TrafficProfile:
 
 
 def _records(profile: TrafficProfile) -> Iterator[CollectiveRecord]:
-    for phase in profile.phases:
-        for step in phase.steps:
-            for exchange in step.exchanges:
-                yield from exchange.collectives
+    for _, _, exchange in weighted(profile):
+        yield from exchange.collectives
 
 
 def _each(profile: TrafficProfile, change: Callable[[Exchange], Exchange]) -> TrafficProfile:

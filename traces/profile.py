@@ -13,7 +13,9 @@ It is the only thing that passes from the first stage (real compressors, torch) 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict
@@ -172,14 +174,17 @@ class TrafficProfile:
         return sums / self.period
 
 
+def weighted(profile: TrafficProfile) -> Iterator[tuple[Fraction, int, Exchange]]:
+    """Each exchange of a mean iteration: how often it is made, its bucket, the exchange."""
+    for phase in profile.phases:
+        weight = Fraction(phase.count, profile.period * len(phase.steps))
+        for step in phase.steps:
+            for bucket, exchange in enumerate(step.exchanges):
+                yield weight, bucket, exchange
+
+
 def holds_together(profile: TrafficProfile) -> bool:
     """Whether all lengths and numbers agree that belong together."""
-    exchanges = [
-        (exchange, len(exchange.collectives))
-        for phase in profile.phases
-        for step in phase.steps
-        for exchange in step.exchanges
-    ]
     pieces = [piece for layout in profile.buckets for piece in layout.slices]
     owned = {number for layer in profile.model.layers for number in layer.parameters}
     return (
@@ -195,10 +200,10 @@ def holds_together(profile: TrafficProfile) -> bool:
             for step in phase.steps
         )
         and all(
-            len(exchange.computes) == count + 1
-            and len(exchange.servers) in (0, count)
+            len(exchange.computes) == len(exchange.collectives) + 1
+            and len(exchange.servers) in (0, len(exchange.collectives))
             and all(len(record.sent) == profile.workers for record in exchange.collectives)
-            for exchange, count in exchanges
+            for _, _, exchange in weighted(profile)
         )
     )
 

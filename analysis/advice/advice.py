@@ -260,7 +260,7 @@ def _bisected(found: Advice) -> Sequence[str]:
     return chosen[:_BISECTED]
 
 
-_INDENT = 10
+_INDENT = 14
 _GAIN = 0.01
 """Share of the time from which a plan is called faster."""
 _LONGEST = 26
@@ -286,9 +286,9 @@ def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str]]]:
     """Each section's word and its parts."""
     yield "Use", _use(advice)
     yield "Try", _try(advice)
-    yield "Pays", _pays(advice)
-    yield "First", _first(advice)
-    yield "Limit", _limit(advice)
+    yield "Break-even", _pays(advice)
+    yield "Change first", _first(advice)
+    yield "Bottleneck", _limit(advice)
     yield "Deploy", _deploy(advice)
     yield "Assumed", _assumed(advice)
     if advice.plans is not None:
@@ -368,7 +368,7 @@ def _use(advice: Advice) -> list[str]:
         return [*found, SENDS_NOTHING]
     half = advice.half
     if use.compressor == DENSE and half is not None and half is not use:
-        found.append(f"{_name(half)} {_compared(half, use, 'dense')}, not surely faster")
+        found.append(f"{_name(half)} {_compared(half, use, 'dense')}: too close to call")
     return found
 
 
@@ -437,38 +437,41 @@ def _first(advice: Advice) -> list[str]:
     ]
     if not found:
         return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
-    found[0] = f"saved of dense's {elapsed(dense.iteration_s)}: {found[0]}"
     return found
 
 
 def _change(advice: Advice, change: Change, dense: Row) -> str:
-    """ "network x2 27.5 (19 %)", in the unit of dense's time"""
+    """ "twice the bandwidth saves 27.5 ms (19 %)" of dense training's time"""
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
     money = "" if cost is None else f", {significant(share * cost * nodes)} an hour"
-    note = f"; {change.note}" if change.note else ""
-    _, in_a_second = unit_of_time(dense.iteration_s)
-    return f"{change.words} {significant(saved * in_a_second)} ({_percent(share)}{money}{note})"
+    note = f", {change.note}" if change.note else ""
+    unit, in_a_second = unit_of_time(dense.iteration_s)
+    time = f"{significant(saved * in_a_second)} {unit}"
+    verb = "save" if change.words.endswith("s") else "saves"
+    return f"{change.words} {verb} {time} ({_percent(share)}{money}{note})"
 
 
 def _limit(advice: Advice) -> list[str]:
     found = [part for label, one in advice.limits.items() for part in _limited(label, one)]
     drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    return [f"as stated, {found[0]}", *found[1:]] if found and drawn else found
+    return [f"with the default inputs, {found[0]}", *found[1:]] if found and drawn else found
 
 
 def _limited(label: str, one: Limits) -> Iterator[str]:
-    """ "dense waits 31.8 ms for the network (bytes 31.1 ms)", "PowerSGD encodes 4 ms" """
+    """ "dense waits 31.8 ms for the network, 31.1 ms of it for bandwidth" """
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     if one.waits_s > _TOLD * whole:
-        parts = (("bytes", one.bytes_s), ("latency", one.latency_s))
-        named = [f"{word} {elapsed(value)}" for word, value in parts if value > _TOLD * whole]
-        of = f" ({', '.join(named)})" if named else ""
+        parts = (("bandwidth", one.bytes_s), ("latency", one.latency_s))
+        named = [
+            f"{elapsed(value)} of it for {word}" for word, value in parts if value > _TOLD * whole
+        ]
+        of = f", {', '.join(named)}" if named else ""
         yield f"{_name(label)} waits {elapsed(one.waits_s)} for the network{of}"
-    for word, value in (("encodes", one.encode_s), ("decodes", one.decode_s)):
-        if value > _CODED * whole:
-            yield f"{_name(label)} {word} {elapsed(value)}"
+    codes = (("encodes for", one.encode_s), ("decodes for", one.decode_s))
+    if long := [f"{word} {elapsed(value)}" for word, value in codes if value > _CODED * whole]:
+        yield f"{_name(label)} {' and '.join(long)}"
 
 
 _TOLD, _CODED = 0.005, 0.02
@@ -515,7 +518,7 @@ def _assumed(advice: Advice) -> list[str]:
     if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
         found.append(f"RDMA: {remote}")
     if advice.shipped:
-        found.append("traffic as shipped")
+        found.append("shipped traffic profiles")
     if cluster.devices_per_node > 1 and cluster.nodes > 1:
         found.append(f"{cluster.intra_node.name} in a node")
     found.append(advice.scenario.training.precision)

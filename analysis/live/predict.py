@@ -34,7 +34,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Framework, Noise, Training
-from gcsim.traces.profile import PassTimes, TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile, weighted
 
 PREDICTIONS = "predictions.json"
 LARGE = 1_000_000
@@ -194,12 +194,9 @@ def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
     the only one."""
     prices = PriceList(device)
     total = Fraction(0)
-    for phase in profile.phases:
-        share = Fraction(phase.count, profile.period * len(phase.steps))
-        for step in phase.steps:
-            for exchange in step.exchanges:
-                times = (prices.compute_time(compute, payloads=1) for compute in exchange.computes)
-                total += share * sum(times)
+    for share, _, exchange in weighted(profile):
+        times = (prices.compute_time(compute, payloads=1) for compute in exchange.computes)
+        total += share * sum(times)
     return total / PS_PER_SECOND
 
 

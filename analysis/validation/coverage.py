@@ -1,4 +1,4 @@
-"""Do the intervals hold the measurements? By suite, by kind of input, and in all.
+"""Share of the measurements that the intervals hold: by suite, by kind of input, and in all.
 
 Counted is every point with an interval of its prediction without a fit that served no fit itself.
 An 80 % interval that is right holds 80 % of them; what holds nearly all is too wide.
@@ -21,7 +21,7 @@ LEAST, MOST = 0.7, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Of some points."""
+    """Coverage of some points."""
 
     name: str
     points: int
@@ -39,7 +39,7 @@ class Coverage:
 
 
 def coverages(reports: Sequence[Report]) -> tuple[list[Coverage], list[Coverage], Coverage | None]:
-    """By suite, by kind of the input that makes most of the width, and in all; None without any
+    """Coverage by suite, by kind of the input with most of the width, and in all; None without any
     interval."""
     by_suite = {report.suite.name: _counted(report.findings.points) for report in reports}
     everything = [point for points in by_suite.values() for point in points]
@@ -50,7 +50,7 @@ def coverages(reports: Sequence[Report]) -> tuple[list[Coverage], list[Coverage]
 
 
 def broken(reports: Sequence[Report]) -> str:
-    """What is wrong with the share in all, once every suite of the table was run; else empty."""
+    """The fault of the share in all, once every suite of the table was run; else empty."""
     whole = coverages(reports)[2]
     if whole is None or {report.suite.name for report in reports} < set(SUITES):
         return ""

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -77,16 +78,18 @@ def citation(folder: Path, key: str, where: str) -> str:
 @cache
 def layer_table(
     files: tuple[Path, ...], model: str, batch: int, tokens: int
-) -> tuple[ModelFacts, list[int]]:
-    """Facts of a model, and elements of its tensors in forward order, by the first of the files
-    that has its layers. Raises `InputError` where none has."""
+) -> tuple[ModelFacts, list[tuple[int, ...]]]:
+    """Facts of a model, and shapes of its tensors in forward order (elements, or rows and columns:
+    "3x96"), by the first of the files that has its layers. Raises `InputError` where none has."""
     layers: list[Layer] = []
-    sizes: dict[int, int] = {}
+    shapes: dict[int, tuple[int, ...]] = {}
     for row in _layers(files).get(model, ()):
-        own = [int(size) for size in row["elements"].replace("+", " ").split()]
+        own = [
+            tuple(map(int, shape.split("x"))) for shape in row["elements"].replace("+", " ").split()
+        ]
         numbers = tuple(map(int, row.get("parameters", "").split()))
-        numbers = numbers or tuple(range(len(sizes), len(sizes) + len(own)))
-        sizes.update(zip(numbers, own, strict=True))
+        numbers = numbers or tuple(range(len(shapes), len(shapes) + len(own)))
+        shapes.update(zip(numbers, own, strict=True))
         layers.append(
             Layer(
                 name=row.get("layer") or str(len(layers)),
@@ -99,12 +102,12 @@ def layer_table(
     if not layers:
         hint = did_you_mean(model, _layers(files))
         raise InputError(f"no table has the layers of {model!r}", place="model", hint=hint)
-    elements = [sizes[number] for number in sorted(sizes)]
+    found = [shapes[number] for number in sorted(shapes)]
     facts = ModelFacts(
-        name=model, parameters=sum(elements), layers=tuple(layers), samples_per_worker=batch,
-        tokens=tokens,
+        name=model, parameters=sum(map(prod, found)), layers=tuple(layers),
+        samples_per_worker=batch, tokens=tokens,
     )  # fmt: skip
-    return facts, elements
+    return facts, found
 
 
 @cache

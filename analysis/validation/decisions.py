@@ -1,4 +1,4 @@
-"""Would the prediction have led to the right choice? Beats dense, yes or no; and which is fastest.
+"""Choices that follow a prediction: beats dense, yes or no; and the fastest method.
 
 A setting's points are one model on one cluster with several methods. A method is judged where the
 setting has a measurement of the dense exchange; neither of the two need be free of the fit, but a
@@ -20,7 +20,7 @@ of the published benchmarks differ by 1 to 2 %."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Of some points."""
+    """Choices between some points."""
 
     right: int
     wrong: tuple[Point, ...]
@@ -28,9 +28,9 @@ class Decisions:
     other way round."""
     ties: int
     faster: int
-    """Of the decided ones: those that are faster than dense."""
+    """Number of the decided ones that are faster than dense."""
     unfitted_right: int
-    """Of the choices that the catalogue alone can make."""
+    """Right ones of the choices that the catalogue alone can make."""
     unfitted_decided: int
     fastest_right: int
     """Settings whose predicted fastest method is the measured one, or within `TIE` of it."""
@@ -53,7 +53,7 @@ class Decisions:
 
     @property
     def share(self) -> float:
-        """Of the choices between a method and dense that are right."""
+        """Share of the choices between a method and dense that are right."""
         return self.right / self.decided if self.decided else 1.0
 
 
@@ -108,5 +108,5 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
 
 
 def _gain(reference: float, own: float, point: Point) -> float:
-    """How many times as fast as the reference."""
+    """Speed over that of the reference."""
     return reference / own if point.less_is_better else own / reference

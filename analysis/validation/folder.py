@@ -76,7 +76,7 @@ class Folder:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All that the CSV has."""
+        """All rows of the CSV."""
         return read_rows(self.path / "rows.csv")
 
     # --- a row's runs ---------------------------------------------------------------------------
@@ -152,15 +152,17 @@ class Folder:
         return layer_table(files, model, batch, tokens)
 
     def _fitted(self, row: Row, key: str, text: str) -> str:
-        """Text of `?NAME`; empty before it is fitted."""
-        names = text[1:].split("*")
+        """Replace `?NAME` by its value; empty before it is fitted."""
+        factors = text[1:].split("*")
+        names = [one for one in factors if not one.isdigit()]
+        number = math.prod(int(one) for one in factors if one.isdigit())
         for name in names:
             if name not in self.file.fit:
                 hint = did_you_mean(name, self.file.fit)
                 raise InputError(f"nothing is fitted as {name!r}", place=row.place(key), hint=hint)
         if not all(name in self.values for name in names):
             return ""
-        value = math.prod(self.values[name] for name in names)
+        value = math.prod(self.values[name] for name in names) * number
         return f"{value:.9g} {self.file.fit[names[0]].unit}".strip()
 
     def given(self, row: Row, text: str) -> float:
@@ -282,8 +284,8 @@ class Folder:
             series=row["series"],
             unit=row.unit,
             measured=row.number("measured"),
-            predicted=self.published(row, _longest(runs)),
-            unfitted=self.published(row, _longest(known)) if known else None,
+            predicted=self._predicted(row, runs),
+            unfitted=self._predicted(row, known) if known else None,
             fitted=served,
             source=self._source(row),
             workers=self._workers(row),
@@ -293,8 +295,13 @@ class Folder:
             panel=row["panel"],
             curve=row["curve"],
             x=row.number("x") if row["x"] else None,
-            **ends(self._interval(row, known) if known else None),
+            **ends(self._interval(row, known) if known and row.unit != "bytes" else None),
         )
+
+    def _predicted(self, row: Row, runs: Sequence[Stated]) -> float:
+        if row.unit == "bytes":
+            return runs[0].sent * row.number("samples", 1)
+        return self.published(row, _longest(runs))
 
     def _source(self, row: Row) -> str:
         return (
@@ -337,7 +344,7 @@ def _known(run: Stated) -> bool:
 
 
 def _placed(row: Row, problem: Problem) -> Problem:
-    """With the place of the cell where the problem is one of a row."""
+    """The problem, at the place of its cell where it is one of a row."""
     if not problem.place.startswith("--set "):
         return problem
     return replace(problem, place=row.place(problem.place.removeprefix("--set ")))

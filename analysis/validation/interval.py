@@ -1,4 +1,4 @@
-"""Between which times does a prediction by the catalogue alone lie? The 80 % interval.
+"""The 80 % interval of a prediction by the catalogue alone.
 
 All figures that have a range are drawn together, as `gcsim run` draws them
 (`scenarios/uncertainty/worlds.py`), and the 10th and 90th percentile of the predictions are taken.
@@ -50,23 +50,23 @@ _TRANSPORTS = {"gloo": "Gloo", "nccl": "NCCL", "mpich": "MPI"}
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Of one prediction, in its unit."""
+    """Interval of one prediction, in its unit."""
 
     low: float
     high: float
     kind: str
-    """Of the input that most of its width comes from."""
+    """Kind of the input that most of its width comes from."""
 
 
 def ends(found: Interval | None) -> dict[str, Any]:
-    """As fields of a `Point`."""
+    """The interval as fields of a `Point`."""
     return {} if found is None else {"low": found.low, "high": found.high, "kind": found.kind}
 
 
 def intervals(
     cluster: Cluster, predict: Callable[[Cluster], Sequence[float]]
 ) -> list[Interval | None]:
-    """Of each of the predictions that `predict` makes for a cluster.
+    """The interval of each prediction that `predict` makes for a cluster.
 
     None for those that no range moves.
     """
@@ -85,7 +85,7 @@ def intervals(
 def interval(
     values: NDArray[np.float64], cluster: Cluster, inputs: Sequence[Input], worlds: Sequence[World]
 ) -> Interval | None:
-    """Of the values in the worlds; None where they are all alike."""
+    """The interval of values in the worlds; None where they are all alike."""
     # Hazen's: draw k of n stands for the middle of its n-th, as in a Latin hypercube.
     low, high = np.percentile(values, (LOW, HIGH), method="hazen").tolist()
     if not low < high:
@@ -98,7 +98,7 @@ def interval(
 
 
 def kind_of(one: Input, cluster: Cluster) -> str:
-    """Of an input, in a word or two."""
+    """An input's kind, in a word or two."""
     key_path, chosen = one.main.key_path, cluster.collectives
     if key_path == PASSES:
         return "passes"
@@ -117,11 +117,11 @@ def kind_of(one: Input, cluster: Cluster) -> str:
 
 
 _HELD: dict[object, CollectiveTimes] = {}
-"""By cluster, records and inputs: several suites' points ask for the same collectives."""
+"""Times by cluster, records and inputs: several suites' points ask for the same collectives."""
 
 
 class StepIntervals:
-    """Of steps on clusters of one size, device, links and training, whatever their passes."""
+    """Intervals of steps on clusters of one size, device, links and training."""
 
     def __init__(
         self, cluster: Cluster, training: Training, profiles: Sequence[TrafficProfile]
@@ -143,7 +143,7 @@ class StepIntervals:
         exact: float,
         training: Training | None = None,
     ) -> Drawing:
-        """Of a step that takes `exact` seconds as stated; `compute` as of `uncertain_inputs`,
+        """Draw a step that takes `exact` seconds as stated; `compute` as of `uncertain_inputs`,
         `training` where it differs in what has no range."""
         inputs = uncertain_inputs(self._cluster, self._training, compute)
         worlds = draw(inputs, DRAWS, _SEED)
@@ -170,7 +170,7 @@ class Drawing:
     seconds: NDArray[np.float64]
 
     def interval(self, published: Callable[[float], float] = float) -> Interval | None:
-        """Of what is published of it."""
+        """The interval of the number that is published of it."""
         if not self.inputs:
             return None
         values = np.array([published(seconds) for seconds in self.seconds.tolist()])

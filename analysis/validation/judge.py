@@ -1,4 +1,4 @@
-"""Does a suite keep its bounds? Runs it, and checks that its fit was honest."""
+"""Judgement of a suite: its bounds, and whether its fit was honest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FITTED = 1 / 3
 LEAST_ROWS = 2
 """Measurements that a fitted factor is determined by; one alone is met whatever is believed."""
 MOST_FACTORS = 2 / 3
-"""Of the measurements that served: as many factors may be fitted on them."""
+"""Most factors that may be fitted, over the measurements that served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Kept:
     """Points, decisions or statements that it is over."""
     kept: bool
     unfitted: float | None = None
-    """What the catalogue alone would have reached, of a median."""
+    """The catalogue's own, of a median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class Report:
     series: dict[str, Errors]
     """Without those all of whose points served the fit."""
     lines: dict[str, Errors]
-    """What is shown of them: a series, or its parts where it is a mixture (`report/series.py`)."""
+    """Lines of the report: a series, or its parts where it is a mixture (`report/series.py`)."""
     overall: Errors | None
-    """Of times and rates; bytes are what goes into the predictions, and have series alone."""
+    """Errors of times and rates; bytes go into the predictions, and have series alone."""
     decisions: Decisions | None
     bounds: tuple[Kept, ...]
     seconds: float
-    """That it took here."""
+    """Duration of the prediction here."""
 
     @property
     def kept(self) -> bool:
@@ -70,7 +70,7 @@ def run_suite(suite: Suite) -> Report:
 
 
 def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
-    """As `run_suite`, of findings that are there."""
+    """Judge findings that are there, as `run_suite` does."""
     points = findings.points
     series = by_series(points)
     _check(suite, points, series)

@@ -46,7 +46,7 @@ from gcsim.errors import InternalError
 BAND = 0.1
 """Relative error that the grey band reaches to."""
 NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}
-"""What an axis shows, by unit."""
+"""Titles of an axis, by unit."""
 _LINE_INCHES = 0.15
 _MANY = 14
 """Series from which on a legend has two columns."""
@@ -91,7 +91,7 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
 
 
 def _lines(points: Sequence[Point]) -> int:
-    """Of the legend."""
+    """Lines of the legend."""
     series = len(by_series(points))
     return math.ceil(series / 2) if series > _MANY else series
 
@@ -152,7 +152,7 @@ _LEAST, _MOST = 1e-3, 10.0
 """Errors between which they are drawn; smaller ones stand at the left edge."""
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _DASHES: tuple[Any, ...] = ("solid", (0, (1.2, 1.0)))
-"""Of the suites, in turn; a second round of colours is dotted."""
+"""Colours of the suites, in turn; a second round of colours is dotted."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 

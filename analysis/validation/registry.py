@@ -1,4 +1,4 @@
-"""Which suites are there? The table: adding one is one file and one line here.
+"""Table of the suites: a new one is a folder and a line here.
 
 A name outside this table of the form `package.module:SUITE` is imported from the user's code. A
 suite's module is imported when the suite is asked for.
@@ -20,7 +20,7 @@ SUITES: dict[str, str] = {
     "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
     "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
     "ddl-benchmarks": "ddl_benchmarks",
-    "grace": "gcsim.analysis.validation.suites.grace.suite:SUITE",
+    "grace": "grace",
     "other-clusters": "other_clusters",
     "tc-cluster": "tc_cluster",
     "nccl-clusters": "nccl_clusters",
@@ -30,8 +30,8 @@ SUITES: dict[str, str] = {
     "gpu-hook": "gcsim.analysis.validation.suites.gpu_hook.suite:SUITE",
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
 }
-"""By name, in the order of the report: the folder in `suites/`, or the module and the value in
-it."""
+"""Suites by name, in the order of the report: the folder in `suites/`, or the module and the value
+in it."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:

@@ -18,8 +18,8 @@
 
 In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does. In the
 place of a value may stand `@ROW` (the seconds that the row of this name or id measured; the median
-of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER`) and, in the YAML,
-`$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
+of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER*161`) and, in the
+YAML, `$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
 
 `page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
 explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
@@ -40,18 +40,23 @@ from gcsim.analysis.validation.suite import Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
+from gcsim.scenarios.stated import StatedFile
 
 COLUMNS = frozenset({
     "id", "name", "group", "series", "measured", "unit", "samples", "iterations", "workers",
     "source", "where", "setting", "method", "panel", "curve", "x", "fits", "left_out",
 })  # fmt: skip
-"""samples: of an iteration, else of all workers; iterations: that the seconds are of, else one;
-workers: where others are simulated; fits: names of `fit` that the row serves."""
+"""samples: of an iteration, else of all workers (of bytes: the share that is counted, else all);
+iterations: that the seconds are of, else one;
+workers: where others are simulated; fits: names of `fit` that the row serves, or another word
+where a table of layers rests on it."""
 _NEEDED = ("name", "measured")
+_UNITS: tuple[Unit, ...] = ("samples/s", "bytes")
+"""Beside seconds. Bytes are those that a worker hands over in an iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 Changes = dict[str, Any]
-"""Of a scenario: keys, which may be dotted, and values."""
+"""Keys of a scenario, which may be dotted, and values."""
 
 
 class FitSection(Section):
@@ -63,7 +68,7 @@ class FitSection(Section):
     unit: str = ""
     series: str = "all"
     given: bool = False
-    """What a user states of the own machine: its rows are shown, and count as no fit."""
+    """A user states it of the own machine: its rows are shown, and count as no fit."""
     catalogue: float | None = None
     """In its place without a fit, where it stands for no figure of the cluster or the training."""
 
@@ -77,7 +82,7 @@ class LeftOutSection(Section):
 
 
 class BoundSection(Section):
-    """As `Bound`."""
+    """Text of a `Bound`."""
 
     name: str
     series: list[str] = []  # noqa: RUF012
@@ -100,6 +105,17 @@ class SuiteFile(Section):
     fit: dict[str, FitSection] = {}  # noqa: RUF012
     left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
     bounds: Annotated[list[BoundSection], Field(min_length=1)]
+
+
+def schema_json() -> dict[str, Any]:
+    """JSON schema of `suite.yaml`, for editors: of a scenario no key is needed, since rows add to
+    it."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    suite, run = SuiteFile.model_json_schema(), StatedFile.model_json_schema()
+    run.pop("required")
+    definitions = suite["$defs"] | run.pop("$defs")
+    properties = suite["properties"] | {"scenario": run}
+    return {"$schema": dialect, **suite, "properties": properties, "$defs": definitions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +158,7 @@ class Row:
     @property
     def unit(self) -> Unit:
         """Unit of the measurement."""
-        return "samples/s" if self["unit"] == "samples/s" else "s"
+        return next((one for one in _UNITS if one == self["unit"]), "s")
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -1,4 +1,4 @@
-"""How large are the errors of some points? Medians, percentiles, bias, and the worst by name."""
+"""Errors of some points: medians, percentiles, bias, and the worst by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gcsim.analysis.validation.suite import Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Of one series, or of all: relative errors of points that served no fit."""
+    """Relative errors of a series, or of all: of points that served no fit."""
 
     points: int
     median: float
-    """Of the absolute errors."""
+    """Median of the absolute errors."""
     p90: float
     """Their 90th percentile, on the line between order statistics."""
     bias: float
@@ -33,12 +33,12 @@ class Errors:
 
 
 def judged(points: Sequence[Point]) -> list[Point]:
-    """Those that served no fit."""
+    """The points that served no fit."""
     return [point for point in points if not point.fitted]
 
 
 def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
-    """Of the points that served no fit; None where there is none."""
+    """Errors of the points that served no fit; None where there is none."""
     own = judged(points)
     if not own:
         return None

@@ -22,7 +22,7 @@ DENSE = "none"
 """The method of the uncompressed exchange: what decisions are against."""
 
 Unit = Literal["s", "samples/s", "bytes", "x"]
-"""Of a measurement. Of times and bytes less is better, of rates and speedups more."""
+"""Units of a measurement. Less is better of times and bytes, more of rates and speedups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +36,18 @@ class Point:
     unit: Unit
     measured: float
     predicted: float
-    """With the suite's fitted factors."""
+    """Prediction with the suite's fitted factors."""
     unfitted: float | None
-    """With the catalogue's values alone; None where the catalogue knows nothing of it."""
+    """Prediction with the catalogue's values alone; None where it knows nothing of it."""
     fitted: bool = False
     """Served the fit: shown, not judged."""
     source: str
     """Citation of this measurement: publication or data file, and where in it."""
     workers: int
     nbytes: float = 0
-    """Of a message: of the reduced vector; in training the piece of a worker's gradient or payload
-    that is exchanged at once, the mean where pieces differ, all of it where they are not known; 0:
-    there is none, or nobody has looked."""
+    """Bytes of a message: of the reduced vector; in training the piece of a worker's gradient or
+    payload that is exchanged at once, the mean where pieces differ, all of it where they are not
+    known; 0: there is none, or nobody has looked."""
     setting: str = ""
     """Points of one setting (model, network, workers) are choices between methods; "": of none."""
     method: str = ""
@@ -63,7 +63,7 @@ class Point:
     """The 80 % interval of `unfitted`, from the ranges that the catalogue's figures have; None
     where nothing has a range that moves it."""
     kind: str = ""
-    """Of the input that most of the interval's width comes from."""
+    """Kind of the input that most of the interval's width comes from."""
 
     @property
     def covered(self) -> bool | None:
@@ -99,7 +99,7 @@ class Statement:
     digit: float
     """One unit of the last digit that the paper prints."""
     computed: float
-    """By gcsim: its units, link and collectives."""
+    """Computed by gcsim: its units, link and collectives."""
     formula: float
     """The same in closed form, from the paper's own inputs; independent of the simulator."""
     wrong: bool = False
@@ -125,7 +125,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """Which of several methods is faster, as a source says without numbers (a figure, a sentence),
+    """Order of several methods' speeds, as a source says without numbers (a figure, a sentence),
     and how fast gcsim says they are."""
 
     name: str
@@ -133,7 +133,7 @@ class Ordering:
     expected: tuple[tuple[str, ...], ...]
     """Best first; methods of one group are about equal, and are not compared."""
     values: Mapping[str, float]
-    """By method, e.g. speedups over dense; more is better."""
+    """Numbers by method, e.g. speedups over dense; more is better."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -157,7 +157,7 @@ class Factor:
     """A value that was fitted."""
 
     series: str
-    """What it is used for."""
+    """Name of the points that it is used for."""
     name: str
     value: float
     unit: str
@@ -165,9 +165,9 @@ class Factor:
     """Measurements that it was fitted on."""
     _: KW_ONLY
     catalogue: float | None = None
-    """What the catalogue has in its place, for the prediction without fit."""
+    """The catalogue's value in its place, for the prediction without fit."""
     given: bool = False
-    """What a user states of the own machine (`compute:`, a stage of the own hook), from a row that
+    """A user states it of the own machine (`compute:`, a stage of the own hook), from a row that
     has next to nothing else in it: shown as fitted, and never judged. Nothing of an exchange."""
 
 
@@ -188,12 +188,12 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a suite must keep on the points that were not fitted."""
+    """Bound that a suite must keep on the points that were not fitted."""
 
     name: str
-    """What is bounded, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
+    """Text for people, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
     series: tuple[str, ...] = ()
-    """Whose points; (): all of the suite."""
+    """Series of the points; (): all of the suite."""
     _: KW_ONLY
     statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
@@ -203,12 +203,12 @@ class Bound:
     (broken where no point has one)."""
     limit: float = 0.0
     target: float | None = None
-    """What was aimed at, where that is not reached: shown, and `limit` is what must hold."""
+    """The aim, where that is not reached: shown, and `limit` must hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a suite found."""
+    """Results of a suite."""
 
     points: tuple[Point, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -222,14 +222,14 @@ class Suite:
     """One line of `suites.SUITES`."""
 
     name: str
-    """As on the command line, e.g. "shaped-collectives"."""
+    """Name on the command line, e.g. "shaped-collectives"."""
     title: str
     about: str
-    """What was measured, by whom, on what; a paragraph."""
+    """The measurements, their authors and machines; a paragraph."""
     fitted_on: str
     """The subset that factors are fitted on, in words; "" where nothing is fitted."""
     missing: str = ""
-    """What explains the errors that are left: mechanisms that the model lacks."""
+    """Reasons of the errors that are left: mechanisms that the model lacks."""
     bounds: tuple[Bound, ...]
     find: Callable[[], Findings] = field(repr=False)
     """Reads the data and predicts; takes seconds, not minutes."""

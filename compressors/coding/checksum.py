@@ -34,13 +34,13 @@ ORDERS = np.array(
         )
     ]
 )  # fmt: skip
-"""Of the message's words in each round, which begin again after ten."""
+"""Orders of the message's words, a row for each round; they begin again after ten."""
 ROUNDS = 12
 
 
 @loop
 def checksum(header: Any, body: Any) -> Any:
-    """That of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64."""
+    """Checksum of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64."""
     total = np.uint64(0)
     whole = body.size // 8
     for i in range(whole):

@@ -23,7 +23,7 @@ Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import partial, wraps
@@ -39,7 +39,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
-from gcsim.compressors.on_device import primitive
+from gcsim.compressors.on_device import handled, primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
@@ -49,7 +49,7 @@ _SIZES = (1, 1, 2, 4, 4, 4)
 
 
 class Codec(IntEnum):
-    """Who wrote the frame's body."""
+    """The method that wrote the frame's body."""
 
     SPARSE = 1  # values, then coded indices: top-k, DGC, thresholds
     QSGD = 2
@@ -157,9 +157,9 @@ class Frames:
         """Parts of the bodies, one behind the other: so many bytes of each tensor."""
         found, place = [], self.at
         for lengths, dtype in parts:
-            found.append(taken(message, place, lengths, dtype))
+            found.append((place, lengths, dtype))
             place = place + lengths
-        return found
+        return taken_all(message, found)
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
@@ -174,14 +174,15 @@ class Frames:
 def frames(
     like: Tensor, codec: int, segments: Segments, sizes: Column, *,
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
-    part: Segments | None = None,
+    part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(a message with its headers, uint8 on the device of `like`; where each body begins).
 
     `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
     all messages of the exchange have these headers: `read` need not wait for a device; so have
-    those of the table `part`, the first of equal parts that travel alone. Raises `InternalError`
-    when a number does not fit its field.
+    those of the table `part`, the first of equal parts that travel alone. Bodies begin with
+    `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
+    does not fit its field.
     """
     heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     length = segments.length
@@ -190,8 +191,12 @@ def frames(
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
     message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
-    head = torch.from_numpy(heads.reshape(-1))
-    put(message, at - HEADER_BYTES, head, segments.column(HEADER_BYTES))
+    head, place = torch.from_numpy(heads.reshape(-1)), at
+    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
+    for source, lengths in parts:
+        pieces.append((place, source, lengths))
+        place = place + lengths
+    put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
         known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
@@ -211,38 +216,50 @@ def packed(
     `columns` are those of `frames`.
     """
     sizes = sum((lengths for _, lengths in parts), segments.column(0))
-    message, at = frames(like, codec, segments, sizes, **columns)
-    place = at
-    for source, lengths in parts:
-        put(message, place, source, lengths)
-        place = place + lengths
+    message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
 
 
-def _copying(copied: Tensor | None, message: object, at: object, *given: Any) -> list[KernelCost]:
-    """The copy of parts of bodies: those of `put`, or those that are `taken`."""
-    source = given[0] if copied is None else copied
-    n = source.nbytes
-    return [launch("streaming", "aten.cat", n, 2 * n)] if n else []
+def _copying(
+    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
+) -> Iterator[KernelCost]:
+    """The copies of parts of bodies: those that are put, or those that are taken."""
+    for part in [source for _, source, _ in parts] if copied is None else copied:
+        if n := part.nbytes:
+            yield launch("streaming", "aten.cat", n, 2 * n)
 
 
-@counted_as(_copying)
-@primitive
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
-    if source.numel():
-        data = array(source.contiguous()).view(np.uint8)
-        with written_back(message) as out:
-            _copy(data, starts(lengths), out, at, lengths)
+    put_all(message, [(at, source, lengths)])
 
 
 @counted_as(_copying)
 @primitive
+def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
+    """`put` several sources."""
+    with written_back(message) as out:
+        for at, source, lengths in parts:
+            if source.numel():
+                data = array(source.contiguous()).view(np.uint8)
+                _copy(data, starts(lengths), out, at, lengths)
+
+
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
     """Undo `put`: `[sum of lengths / size]` of `dtype`."""
-    out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-    _copy(array(message), at, array(out).view(np.uint8), starts(lengths), lengths)
-    return out.to(message.device)
+    return taken_all(message, [(at, lengths, dtype)])[0]
+
+
+@counted_as(_copying)
+@primitive
+def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
+    """Undo `put_all`: `taken` of each part."""
+    data, found = array(message), []
+    for at, lengths, dtype in parts:
+        out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
+        _copy(data, at, array(out).view(np.uint8), starts(lengths), lengths)
+        found.append(out.to(message.device))
+    return found
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
@@ -327,15 +344,16 @@ def headers(message: Tensor, most: int) -> NDArray[np.int64]:
 # --- frames one by one ------------------------------------------------------------------------
 
 
+def _packing(_: object, codec: object, body: Tensor, **__: object) -> list[KernelCost]:
+    parts = HEADER_BYTES, body.numel()
+    return [launch("streaming", "aten.cat", n, 2 * n) for n in parts if n]
+
+
+@counted_as(_packing)
 def pack_frame(
-    codec: int,
-    body: Tensor,
-    *,
-    numel: int,
-    nonzero: int | None = None,
-    flags: int = 0,
+    codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
 
     `numel` elements has the tensor, `nonzero` of them travel (None: all).
@@ -343,12 +361,16 @@ def pack_frame(
     """
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
-    sizes, travel = np.array([body.numel()]), None if nonzero is None else np.array([nonzero])
-    message, at = frames(
-        body, codec, Segments.alone(numel), sizes, nonzero=travel, flags=flags, params=params
-    )
-    put(message, at, body, sizes)
-    return seal(message, at, sizes)
+    travel = numel if nonzero is None else nonzero
+    if handled(body):
+        parts, row = (body, np.array([body.numel()])), {"flags": flags, "params": params}
+        return packed(body, codec, Segments.alone(numel), parts, nonzero=np.array([travel]), **row)
+    message = body.new_empty(HEADER_BYTES + body.numel())
+    with written_back(message) as data:
+        fits = _write_frame(data, array(body), int(codec), flags, params, numel, travel)
+    if not fits:
+        raise InternalError(f"no frame header holds codec {codec}, {travel} of {numel} elements")
+    return message
 
 
 def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Codec)) -> list[Frame]:
@@ -447,11 +469,28 @@ def _write_headers(
     """Fill headers up to their checksums; False where a number does not fit its field."""
     fits = True
     for t in range(sizes.size):
-        row, at = (codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]), 0
-        for size, field in zip(_SIZES, row):  # noqa: B905
-            fits &= (field >> (8 * size)) == 0  # nor negative
-            put_number(heads[t], at, size, np.uint64(field))
-            at += size
+        row = codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]
+        fits &= _write_header(heads[t], row)
+    return fits
+
+
+@loop
+def _write_header(head: Any, row: Any) -> bool:
+    fits, at = True, 0
+    for size, field in zip(_SIZES, row):  # noqa: B905
+        fits &= (field >> (8 * size)) == 0  # nor negative
+        put_number(head, at, size, np.uint64(field))
+        at += size
+    return fits
+
+
+@loop
+def _write_frame(
+    frame: Any, body: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
+) -> bool:
+    frame[HEADER_BYTES:] = body
+    fits = _write_header(frame, (codec, flags, params, numel, nonzero, body.size))
+    put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, body))
     return fits
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.coded import (
     chosen_coders,
-    coded_positions,
     decoded_positions,
     fixed_length,
     positions_in,
+    words_of_positions,
 )
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding
 from gcsim.compressors.coding.integers.packing import damaged
@@ -75,17 +75,13 @@ def sparse_message(
     """
     coders = chosen_coders(coding, segments, k)
     sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
-    coded, tail = coded_positions(indices, segments, k, coders)
-    head = sent.element_size() * k
+    coded, tail = words_of_positions(indices, segments, k, coders)
+    parts = (sent, sent.element_size() * k), (coded, tail)
     flags = coders | HALF if values_as == "fp16" else coders
     same_length = fixed_length(coders)
-    message, at = frames(
-        sent, Codec.SPARSE, segments, head + tail, nonzero=k, flags=flags,
-        fixed=alike and same_length,
-    )  # fmt: skip
-    put(message, at, sent, head)
-    put(message, at + head, coded, tail)
-    return seal(message, at, head + tail), same_length
+    fixed = alike and same_length
+    message = packed(sent, Codec.SPARSE, segments, *parts, nonzero=k, flags=flags, fixed=fixed)
+    return message, same_length
 
 
 def _half_launches(
@@ -142,8 +138,7 @@ def _parts(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Colum
     head = dtype.itemsize * k
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
-    values = taken(message, found.at, head, dtype)
-    coded = taken(message, found.at + head, found.size - head, torch.uint8)
+    values, coded = found.parts(message, (head, dtype), (found.size - head, torch.uint8))
     return values, coded, found.size - head, found.flags & 0xF, k
 
 

@@ -6,7 +6,7 @@
     check("my_package.my_module:MyCompressor")
 
 Every check is a function of a `Subject` that raises `AssertionError` with what it found.
-`structure` holds what any method must survive, `influence` what an update depends on, `transport`
+`structure` holds what any method must survive and what an update depends on, `transport`
 that nothing but payloads passes between workers, `promises` the method's own `properties`. The
 statistical ones compare with bounds of five standard errors or more: a correct method fails one in
 a million times, and never by chance in a repeated run, because the seeds are fixed.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gcsim.compressors.base import Compressor
-from gcsim.compressors.conformance import influence, promises, structure, transport
+from gcsim.compressors.conformance import promises, structure, transport
 from gcsim.compressors.conformance.subject import Subject, subject_of
 from gcsim.compressors.mistakes import is_users, location_of_class
 from gcsim.errors import ExpectationError, InputError
@@ -31,15 +31,9 @@ from gcsim.errors import ExpectationError, InputError
 Check = Callable[[Subject], None]
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        *structure.CHECKS,
-        *influence.CHECKS,
-        *transport.CHECKS,
-        *promises.CHECKS,
-    )
+    check.__name__: check for check in (*structure.CHECKS, *transport.CHECKS, *promises.CHECKS)
 }
-NOTES: tuple[Callable[[Subject], str | None], ...] = (influence.scale_is_told,)
+NOTES: tuple[Callable[[Subject], str | None], ...] = (structure.scale_is_told,)
 
 _NUMBERS = re.compile(r"\d[\d.,…\s]*")
 """Sizes and counts, which differ between checks that meet the same mistake."""
@@ -68,7 +62,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "more_workers_do_not_scale_the_update": _NEEDS_THE_MEAN,
     "the_update_has_the_size_of_the_gradient": _NEEDS_THE_MEAN,
 }
-"""By check: those that cannot hold where it fails."""
+"""Checks that cannot hold where a check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 ELEMENTS = 1000
 DRAWS = 300
 FEW = 12
-"""That differ at all where a method draws anything."""
+"""Draws that differ at all where a method draws anything."""
 DIRECTIONS = 16
 Z = 5.0
 """Standard errors: a Gaussian is beyond them one time in 1.7 million."""
@@ -39,8 +39,8 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
 
 
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:
-    """Where all hold the same gradient, its share in the update is about the same for one worker
-    and for four: sums are divided by the number of workers. Over a window, and over ten seeds."""
+    """The share of a gradient that all hold in the update is about the same for one worker and
+    for four: sums are divided by the number of workers. Over a window, and over ten seeds."""
     if subject.properties.scale_free:
         return
     gradient = _heavy(ELEMENTS, 3)

@@ -11,7 +11,7 @@ from typing import Any
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.mistakes import new_member, passed_on
 from gcsim.compressors.options.method import checked
 from gcsim.compressors.participation import participate
@@ -21,6 +21,15 @@ from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, t
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
 """A matrix, a bias, a convolution, a scalar and an empty tensor."""
+STEPS = 4
+
+
+def numel(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Elements of all tensors together."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+N = numel(SHAPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +40,11 @@ class Subject:
     compressor: type[Compressor]
     parameters: CompressorParameters
     device: str = "cpu"
-    """Where gradients lie when they are exchanged; checks make and compare them on the host."""
+    """Device of the gradients that are exchanged; checks make and compare them on the host."""
 
     @property
     def properties(self) -> Properties:
-        """What it promises."""
+        """Promises of the method."""
         return self.compressor.properties(self.parameters)
 
     @property
@@ -65,7 +74,7 @@ class Crew:
 
     def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
         self.layout = layout
-        self._device = subject.device
+        self._device, self._first = subject.device, subject.first
         self.members = [
             new_member(
                 subject.compressor, Worker(rank=rank, count=workers, seed=seed), subject.parameters
@@ -87,11 +96,21 @@ class Crew:
         pairs = zip(self.members, gradients, strict=True)
         return [participate(member, self.bucket(gradient), step) for member, gradient in pairs]
 
-    def step(self, gradients: Sequence[Tensor], step: int) -> list[Tensor]:
+    def step(
+        self, gradients: Sequence[Tensor], step: int, observer: Observer | None = None
+    ) -> list[Tensor]:
         """The workers' updates; each computes for itself, as on a cluster."""
         with torch.no_grad():
-            updates = lockstep(self.exchanges(gradients, step), share=False)
+            updates = lockstep(self.exchanges(gradients, step), observer, share=False)
         return [update.cpu() for update in updates]
+
+    def updates(
+        self, steps: int, given: Sequence[Tensor] | None = None, observer: Observer | None = None
+    ) -> Iterator[tuple[int, list[Tensor]]]:
+        """Each of the first settled steps and its updates; gradients are drawn or `given`."""
+        for t in range(self._first, self._first + steps):
+            drawn = given or gradients(self.layout.numel, len(self.members), t)
+            yield t, self.step(drawn, t, observer)
 
 
 def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> Subject:
@@ -118,11 +137,6 @@ def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:
 def gradients(n: int, workers: int, step: int) -> list[Tensor]:
     """A gradient a worker, different at each step."""
     return [normal(n, 1000 * step + rank) for rank in range(workers)]
-
-
-def numel(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Elements of all tensors together."""
-    return sum(math.prod(shape) for shape in shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

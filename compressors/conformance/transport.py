@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gcsim.compressors.conformance.subject import (
-    SHAPES,
+    STEPS,
     Heard,
+    N,
     Subject,
     gradients,
-    numel,
     overheard,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -28,9 +28,6 @@ from gcsim.compressors.requests import (
     tensors_sent,
 )
 from gcsim.errors import InputError
-
-N = numel(SHAPES)
-STEPS = 4
 
 Tamper = Callable[["Tensor"], "Tensor"]
 
@@ -63,7 +60,7 @@ def only_what_travelled_is_used(subject: Subject) -> None:
 
 
 def payloads_are_bytes(subject: Subject) -> None:
-    """What is gathered, pushed or merged is uint8 of one dimension, and receivers leave it so."""
+    """Gathered, pushed and merged payloads are uint8 `[n]`, and receivers leave them so."""
     crew = subject.crew()
     for t in range(STEPS):
         logs: list[list[Heard]] = [[], []]
@@ -92,7 +89,7 @@ def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
         log: list[Heard] = []
         for t in range(subject.first, step + 1):
             log.clear()
-            first, second = crew.exchanges(gradients(numel(other), 2, t), t)
+            first, second = crew.exchanges(gradients(crew.layout.numel, 2, t), t)
             with torch.no_grad():
                 lockstep([overheard(first, log), second])
         strange = [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
@@ -128,12 +125,9 @@ _TAMPERS: dict[str, Tamper] = {
 
 def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> None:
     """Worker 0 gets what worker 1 sent (or the server) after `tamper`, at `step`."""
-    clean = subject.crew()
+    *_, (_, expected) = subject.crew().updates(step + 1 - subject.first)
     faulty = subject.crew()
-    for t in range(subject.first, step):
-        clean.step(gradients(N, 2, t), t)
-        faulty.step(gradients(N, 2, t), t)
-    expected = clean.step(gradients(N, 2, step), step)
+    list(faulty.updates(step - subject.first))
     first, second = faulty.exchanges(gradients(N, 2, step), step)
     touched: list[bool] = []
     try:
@@ -150,33 +144,22 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
 
 
 def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchange:
+    def second_of(payloads: Iterable[Tensor]) -> list[Tensor]:
+        first, second, *others = payloads
+        return [first, tamper(second), *others]
+
     def ask(request: Request) -> Generator[Request, Any, Any]:
         if isinstance(request, PushPull):
-            request = replace(request, server=_tampered_server(request.server, tamper))
+            server = request.server
+            request = replace(request, server=lambda payloads: server(second_of(payloads)))
         reply = yield request
+        if not isinstance(request, AllReduce):
+            touched.append(True)
         if isinstance(request, AllGather | AllToAll):
-            reply = list(reply)
-            reply[1] = tamper(reply[1])
-            touched.append(True)
-        elif isinstance(request, TreeMerge):
-            reply = tamper(reply)
-            touched.append(True)
-        elif isinstance(request, PushPull):
-            touched.append(True)
-        return reply
+            return second_of(reply)
+        return tamper(reply) if isinstance(request, TreeMerge) else reply
 
     return passed_on(exchange, ask)
-
-
-def _tampered_server(
-    server: Callable[[Iterable[Tensor]], Tensor], tamper: Tamper
-) -> Callable[[Iterable[Tensor]], Tensor]:
-    def call(payloads: Iterable[Tensor]) -> Tensor:
-        received = list(payloads)
-        received[1] = tamper(received[1])
-        return server(received)
-
-    return call
 
 
 def _one_of_each_phase(subject: Subject) -> list[int]:

@@ -12,9 +12,7 @@ tensor has an inner compressor of its own; their requests are merged into the co
 
 Readings: what is accumulated are the updates, which all workers know, so they decide alike and
 nothing travels for it. An epoch is `steps_per_epoch` steps. A norm that was zero and is not counts
-as critical. With 390 steps, 50,000 samples are 128 a step over all workers.
-
-State: the inner compressor's; in a measured epoch, n floats more.
+as critical. State: the inner compressor's; in a measured epoch, n floats more.
 
 Source: S. Agarwal, H. Wang, K. Lee, S. Venkataraman, D. Papailiopoulos, "Accordion: Adaptive
 Gradient Communication via Critical Learning Regime Identification", MLSys 2021, arXiv:2010.16248;
@@ -30,11 +28,7 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.controllers.inner import (
-    PerTensor,
-    check_inner,
-    inner_parameters,
-)
+from gcsim.compressors.controllers.inner import PerTensor, check_inner, inner_parameters
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.requests import Exchange
 
@@ -57,21 +51,19 @@ class AccordionParameters(CompressorParameters):
 
     @model_validator(mode="after")
     def _check_inner(self) -> Self:
-        check_inner(self.compressor, {"low": self.setting("low"), "high": self.setting("high")})
+        check_inner(self.compressor, dict(zip(("low", "high"), self.settings(), strict=True)))
         return self
 
     def settings(self) -> list[CompressorParameters]:
         """The inner compressor's parameters: low compression, high compression."""
-        return [self.setting("low"), self.setting("high")]
+        return [
+            inner_parameters(self.compressor, {**self.parameters, **given}, which)
+            for which, given in (("low", self.low), ("high", self.high))
+        ]
 
     def base(self) -> CompressorParameters:
-        """The inner compressor's parameters to begin with."""
-        return self.setting("low")
-
-    def setting(self, which: str) -> CompressorParameters:
-        """The inner compressor's parameters in the setting "low" or "high"."""
-        given = {**self.parameters, **(self.low if which == "low" else self.high)}
-        return inner_parameters(self.compressor, given, which)
+        """The inner compressor's parameters to begin with: low compression."""
+        return self.settings()[0]
 
 
 class Accordion(PerTensor[AccordionParameters]):
@@ -112,10 +104,9 @@ class Accordion(PerTensor[AccordionParameters]):
         """Compare the epoch's norms with the last ones; `total` is float32 `[n]`."""
         for piece, part in bucket.layout.views(total):
             norm = energy(part) ** 0.5
-            before = self._norms.get(piece.index)
+            before = self._norms.get(piece.index, norm)
+            if piece.index in self._norms:
+                change = abs(before - norm)
+                critical = change >= self.parameters.threshold * before and norm != before
+                self.set_parameters(piece, self._low if critical else self._high)
             self._norms[piece.index] = norm
-            if before is None:
-                continue
-            change = abs(before - norm)
-            critical = change >= self.parameters.threshold * before and norm != before
-            self.set_parameters(piece, self._low if critical else self._high)

@@ -20,6 +20,8 @@ collective needs anyway: exchanges in the same order, asking for the same kinds,
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gcsim.compressors import meter
@@ -36,10 +38,16 @@ from gcsim.compressors.requests import (
 )
 from gcsim.errors import InputError
 
-Split = Callable[[Any], list[Any]]
-"""From the merged request's reply to the replies of its parts."""
-
+Cut = Callable[["Tensor"], Sequence["Tensor"]]
 LENGTH_BYTES = 8
+_ALIKE: dict[type, tuple[str, ...]] = {
+    AllReduce: ("op",),
+    AllGather: ("variable", "part"),
+    AllToAll: ("variable",),
+    PushPull: ("without_server",),
+    TreeMerge: (),
+}
+"""Fields that are equal in requests that can be merged; all-reduces have one dtype, too."""
 
 
 def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]]:
@@ -48,121 +56,81 @@ def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]
     Raises `InputError` when a merged payload is damaged.
     """
     updates: dict[int, Tensor] = {}
-    waiting: dict[int, Request] = {}
-    _advance(exchanges, dict.fromkeys(range(len(exchanges))), waiting, updates)
-    while waiting:
-        groups: dict[Hashable, list[int]] = {}
-        for number, request in waiting.items():
-            groups.setdefault(_kind(request), []).append(number)
-        replies: dict[int, Any] = {}
-        for members in groups.values():
-            requests = [waiting[number] for number in members]
-            if len(requests) == 1:
-                replies[members[0]] = yield requests[0]
+    replies: dict[int, Any] = dict.fromkeys(range(len(exchanges)))
+    while replies:
+        groups: dict[Hashable, dict[int, Request]] = {}
+        for number, reply in sorted(replies.items()):
+            try:
+                request = exchanges[number].send(reply)
+            except StopIteration as stop:
+                updates[number] = stop.value
             else:
-                merged, split = _merged(requests)
-                reply = yield merged
-                replies.update(zip(members, split(reply), strict=True))
-        waiting = {}
-        _advance(
-            exchanges, {number: replies[number] for number in sorted(replies)}, waiting, updates
-        )
+                groups.setdefault(_kind(request), {})[number] = request
+        replies = {}
+        for members in groups.values():
+            merged, split = _merged(list(members.values()))
+            replies.update(zip(members, split((yield merged)), strict=True))
     return [updates[number] for number in range(len(exchanges))]
-
-
-def _advance(
-    exchanges: Sequence[Exchange],
-    replies: dict[int, Any],
-    waiting: dict[int, Request],
-    updates: dict[int, Tensor],
-) -> None:
-    for number, reply in replies.items():
-        try:
-            waiting[number] = exchanges[number].send(reply)
-        except StopIteration as stop:
-            updates[number] = stop.value
 
 
 def _kind(request: Request) -> Hashable:
     """Equal for requests that can be merged."""
-    if isinstance(request, AllReduce):
-        return AllReduce, request.op, request.tensor.dtype
-    if isinstance(request, AllGather):
-        return AllGather, request.variable, request.part
-    if isinstance(request, AllToAll):
-        return AllToAll, request.variable
-    if isinstance(request, PushPull):
-        return PushPull, request.without_server
-    return (type(request),)
+    alike = [getattr(request, field) for field in _ALIKE[type(request)]]
+    return type(request), *alike, request.tensor.dtype if isinstance(request, AllReduce) else None
 
 
-def _merged(requests: Sequence[Request]) -> tuple[Request, Split]:
-    """One request for several of a kind, and how its reply is divided."""
-    first = requests[0]
+def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], list[Any]]]:
+    """(one request for several of a kind; the replies of its parts, given its reply)."""
+    first, count = requests[0], len(requests)
+    if count == 1:
+        return first, lambda reply: [reply]
     if isinstance(first, AllReduce):
-        return _all_reduce([r for r in requests if isinstance(r, AllReduce)])
+        tensors = [request.tensor for request in requests]
+
+        def split(total: Tensor) -> list[Tensor]:
+            pieces = total.split_with_sizes([t.numel() for t in tensors])
+            return [
+                piece if t.dim() == 1 else piece.view(t.shape)
+                for piece, t in zip(pieces, tensors, strict=True)
+            ]
+
+        flat = torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in tensors])
+        return replace(first, tensor=flat), split
+    parts: Cut = partial(unpack, count=count)
     if isinstance(first, AllToAll):
-        return _all_to_all([r for r in requests if isinstance(r, AllToAll)])
-    payloads = [r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)]
-    count = len(requests)
+        to_each = [pack(column) for column in zip(*(r.payloads for r in requests), strict=True)]
+        return replace(first, payloads=to_each), lambda received: [
+            list(column) for column in zip(*map(parts, received), strict=True)
+        ]
+    payloads = [request.payload for request in requests]
     if isinstance(first, AllGather):
         if first.variable:
-            cut: Cut = lambda payload: unpack(payload, count)  # noqa: E731 - beside the other
             payload = pack(payloads)
         else:
-            cut = _Fixed([part.numel() for part in payloads])
             payload = torch.cat(payloads)
-        gathered = AllGather(payload=payload, variable=first.variable, part=first.part)
-        return gathered, lambda received: _parts(received, cut, count)
+            parts = partial(_cut, lengths=[part.numel() for part in payloads])
+        return replace(first, payload=payload), lambda received: [
+            _Part(received, parts, number) for number in range(count)
+        ]
     if isinstance(first, TreeMerge):
-        merges = [r.merge for r in requests if isinstance(r, TreeMerge)]
 
         def merge(own: Tensor, other: Tensor) -> Tensor:
-            pairs = zip(merges, unpack(own, count), unpack(other, count), strict=True)
-            return pack([merge_part(a, b) for merge_part, a, b in pairs])
+            pairs = zip(requests, parts(own), parts(other), strict=True)
+            return pack([request.merge(a, b) for request, a, b in pairs])
 
-        return TreeMerge(payload=pack(payloads), merge=merge), lambda reply: unpack(reply, count)
-
-    servers = [r.server for r in requests if isinstance(r, PushPull)]
+        return replace(first, payload=pack(payloads), merge=merge), parts
 
     def serve(received: Iterable[Tensor]) -> Tensor:
-        parts = _parts(received, lambda payload: unpack(payload, count), count)
-        return pack([server(part) for server, part in zip(servers, parts, strict=True)])
+        return pack([
+            request.server(_Part(received, parts, number))
+            for number, request in enumerate(requests)
+        ])  # fmt: skip
 
-    merged = PushPull(
-        payload=pack(payloads),
-        server=serve,
-        without_server=first.without_server,
-        variable=any(r.variable for r in requests if isinstance(r, PushPull)),
-    )
-    return merged, lambda reply: unpack(reply, count)
-
-
-def _all_reduce(requests: Sequence[AllReduce]) -> tuple[Request, Split]:
-    tensors = [request.tensor for request in requests]
-    sizes = [tensor.numel() for tensor in tensors]
-
-    def split(total: Tensor) -> list[Tensor]:
-        pieces = zip(_cut(total, sizes), tensors, strict=True)
-        return [piece if t.dim() == 1 else piece.view(t.shape) for piece, t in pieces]
-
-    flat = torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in tensors])
-    return AllReduce(tensor=flat, op=requests[0].op), split
-
-
-def _all_to_all(requests: Sequence[AllToAll]) -> tuple[Request, Split]:
-    to_each = [pack(list(parts)) for parts in zip(*(r.payloads for r in requests), strict=True)]
-
-    def split(received: Sequence[Tensor]) -> list[list[Tensor]]:
-        parts = [unpack(payload, len(requests)) for payload in received]
-        return [list(column) for column in zip(*parts, strict=True)]
-
-    return AllToAll(payloads=to_each, variable=requests[0].variable), split
+    variable = any(request.variable for request in requests)
+    return replace(first, payload=pack(payloads), server=serve, variable=variable), parts
 
 
 # --- payloads in one another -------------------------------------------------------------------
-
-Cut = Callable[["Tensor"], Sequence["Tensor"]]
 
 
 def pack(payloads: Sequence[Tensor]) -> Tensor:
@@ -176,35 +144,14 @@ def unpack(payload: Tensor, count: int) -> list[Tensor]:
     head = LENGTH_BYTES * count
     if payload.numel() < head:
         raise InputError(f"damaged payload: {payload.numel()} bytes hold no {count} lengths")
-    lengths = from_bytes(payload[:head], torch.int64, count).tolist()
-    if min(lengths) < 0 or sum(lengths) != payload.numel() - head:
-        raise InputError(
-            f"damaged payload: parts of {lengths} bytes in {payload.numel() - head} bytes"
-        )
-    return _cut(payload[head:], lengths)
+    return _cut(payload[head:], from_bytes(payload[:head], torch.int64, count).tolist())
 
 
-def _cut(flat: Tensor, lengths: list[int]) -> list[Tensor]:
+def _cut(payload: Tensor, lengths: list[int]) -> list[Tensor]:
     """Consecutive parts of these lengths, as views."""
-    return list(flat.split_with_sizes(lengths))
-
-
-class _Fixed:
-    """Cut a payload into parts of known lengths."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self._lengths = lengths
-
-    def __call__(self, payload: Tensor) -> Sequence[Tensor]:
-        if payload.numel() != sum(self._lengths):
-            raise InputError(
-                f"damaged payload: {payload.numel()} bytes, all workers send {sum(self._lengths)}"
-            )
-        return _cut(payload, self._lengths)
-
-
-def _parts(received: Iterable[Tensor], cut: Cut, count: int) -> list[Any]:
-    return [_Part(received, cut, number) for number in range(count)]
+    if min(lengths) < 0 or sum(lengths) != payload.numel():
+        raise InputError(f"damaged payload: parts of {lengths} bytes in {payload.numel()} bytes")
+    return list(payload.split_with_sizes(lengths))
 
 
 class _Part:

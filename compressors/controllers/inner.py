@@ -1,9 +1,8 @@
 """A compressor of its own for each tensor, whose settings a controller may change.
 
-The inner compressors see buckets of one tensor; their exchanges are fused, so that a bucket still
-costs the collectives of one. Inner compressors must keep replicas identical (controllers decide
-from updates, alike on all workers), need no second moments, and follow a schedule that does not
-depend on the setting.
+The inner compressors see buckets of one tensor; their exchanges are fused into the collectives of
+one. Inner compressors must keep replicas identical (controllers decide from updates, alike on all
+workers), need no second moments, and follow a schedule that does not depend on the setting.
 
 When a setting changes, the inner object gets the new `parameters` and, with them, whatever a fresh
 object has otherwise under these (tables, thresholds); all other state is kept. PowerSGD's factors
@@ -58,13 +57,12 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
         problem = "lets the workers' models differ between its steps"
     if problem:
         raise InputError(f"{name} cannot be controlled: it {problem}")
-    (first, *_), rest = settings, list(settings)[1:]
-    for other in rest:
+    (first, base), *others = settings.items()
+    for name_of, other in others:
         for what in ("period", "warmup_steps", "momentum"):
-            one, two = (getattr(cls, what)(settings[key]) for key in (first, other))
+            one, two = (getattr(cls, what)(each) for each in (base, other))
             if one != two:
-                message = f"{name}: {what} is {one} with {first}, {two} with {other}"
-                raise InputError(message)
+                raise InputError(f"{name}: {what} is {one} with {first}, {two} with {name_of}")
 
 
 def _class_of(name: str) -> type[Compressor]:
@@ -120,28 +118,21 @@ class PerTensor(Compressor[P]):
 
     def exchange_tensors(self, bucket: Bucket, step: int) -> Exchange:
         """Each tensor's exchange, fused; the update of the bucket, float32 `[n]`."""
-        pieces = bucket.layout.slices
-        updates = yield from fused(
-            [self.member(piece).exchange(alone(bucket, piece), step) for piece in pieces]
-        )
-        return torch.cat(updates)
+        one_by_one = [(self.member(piece), alone(bucket, piece)) for piece in bucket.layout.slices]
+        return torch.cat((yield from fused([m.exchange(own, step) for m, own in one_by_one])))
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        total = torch.zeros_like(bucket.gradient)
-        for piece in bucket.layout.slices:
-            held = self.member(piece).residual_of(alone(bucket, piece))
-            if held is None:
-                return None
-            total[piece.offset : piece.offset + piece.numel] = held
-        return total
+        pieces = bucket.layout.slices
+        parts = [self.member(piece).residual_of(alone(bucket, piece)) for piece in pieces]
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if len(known) == len(parts) else None
 
     def set_parameters(self, piece: TensorSlice, parameters: CompressorParameters) -> None:
         """Give a tensor's compressor other parameters; see the module's text for its state."""
         member = self.member(piece)
         if member.parameters == parameters:
             return
-        before = self._class(self.worker, member.parameters)
-        after = self._class(self.worker, parameters)
+        before, after = (self._class(self.worker, p) for p in (member.parameters, parameters))
         for key, value in vars(after).items():
             if not same(getattr(before, key), value):
                 setattr(member, key, value)

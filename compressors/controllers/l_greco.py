@@ -13,11 +13,10 @@ all, or at most `candidates` of them; others on a geometric scale. Those that th
 refuses are left out.
 
 Readings and assumptions: Q is the inner compressor's first settled step with an empty memory (for
-PowerSGD one power iteration from a random Q; its warm Q is dropped where the rank changes). Bytes
-are counted as sent, headers included, and for a parameter server as received. Errors are rounded
-up to whole steps of the budget / `buckets`, so the budget is never exceeded, and the base stays
-where nothing better is found. One decision covers one bucket, as an exchange knows no other: with
-the model in one bucket it is the paper's. The gradients are worker 0's own, which it has anyway.
+PowerSGD one power iteration from a random Q). Bytes are counted as sent, headers included, and for
+a parameter server as received. Errors are rounded up to whole steps, so the budget is never
+exceeded, and the base stays where nothing better is found. One decision covers one bucket, as an
+exchange knows no other: with the model in one bucket it is the paper's.
 
 State: the inner compressor's; on worker 0, n floats during the last `over` steps before a decision.
 A decision holds two tables of `buckets` numbers a tensor.
@@ -30,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -37,14 +37,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, TensorSlice
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.controllers.inner import (
-    PerTensor,
-    alone,
-    check_inner,
-    inner_parameters,
-)
+from gcsim.compressors.controllers.inner import PerTensor, alone, check_inner, inner_parameters
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import Collectives, lockstep
 from gcsim.compressors.registry import compressor_class
@@ -71,19 +66,14 @@ class LGrecoParameters(CompressorParameters):
         if self.over > self.every:
             raise ValueError(f"over = {self.over} steps, but a decision every {self.every}")
         base = self.base()
-        numbers = {
-            key
-            for key, value in base
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        numbers = {key for key, value in base if type(value) in (int, float)}
         if self.vary not in numbers:
             raise InputError(
                 f"{self.compressor} has no number {self.vary!r} to vary",
                 place="vary",
                 hint=did_you_mean(self.vary, numbers),
             )
-        settings = self.settings()
-        named = {f"{self.vary} = {getattr(p, self.vary)}": p for p in settings}
+        named = {f"{self.vary} = {getattr(p, self.vary)}": p for p in self.settings()}
         check_inner(self.compressor, named)
         if compressor_class(self.compressor).momentum(base)[0]:
             message = f"{self.compressor} has momentum: its error cannot be told from it"
@@ -96,18 +86,14 @@ class LGrecoParameters(CompressorParameters):
 
     def settings(self) -> list[CompressorParameters]:
         """The inner compressor's parameters for each candidate; the base is the first."""
-        base = self.base()
-        settings = [base]
+        settings = [self.base()]
         for value in candidate_values(
-            getattr(base, self.vary), self.lowest, self.highest, self.candidates
+            getattr(settings[0], self.vary), self.lowest, self.highest, self.candidates
         ):
             given = {**self.parameters, self.vary: value}
-            try:
+            with suppress(InputError):
                 found = inner_parameters(self.compressor, given, "parameters")
-            except InputError:
-                continue
-            if found != base:
-                settings.append(found)
+                settings += [found] if found != settings[0] else []
         return settings
 
 
@@ -158,19 +144,15 @@ class LGreco(PerTensor[LGrecoParameters]):
     def _decide(self, bucket: Bucket, total: Tensor) -> list[int]:
         """Numbers of the chosen candidates, tensor by tensor."""
         summed = Bucket(layout=bucket.layout, gradient=total)
-        table = [
-            [self._trial(summed, piece, setting) for setting in self._settings]
+        trials = np.array([
+            [self._trial(alone(summed, piece), setting) for setting in self._settings]
             for piece in bucket.layout.slices
-        ]
-        errors = np.array([[error for error, _ in row] for row in table])
-        sizes = np.array([[size for _, size in row] for row in table])
+        ])  # fmt: skip
+        errors, sizes = trials[..., 0], trials[..., 1].astype(np.int64)
         return allocate(errors, sizes, self.parameters.alpha, self.parameters.buckets)
 
-    def _trial(
-        self, bucket: Bucket, piece: TensorSlice, setting: CompressorParameters
-    ) -> tuple[float, int]:
-        """(squared error, bytes) of one tensor with one candidate."""
-        one = alone(bucket, piece)
+    def _trial(self, one: Bucket, setting: CompressorParameters) -> tuple[float, int]:
+        """(squared error, bytes) of a bucket of one tensor with one candidate."""
         fresh = self._class(Worker(rank=0, count=1, seed=self.worker.seed), setting)
         counter = Collectives()
         (update,) = lockstep([fresh.exchange(one, self._class.warmup_steps(setting))], counter)

@@ -67,7 +67,7 @@ class Collectives:
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
         self._told: list[Tensor] = []
-        """What the last request gathered, if it may have been lengths."""
+        """Payloads of the last request, if they may have been lengths."""
 
     def execute(self, request: Request) -> Any:
         """The reply to one request; the other ranks carry out theirs.
@@ -95,6 +95,8 @@ class Collectives:
 
         Other collectives may be carried out in between.
         """
+        if self.count == 1:
+            return lambda: int(number)
         largest = torch.as_tensor(number).long().view(1).to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
@@ -160,11 +162,9 @@ class Collectives:
         """Everybody's payload, by rank; `told` are lengths that may be theirs."""
         if request.variable:
             lengths = self._lengths(request.payload, told)
-            if self._on_host:
+            if self._on_host or self.count * max(lengths) > _MOST_PADDED * sum(lengths):
                 return self._gather_blocks(request.payload, lengths)
-            if self.count * max(lengths) <= _MOST_PADDED * sum(lengths):
-                return self._gather_padded(request.payload, lengths)
-            return self._broadcast_each(request.payload, lengths)
+            return self._gather_padded(request.payload, lengths)
         return self._gather(request.payload)
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
@@ -193,14 +193,18 @@ class Collectives:
         return [int(length.clone().view(torch.int64)) for length in self._gather(own)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Payloads of different lengths: each whole, from rank to rank around the ring."""
+        """Payloads of different lengths, each whole: on the host from rank to rank around the ring,
+        else from its rank to all others."""
         own = self._carried(payload)
         blocks = [own.new_empty(length) for length in lengths]
         blocks[self.rank] = own
         above, below = (self.rank + 1) % self.count, (self.rank - 1) % self.count
-        for step in range(self.count - 1):
+        for step in range(self.count - 1 if self._on_host else 0):
             out = blocks[(self.rank - step) % self.count]
             self._swap(out, above, blocks[(self.rank - step - 1) % self.count], below)
+        for source, block in zip(self._global, blocks, strict=True):
+            if block.numel() and not self._on_host:
+                self._dist.broadcast(block, src=source, group=self.group)
         return [block.to(payload.device) for block in blocks]
 
     def _gather_padded(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -210,16 +214,6 @@ class Collectives:
         row[: payload.numel()] = payload
         gathered = zip(self._gather(row), lengths, strict=True)
         return [padded[:length] for padded, length in gathered]
-
-    def _broadcast_each(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Payloads of different lengths: each from its rank to all others."""
-        own = self._carried(payload)
-        blocks = [own.new_empty(length) for length in lengths]
-        blocks[self.rank] = own
-        for source, block in zip(self._global, blocks, strict=True):
-            if block.numel():
-                self._dist.broadcast(block, src=source, group=self.group)
-        return [block.to(payload.device) for block in blocks]
 
     def _all_to_all(self, request: AllToAll) -> list[Tensor]:
         payloads = list(request.payloads)

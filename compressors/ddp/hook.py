@@ -142,18 +142,14 @@ def ddp_hook(
 
 
 class _Method(NamedTuple):
-    """Method that exchanges a bucket."""
+    """Method that exchanges a bucket, and its name."""
 
     kind: str
-    compressor: type[Compressor]
-    parameters: CompressorParameters
-
-    @property
-    def checked(self) -> Method:
-        return Method(self.compressor, self.parameters)
+    checked: Method
 
     def plain(self) -> dict[str, Any]:
-        return {"compressor": self.kind, "parameters": self.parameters.model_dump(mode="json")}
+        parameters = self.checked.parameters.model_dump(mode="json")
+        return {"compressor": self.kind, "parameters": parameters}
 
 
 def _method(
@@ -161,7 +157,7 @@ def _method(
 ) -> _Method:
     chosen = checked(kind, cls, given).of_steps(steps)
     require_ddp_support(kind, *chosen)
-    return _Method(kind, *chosen)
+    return _Method(kind, chosen)
 
 
 class DdpHook:
@@ -178,13 +174,13 @@ class DdpHook:
         scaler: Any,
     ) -> None:
         self.kind = method.kind
-        self.parameters = method.parameters
+        self.parameters = method.checked.parameters
         self.step = 0
-        """Of the compressor, in the iteration exchanged last; negative before it takes part."""
+        """Step of the compressor in the iteration exchanged last; negative before it begins."""
         self.loss: float | None = None
         """The rank's, for methods that follow it: to be set before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
-        """By number of the bucket, as DDP handed it over last."""
+        """Layouts by number of the bucket, as DDP handed it over last."""
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
         self._method = method
@@ -207,12 +203,12 @@ class DdpHook:
         self._slices: dict[int, saved.Trained] = {}
         """Trained parameters by identity."""
         self._known: dict[tuple[int, ...], BucketLayout] = {}
-        """By number of the bucket and identities of its parameters: what a layout has worked out
-        (`facts`) serves all steps."""
+        """Layouts by number of the bucket and identities of its parameters: their `facts` serve all
+        steps."""
         self._sums: dict[int, Sums] = {}
-        """By number of the bucket: of the compressed steps."""
+        """Sums over the compressed steps, by number of the bucket."""
         self._starts = array("d")
-        """Of these: when the first bucket was handed over, in seconds of the clock."""
+        """Seconds of the clock at which the first bucket of each was handed over."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
 
@@ -321,7 +317,7 @@ class DdpHook:
         """Go on from a state. Raises `InputError` on all ranks where one cannot."""
         members: Members = {}
         fault: InputError | None = None
-        methods = [self._method, *self._others.values()]
+        methods = [each.checked for each in (self._method, *self._others.values())]
         remembers = any(each.compressor.memory(each.parameters) != "none" for each in methods)
         try:
             saved.require_rank(state, self._worker(), remembers=remembers)
@@ -439,7 +435,7 @@ class DdpHook:
         if step.number >= 0:
             self.step -= 1
         if self._refuses:
-            title = self._method.compressor.about.title
+            title = self._method.checked.compressor.about.title
             error = step.error(title, self._collectives.group, overflow)
             step.end([error] * len(step.parts))
         else:
@@ -503,7 +499,7 @@ class DdpHook:
         return member
 
     def _new_member(self, layout: BucketLayout) -> Compressor:
-        method = self._others.get(layout.index, self._method)
+        method = self._others.get(layout.index, self._method).checked
         return new_member(method.compressor, self._worker(), method.parameters)
 
     @property
@@ -528,15 +524,15 @@ class _Named:
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """What the thread does, until it is given None."""
+    """Run the thread's jobs, until it is given None."""
     while (job := jobs.get()) is not None:
         job()
         del job  # it holds the hook, which is to be freed with the model
 
 
 def _end(thread: threading.Thread, jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """When the hook is freed, or Python exits: a thread that comes back from torch after that
-    would abort the process. One that waits for a rank that is gone stays where it is."""
+    """End the thread when the hook is freed, or Python exits: one that comes back from torch after
+    that would abort the process. One that waits for a rank that is gone stays where it is."""
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join(timeout=5)

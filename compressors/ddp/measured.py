@@ -38,7 +38,7 @@ class MeasuredBucket:
 
     elements: Whole
     sent_bytes: Annotated[float, Limits(least=0)]
-    """That this rank handed to its collectives."""
+    """Bytes that this rank handed to its collectives."""
     computed_s: Annotated[float, Limits(least=0)]
     """Seconds of encoding, decoding, and what a server does."""
     exchanged_s: Annotated[float, Limits(least=0)]
@@ -57,11 +57,11 @@ class Measured:
     parameters: dict[str, object]
     """The compressor's, defaults filled in."""
     other_buckets: dict[str, list[int]]
-    """By compressor: numbers of the buckets that it exchanged in the place of that one."""
+    """Numbers of the buckets that others exchanged in the place of that one, by compressor."""
     workers: Count
     rank: Whole
     steps: Count
-    """That were compressed."""
+    """Compressed steps."""
     iteration_s: Annotated[float, Limits(least=0)] | None
     """Seconds from the first bucket of a step to that of the next one: median; None of one step."""
     buckets: Annotated[list[MeasuredBucket], Limits(least=1)]
@@ -82,7 +82,7 @@ class Measured:
         return sum(bucket.exchanged_s for bucket in self.buckets)
 
     def write(self, path: str | PathLike[str]) -> None:
-        """As JSON, which `gcsim compare` and `read_measured` read."""
+        """Write JSON, which `gcsim compare` and `read_measured` read."""
         write_text(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
 
 
@@ -96,7 +96,7 @@ def read_measured(path: Path) -> Measured:
 
 
 def measured_in(path: Path) -> Measured | None:
-    """As `read_measured`; None of the folder of a run, or of its results."""
+    """Measurements as of `read_measured`; None of the folder of a run, or of its results."""
     if not path.is_file():
         return None
     body = read_object(path, str(path), "result", _HINT)
@@ -114,7 +114,7 @@ def _measured(body: dict[str, Any], path: Path) -> Measured:
 
 @dataclass(slots=True)
 class Sums:
-    """Of one bucket, over its steps; written by the thread that exchanges."""
+    """Sums over the steps of one bucket; written by the thread that exchanges."""
 
     elements: int = 0
     steps: int = 0
@@ -122,7 +122,7 @@ class Sums:
     exchanged_s: float = 0.0
     whole_s: float = 0.0
     _open: deque[tuple[Literal["exchanged_s", "whole_s"], Any, Any]] = field(default_factory=deque)
-    """What began and ended when, and is not added up yet: the device may not have come so far."""
+    """Begins and ends that are not added up yet: the device may not have come so far."""
 
     def took(self, what: Literal["exchanged_s", "whole_s"], begin: Any, end: Any) -> None:
         """Note two instants; what is past is added up."""
@@ -135,7 +135,7 @@ class Sums:
         setattr(self, what, getattr(self, what) + (end - begin))
 
     def mean(self) -> MeasuredBucket:
-        """Of a step; waits for the device."""
+        """Means of a step; waits for the device."""
         while self._open:
             self._add_up()
         return MeasuredBucket(

@@ -165,7 +165,7 @@ def require_float32(trained: Iterable[tuple[str, nn.Parameter]]) -> None:
 
 
 def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
-    """That of all parameters. Raises `InputError` where there are several."""
+    """Device of all parameters. Raises `InputError` where there are several."""
     where: dict[torch.device, str] = {}
     for name, parameter in trained:
         where.setdefault(parameter.device, name)

@@ -1,8 +1,8 @@
 """Frames of a message on a GPU: headers, copies and checksums of all tensors in a few launches.
 
-To write checksums the host waits for nothing. To read headers it waits once a message: one program
-follows the frames, as many programs as it takes add up their words, one for each frame hashes, and
-the fields come to the host together with whether each checksum is right.
+One launch writes the checksums of all frames, or checks them: programs add up a frame's words, and
+the last of them to end hashes. To read unknown headers, which takes a launch before, the host waits
+once a message.
 
 `coding/frames.py` has the header, `coding/checksum.py` the checksum and its source.
 """
@@ -10,6 +10,7 @@ the fields come to the host together with whether each checksum is right.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import triton
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frames import HEADER_BYTES, as_bytes
-from gcsim.compressors.gpu.parts import own_row, put, starts
+from gcsim.compressors.coding.frames import HEADER_BYTES
+from gcsim.compressors.gpu.parts import copy, own_row
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column
+from gcsim.compressors.segments import Column, starts
 
 _FIELDS = 9
 """Columns of a table of frames: begin of the body, its bytes, first program, codec, flags, params,
@@ -43,7 +44,7 @@ def _agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column)
 
 def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None) -> Tensor:
     """Write checksums of frames that lie there; else whether they and headers are right."""
-    programs = -(-(sizes // 8) // GROUPS)
+    programs = np.maximum(1, -(-(sizes // 8) // GROUPS))
     ends = np.cumsum(programs)
     table = there((at, sizes, ends - programs), message.device, np.int64)
     right = message if heads is None else torch.empty_like(table[0])
@@ -51,21 +52,31 @@ def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None
     return right
 
 
-@kernel_of(loops.put)
-def _put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
-    data = as_bytes(source)
-    if data.device != message.device:
-        data = there(data.numpy(), message.device)
-    put(message, data, lengths.tolist(), at.tolist())
+@kernel_of(loops.put_all)
+def _put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
+    """One launch."""
+    sources = []
+    for at, source, lengths in parts:
+        if source.numel():
+            data = source if source.device == message.device else there(source, message.device)
+            sources.append((data, lengths, starts(lengths), at))
+    copy(message, sources)
 
 
-@kernel_of(loops.taken)
-def _taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
-    found = message.new_empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-    if found.numel():
-        many = lengths.tolist()
-        put(found.view(torch.uint8), message, many, starts(many), at.tolist())
-    return found
+@kernel_of(loops.taken_all)
+def _taken_all(
+    message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]
+) -> list[Tensor]:
+    """One launch, into one buffer."""
+    sizes = np.array([lengths.sum() for _, lengths, _ in parts], dtype=np.int64)
+    cuts = starts(-(-sizes // 8) * 8)
+    room = message.new_empty(int(cuts[-1] + sizes[-1]))
+    at, many = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    into = [cut + starts(lengths) for cut, (_, lengths, _) in zip(cuts, parts, strict=True)]
+    if sizes.any():
+        copy(room, [(message, many, at, np.concatenate(into))])
+    rows = zip(cuts, sizes, parts, strict=True)
+    return [room[cut : cut + size].view(dtype) for cut, size, (_, _, dtype) in rows]
 
 
 @kernel_of(loops.headers)
@@ -83,15 +94,21 @@ def _hash_all(
 ) -> None:
     """Note in `right` whether frames' checksums are right, and headers where they are known; or,
     where it is the message, write their checksums."""
-    frames = table.shape[1]
-    sums = torch.empty(programs, dtype=torch.int64, device=message.device)
-    launch(_weigh, programs, message, table, sums, frames, message.numel(), GROUPS=GROUPS)
+    frames, device = table.shape[1], message.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    work = _zeros(1 << frames.bit_length(), device, stream)
     known = heads is not None
     launch(
-        _hash, frames, message, table, sums, _constants(message.device), right,
+        _hash, programs, message, table, work, _constants(device), right,
         heads if known else message, frames, message.numel(), CHECK=right is not message,
         KNOWN=known, HEADER=HEADER_BYTES, ROUNDS=ROUNDS, GROUPS=GROUPS,
     )  # fmt: skip
+
+
+@functools.cache
+def _zeros(frames: int, device: torch.device, stream: int) -> Tensor:
+    """A frame's sum and its programs that have ended, int64 `[frames, 2]`; `_hash` leaves zeros."""
+    return torch.zeros((frames, 2), dtype=torch.int64, device=device)
 
 
 @functools.cache
@@ -138,25 +155,9 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
             tl.store(row + (3 + field) * most, tl.where(here, number_of, -1))
         tl.store(row + 6 * most, tl.where(here, _field(head, lane, 8, 4), -1))
         tl.store(row + 7 * most, tl.where(here, _field(head, lane, 4, 4), -1))
-        program += tl.where(whole, (size // 8 + GROUPS - 1) // GROUPS, 0)
+        program += tl.where(whole, tl.maximum(1, (size // 8 + GROUPS - 1) // GROUPS), 1)
         at = tl.where(here, at + size + HEADER, at)
         number += 1
-
-
-@triton.jit
-def _weigh(message, table, sums, frames, total, GROUPS: tl.constexpr):
-    """Add up the whole words of a part of a frame's body, times odd numbers that differ.
-
-    There may be more programs than parts.
-    """
-    program = tl.program_id(0)
-    frame = own_row(table + 2 * frames, frames, program)
-    begin = tl.load(table + frame)
-    words = tl.minimum(tl.load(table + frames + frame), total - begin) // 8
-    group = (program - tl.load(table + 2 * frames + frame)) * GROUPS + tl.arange(0, GROUPS)
-    word = load_words(message + begin, group, words * 8, 8)
-    total = tl.sum(word * (group.to(tl.uint64) * 2 + 1), axis=0)
-    tl.store(sums + program, total.to(tl.int64, bitcast=True))
 
 
 @triton.jit
@@ -168,31 +169,41 @@ def _word(data, lane, count, mask):
 
 @triton.jit
 def _hash(  # noqa: PLR0915 - rotations are written out
-    message, table, sums, constants, right, heads, frames, total, CHECK: tl.constexpr,
+    message, table, work, constants, right, heads, frames, total, CHECK: tl.constexpr,
     KNOWN: tl.constexpr, HEADER: tl.constexpr, ROUNDS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Write a frame's checksum, or note whether it is right: BLAKE2b of one block of 32 bytes.
 
+    Each program adds up a part of the body's whole words, times odd numbers that differ; the last
+    one of a frame hashes. There may be more programs than parts.
+
     The state is four rows of four columns: a, b, c and d. Rotations are written out: a call of a
     function takes the interpreter longer than what is in it.
     """
-    frame = tl.program_id(0)
+    frame = own_row(table + 2 * frames, frames, tl.program_id(0))
     begin = tl.load(table + frame)
     size = tl.load(table + frames + frame)
     whole = (begin >= HEADER) & (begin + size <= total)
+    parts = tl.where(whole, tl.maximum(1, (size // 8 + GROUPS - 1) // GROUPS), 1)
+    part = tl.program_id(0) - tl.load(table + 2 * frames + frame)
+    if part >= parts:
+        return
+    group = part * GROUPS + tl.arange(0, GROUPS)
+    counted = load_words(message + begin, group, tl.where(whole, size // 8 * 8, 0), 8)
+    weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64: in any order
+    own = work + 2 * frame
+    tl.atomic_add(own, weighed.to(tl.int64, bitcast=True), sem="relaxed")
+    if tl.atomic_add(own + 1, 1, sem="acq_rel") < parts - 1:
+        return
+    fourth = tl.atomic_add(own, 0, sem="relaxed").to(tl.uint64, bitcast=True)
+    tl.store(own, 0)
+    tl.store(own + 1, 0)
     head = message + begin - HEADER
     lane = tl.arange(0, 8).to(tl.int64)
     shift = (lane * 8).to(tl.uint64)
     first = _word(head, lane, 8, whole)
     second = _word(head + 8, lane, 8, whole)
     third = _word(message + begin + size // 8 * 8, lane, size % 8, whole)
-    fourth = tl.cast(0, tl.uint64)
-    parts = tl.where(whole, (size // 8 + GROUPS - 1) // GROUPS, 0)
-    own = sums + tl.load(table + 2 * frames + frame)
-    for part in range(0, parts, GROUPS):  # modulo 2^64: in any order
-        each = part + tl.arange(0, GROUPS)
-        some = tl.load(own + each, mask=each < parts, other=0).to(tl.uint64, bitcast=True)
-        fourth += tl.sum(some, axis=0)
     zero = tl.cast(0, tl.uint64)
     column = tl.arange(0, 4)[None, :]
     a = tl.load(constants + 160 + column).to(tl.uint64, bitcast=True)

@@ -1,4 +1,4 @@
-"""How does one launch work on all tensors of a bucket? By a table that says where each begins.
+"""Tables of a bucket's tensors, by which one launch works on all of them.
 
 The programs of a kernel are shared out: a part takes as many as it needs, and each finds in the
 table which part is its own. A call for one tensor is one with a table of one part.
@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
+from gcsim.compressors.gpu.words import BLOCK, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a kernel needs to know of tensors that it works on together."""
+    """A kernel's table of the tensors that it works on together."""
 
     table: Tensor
     """int64 `[2 + columns, parts]`: the first program of each, its elements, and what it needs."""
     firsts: list[int]
-    """By part: its first program; at the end, how many programs there are."""
+    """First program of each part; at the end, the number of programs."""
     index: Any
     """The type of a place within a part."""
 
@@ -53,7 +53,7 @@ def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Where each begins when they lie one behind the other."""
+    """Begin of each when they lie one behind the other."""
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 
@@ -63,17 +63,27 @@ def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
     return torch.repeat_interleave(found, times, output_size=sum(counts))
 
 
-def put(
-    target: Tensor, source: Tensor, lengths: Sequence[int], places: Sequence[int],
-    begins: Sequence[int] | None = None,
-) -> None:  # fmt: skip
-    """Copy so many bytes (or other elements) at a time to their places in `target`.
+_SOURCES = 6
+"""Sources of one launch of `copy`, at most."""
 
-    In `source` they lie one behind the other, or begin there.
+
+def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> None:
+    """Copy bytes to their places in `target`, uint8.
+
+    A source has one dimension and any stride; then follow the numbers of bytes, their begins in the
+    source (were it contiguous), and in the target.
     """
-    first = starts(lengths) if begins is None else begins
-    parts = parts_of(target, lengths, [blocks(n) for n in lengths], first, places)
-    launch_parts(_copy, parts, source, target, BLOCK=BLOCK)
+    given, rows = [], []
+    for number, (source, *columns) in enumerate(sources):
+        width, step = source.element_size(), source.element_size() * source.stride(0)
+        apart = (width, step) if step != width else (1, 1)
+        given.append(torch.as_strided(source, (1,), (1,)).view(torch.uint8))
+        rows += [(*row, number, *apart) for row in zip(*columns, strict=True)]
+    if rows:
+        lengths, *others = np.array(rows, dtype=np.int64).T
+        parts = parts_of(target, lengths.tolist(), (-(-lengths // BLOCK)).tolist(), *others)
+        pointers = (*given, *given[:1] * (_SOURCES - len(given)))
+        launch_parts(_copy, parts, *pointers, target, SOURCES=len(given), BLOCK=BLOCK)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -101,8 +111,34 @@ def own_part(table, parts):
 
 
 @triton.jit
-def _copy(source, target, table, parts, BLOCK: tl.constexpr):
+def sum_before(counts, first, program, WIDTH: tl.constexpr):
+    """The sum of the counts from `first` on, up to that of the program before."""
+    total = tl.zeros([WIDTH], dtype=tl.int64)
+    for start in range(first, program, WIDTH):
+        at = start + tl.arange(0, WIDTH)
+        total += tl.load(counts + at, mask=at < program, other=0)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _copy(
+    a, b, c, d, e, f, target, table, parts, SOURCES: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
-    byte = tl.load(source + tl.load(column + 2 * parts) + at, mask=at < n, other=0)
-    tl.store(target + tl.load(column + 3 * parts) + at, byte, mask=at < n)
+    source, width = tl.load(column + 4 * parts), tl.load(column + 5 * parts)
+    byte = tl.load(column + 2 * parts) + at
+    byte = byte // width * tl.load(column + 6 * parts) + byte % width
+    here = at < n
+    value = tl.load(a + byte, mask=here & (source == 0), other=0)
+    if SOURCES > 1:
+        value += tl.load(b + byte, mask=here & (source == 1), other=0)
+    if SOURCES > 2:
+        value += tl.load(c + byte, mask=here & (source == 2), other=0)
+    if SOURCES > 3:
+        value += tl.load(d + byte, mask=here & (source == 3), other=0)
+    if SOURCES > 4:
+        value += tl.load(e + byte, mask=here & (source == 4), other=0)
+    if SOURCES > 5:
+        value += tl.load(f + byte, mask=here & (source == 5), other=0)
+    tl.store(target + tl.load(column + 3 * parts) + at, value, mask=here)

@@ -1,4 +1,4 @@
-"""What do all kernels share? Launching, random bits, and codes of up to 8 bits as bytes.
+"""Launching, random bits, and codes of up to 8 bits as bytes, for all kernels.
 
 A program works on a tile of groups of eight elements, `[GROUPS, 8]`: eight codes of b bits are one
 word of 64 bits and fill b bytes, and eight elements take two random words.
@@ -55,12 +55,12 @@ def blocks(n: int) -> int:
 
 
 def index_type(n: int) -> Any:
-    """Of positions below n: 32 bits where they suffice, since 64-bit divisions are slow."""
+    """Type of positions below n: 32 bits where they suffice, since 64-bit divisions are slow."""
     return tl.int32 if n < _NARROW else tl.int64
 
 
 def float64_bits(value: float) -> int:
-    """How a kernel is given a float64, in a parameter `tl.uint64`: as a float it has 32 bits."""
+    """A float64 as a kernel's parameter `tl.uint64`: as a float it would have 32 bits."""
     return int(np.float64(value).view(np.uint64))
 
 
@@ -99,7 +99,7 @@ def float64(bits):
 
 @triton.jit
 def magnifier(largest):
-    """See `levels.magnifier`."""
+    """Repeat `levels.magnifier`."""
     return tl.where(largest < 1e30, 2.0**24, 0.25)
 
 

@@ -46,7 +46,7 @@ _SIGNS = 1 << 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """How kept values are rounded to levels."""
+    """Rounding of kept values to levels."""
 
     norm: Norm
     bucket: int | None

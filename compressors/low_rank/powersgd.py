@@ -73,7 +73,7 @@ class Matrix:
     """A matrix to be compressed, and where it lies in a flat tensor."""
 
     key: int
-    """Whose factors are kept: the parameter's index; for a bucket -1 - its index."""
+    """Key of the factors that are kept: the parameter's index; for a bucket -1 - its index."""
     offset: int
     rows: int
     columns: int
@@ -100,11 +100,11 @@ class PowerSgd(Compressor[PowerSgdParameters]):
     def __init__(self, worker: Worker, parameters: PowerSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._error: dict[int, Tensor] = {}
-        """By bucket: what is held back, float32, as long as its matrices reach."""
+        """Error of each bucket, float32, as long as its matrices reach."""
         self._query: dict[int, Tensor] = {}
-        """By matrix: Q, float32 `[b, r]`, equal on all workers."""
+        """Q of each matrix, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
-        """By matrix: P, float32 `[a, r]`, kept where P and Q alternate."""
+        """P of each matrix, float32 `[a, r]`, kept where P and Q alternate."""
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:

@@ -74,7 +74,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         super().__init__(worker, parameters)
         self._error: dict[int, Tensor] = {}
         self._query: dict[int, list[Tensor]] = {}
-        """By bucket: Q of each matrix, float32 `[1, b, r]`."""
+        """Q by bucket, of each matrix, float32 `[1, b, r]`."""
 
     @classmethod
     def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:

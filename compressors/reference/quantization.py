@@ -102,7 +102,7 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
 
     @classmethod
     def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
-        """See `TorchQuantizationPerTensor.rows`: the last row is filled up, or one of zeros."""
+        """The gradient as rows, the last one filled up with zeros, or all zeros."""
         assert isinstance(parameters, PerChannelParameters)
         size = parameters.bucket_size
         missing = size - gradient.numel() % size

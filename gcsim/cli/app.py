@@ -277,13 +277,21 @@ def list_(
 
 @app.command()
 @reported
-def schema() -> None:
+def schema(
+    suite: Annotated[
+        bool, typer.Option("--suite", help="Of a validation suite's suite.yaml.")
+    ] = False,
+) -> None:
     """Print the JSON schema of a scenario file.
 
     An editor completes and checks by it.
     """
     from gcsim.cli.terminal import emit_exactly
-    from gcsim.scenarios.sections.file import schema_json
+
+    if suite:
+        from gcsim.analysis.validation.rows import schema_json
+    else:
+        from gcsim.scenarios.sections.file import schema_json
 
     emit_exactly(_json(schema_json()))
 

@@ -69,10 +69,10 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     link = cluster.network if nodes else cluster.intra_node
     holder = f"cluster.{'network' if nodes else 'intra_node'}"
     if key is not None:
-        words = "network x2" if nodes else "bus x2"
+        words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
         yield words, (f"{key}={exact(2 * link.bandwidth, 'bandwidth')}",), ""
         latency = exact(link.latency / 2, "time")
-        yield "latency /2", (f"{holder}.latency={latency}",), ""
+        yield "half the latency", (f"{holder}.latency={latency}",), ""
     gpu = cluster.device.processor != "cpu"
     if chosen.transport != "nccl" and gpu:
         yield "NCCL", ("cluster.collectives.transport=nccl",), ""
@@ -84,11 +84,11 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     if nodes and cluster.devices_per_node > 1:
         bus = cluster.intra_node
         rate = exact(2 * bus.bandwidth, "bandwidth")
-        yield "bus x2", (f"cluster.intra_node.bandwidth={rate}",), ""
+        yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
     if scenario.buckets.cap < LARGE_BUCKET:
         yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
     micro = 4 * training.accumulation
-    yield "4 micro-batches", (f"training.accumulation={micro}",), "batch x4"
+    yield "4 micro-batches", (f"training.accumulation={micro}",), "a batch 4 times as large"
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:

@@ -24,7 +24,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.host import DTYPES, MANY, PRICES, Host
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
-from gcsim.traces.profile import TrafficProfile
+from gcsim.traces.profile import TrafficProfile, weighted
 
 FEWEST = 10
 """Iterations that are drawn, and events in all of them, below which a mean is mostly luck."""
@@ -293,9 +293,7 @@ def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) ->
     added = {
         record.dtype if record.dtype in DTYPES else "float32"
         for profile in profiles
-        for phase in profile.phases
-        for step in phase.steps
-        for exchange in step.exchanges
+        for _, _, exchange in weighted(profile)
         for record in exchange.collectives
         if record.kind == "all_reduce"
     }

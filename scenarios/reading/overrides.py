@@ -9,6 +9,8 @@ YAML (`cluster.nodes=[1, 2]`). A name is spelled out where that is needed: setti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 from gcsim.errors import InputError, Problem
@@ -44,14 +46,14 @@ def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> l
 def _set(document: Document, key: str, text: str) -> list[Problem]:
     place = f"--set {key}"
     try:
-        given = read(text, place, position=False) if text.strip() else Document(place, None)
+        given = _read(text, place) if text.strip() else Document(place, None)
     except InputError as error:
         return list(error.problems)
     found = _container(document, key, place)
     if isinstance(found, Problem):
         return [found]
     container, key_path = found
-    container[key_path[-1]] = given.data
+    container[key_path[-1]] = deepcopy(given.data)
     document.forget(key_path)
     document.keys[key_path] = place
     for inner in {(), *given.values}:
@@ -59,6 +61,12 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
     for inner in given.keys:
         document.keys[(*key_path, *inner)] = place
     return []
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str, place: str) -> Document:
+    """Many scenarios differ in a few values."""
+    return read(text, place, position=False)
 
 
 def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | Problem:

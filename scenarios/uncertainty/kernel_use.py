@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
 from gcsim.simulator.devices.device import Device
-from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
 Figure = tuple[KernelClass | Queued, str]
 """A coefficient of a kernel class, or of the host's: its name is a field of `KernelRate`."""
@@ -36,12 +36,10 @@ COEFFICIENTS = {
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
     """Use of each coefficient in a mean iteration, for `workers` workers."""
     found: dict[Figure, float] = {}
-    for phase in profile.phases:
-        weight = phase.count / (profile.period * len(phase.steps))
-        for step in phase.steps:
-            for compute in (c for exchange in step.exchanges for c in _computes(exchange)):
-                for figure, count in counts(compute, device, workers).items():
-                    found[figure] = found.get(figure, 0.0) + weight * count
+    for weight, _, exchange in weighted(profile):
+        for compute in _computes(exchange):
+            for figure, count in counts(compute, device, workers).items():
+                found[figure] = found.get(figure, 0.0) + float(weight) * count
     return found
 
 

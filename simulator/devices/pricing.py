@@ -129,8 +129,12 @@ class PriceList:
             fixed = self._exact(compute.fixed, servers)
             self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
         _, fixed, per_payload = self._known[key]
-        parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
-        return fixed + per_payload.times(payloads) + self._exact(parts, servers)
+        if compute.per_payload:
+            fixed += per_payload.times(payloads)
+        if compute.per_part:
+            parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
+            fixed += self._exact(parts, servers)
+        return fixed
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)

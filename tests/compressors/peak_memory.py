@@ -21,9 +21,9 @@ from gcsim.compressors.registry import REGISTRY, create
 
 N = 1 << 22
 M_MMAP_THRESHOLD = -3
-"""Of glibc's malloc.h."""
+"""Constant of glibc's malloc.h."""
 PR_SET_THP_DISABLE = 41
-"""Of Linux's prctl.h."""
+"""Constant of Linux's prctl.h."""
 
 
 def main() -> None:
@@ -34,8 +34,7 @@ def main() -> None:
 
 
 def _least(name: str, enough: float) -> float:
-    """What else happens in this process (a loop that is compiled) only adds: the smallest of three
-    peaks is the exchange's."""
+    """The smallest of three peaks, which is the exchange's: others in this process only add."""
     peaks: list[float] = []
     while not peaks or (min(peaks) > enough and len(peaks) < 3):
         peaks.append(_peak(name))

@@ -1,4 +1,4 @@
-"""What do tests of several methods share? Types of fixtures, workers, buckets, SplitMix64."""
+"""Shared by tests of several methods: types of fixtures, workers, buckets, SplitMix64."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
 
 
 def layout_of(*sizes: int) -> BucketLayout:
-    """Of vectors."""
+    """The layout of vectors."""
     return layout_of_shapes((size,) for size in sizes)
 
 

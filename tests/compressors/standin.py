@@ -85,11 +85,11 @@ class PretendedGpu:
         self.reached = self.now
 
     def state(self, fact: str) -> None:
-        """What the current stream does from here on is behind this."""
+        """Put all that the current stream does from here on behind this."""
         self.current_stream().behind.add(fact)
 
     def known(self) -> set[str]:
-        """What the current stream is behind."""
+        """Everything that the current stream is behind."""
         return self.current_stream().behind
 
     # --- torch.cuda, torch.futures ----------------------------------------------------------

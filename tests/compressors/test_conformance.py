@@ -1,4 +1,4 @@
-"""Does every registered compressor pass every check, and does each check catch a fault?"""
+"""Every registered compressor passes every check, and each check catches a fault."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Forgets(Biased):
 
 
 class SendsNothing(Plain):
-    """As a method that forgot its collective, or counts on another's."""
+    """A method that forgot its collective, or counts on another's."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         yield from ()
@@ -236,7 +236,7 @@ class TellsWorkerZeros(Plain):
 
 
 class SharesWhatItRemembers(Plain):
-    """What is made of the payloads depends on how often that was done, on whichever worker."""
+    """The result of the payloads depends on how often that was done, on whichever worker."""
 
     times: ClassVar[list[int]] = []
 
@@ -292,7 +292,7 @@ class KeepsAGenerator(Plain):
 
 
 class HasAUnit(Plain):
-    """What is smaller than a threshold is not sent."""
+    """Elements below a threshold are not sent."""
 
     def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         update = super().mean(bucket, payloads)

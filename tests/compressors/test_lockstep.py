@@ -10,10 +10,9 @@ import torch
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.conformance.subject import (
-    SHAPES,
     Heard,
+    N,
     gradients,
-    numel,
     overheard,
     subject_of,
 )
@@ -142,12 +141,12 @@ def test_unequal_tensors_and_payloads_are_refused() -> None:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_type_that_a_method_reduces_reaches_the_record(name: str) -> None:
-    """What is seen on its way to the all-reduce, beside what the meter notes of it."""
+    """The tensor on its way to the all-reduce is compared with the meter's note of it."""
     crew = subject_of(name, {}).crew()
     for step in range(4):
         logs: list[list[Heard]] = [[], []]
         meter = Meter(2)
-        pairs = zip(crew.exchanges(gradients(numel(SHAPES), 2, step), step), logs, strict=True)
+        pairs = zip(crew.exchanges(gradients(N, 2, step), step), logs, strict=True)
         with torch.no_grad():
             lockstep([overheard(exchange, log) for exchange, log in pairs], meter)
         reduced = [heard.sent[0] for heard in logs[0] if heard.kind is AllReduce]

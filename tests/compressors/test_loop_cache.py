@@ -42,7 +42,7 @@ def thrice(values: Any) -> float:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of the cache; nothing in it."""
+    """The cache's folder; nothing in it."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     _forget()
     yield tmp_path / "cache"

@@ -1,4 +1,4 @@
-"""How much memory does an exchange take beyond the compressor's state?"""
+"""Memory that an exchange takes beyond the compressor's state is bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATED: dict[str, float] = {
 
 @pytest.fixture(scope="module")
 def peaks() -> dict[str, float]:
-    """By method, of a process of its own: what other tests left in memory is none of its."""
+    """Peaks by method, of a process of its own: what other tests left in memory is none of its."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.compressors.peak_memory", json.dumps(STATED)], cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,

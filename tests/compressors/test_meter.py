@@ -201,7 +201,7 @@ def team_costs(name: str, workers: int) -> list[tuple[list[KernelCost], list[Ker
 DATA_DEPENDENT = ("dgc", "ok_topk", "ce_sgd")
 """Payloads differ: a threshold sampled by rank, regions of a vector, a selection of one's own."""
 OWNED_PARTS = ("onebit_sgd",)
-"""What a worker does for the part of the whole that it owns shrinks as workers are added."""
+"""Work of a worker for the part of the whole that it owns shrinks as workers are added."""
 
 
 @pytest.mark.parametrize("name", [n for n in REGISTRY if n not in DATA_DEPENDENT])

@@ -96,7 +96,7 @@ KERNELS = {
     "variance_words": "_add_words take_out",
     "votes": "add_votes more_than",
 }
-"""By file: the functions. Calibrated device files hold these names: none may change or go."""
+"""Functions by file. Calibrated device files hold these names: none may change or go."""
 
 
 def test_kernels_keep_the_names_that_device_files_hold() -> None:

@@ -1,4 +1,4 @@
-"""Which method is nearer to the truth on real gradients? The orders that the papers report.
+"""Orders of methods by their error on real gradients are those that the papers report.
 
 The gradients are those of LeNet-5's first dense layer (48,000 weights) while it trains on
 synthetic images: early and after some dozens of steps. They are heavy-tailed, as gradients are.

@@ -1,4 +1,4 @@
-"""What users get wrong in a compressor or a model: exit code 2, and their file and line are named.
+"""Mistakes of users in a compressor or a model: exit code 2, and their file and line are named.
 
 `tests/mistakes.py` has the mistakes; the line that it marks is the oracle. They run through the
 command line: compressors on a table of layers with synthetic gradients, models by training them.
@@ -24,7 +24,7 @@ NUMBERS: Iterator[int] = count()
 def run(
     folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, *, model: bool = False
 ) -> tuple[Result, Path]:
-    """What the command says of a module, and the module's file."""
+    """The command's output on a module, and the module's file."""
     # of a name of its own: modules are kept
     path = write(folder, f"mine_{next(NUMBERS)}", text, model=model)
     monkeypatch.syspath_prepend(str(folder))

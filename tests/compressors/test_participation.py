@@ -119,7 +119,7 @@ def test_a_class_that_does_not_say_what_it_is_is_refused(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("largest", [7e4, 2e5, 3.4e38])
 @pytest.mark.parametrize("kind", REGISTRY)
 def test_what_a_format_cannot_hold_is_refused_or_held_back(kind: str, largest: float) -> None:
-    """Of every method: no infinity comes back, and a refusal says which method's it is."""
+    """For every method: no infinity comes back, and a refusal says which method's it is."""
     layout = layout_of(64)
     gradient = torch.linspace(-1, 1, 64)
     gradient[::7] = largest

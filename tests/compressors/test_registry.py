@@ -53,7 +53,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("name", "key", "number"), NUMBERS)
 def test_true_and_text_are_no_numbers(name: str, key: str, number: float) -> None:
-    """As everywhere in a scenario; the number itself is one."""
+    """Types are strict as everywhere in a scenario; the number itself is one."""
     assert getattr(check_parameters(name, {key: number}), key) == number
     for wrong in (True, str(number)):
         with pytest.raises(InputError) as caught:

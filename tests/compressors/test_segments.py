@@ -67,7 +67,7 @@ def drawn(n: int, seed: int, *, ties: bool) -> Tensor:
 
 
 def steps_of(method: Compressor[Any], buckets: list[Bucket]) -> list[list[Tensor]]:
-    """Of each step of a single worker: its payload, the update, what is held back."""
+    """Each step of a single worker: its payload, the update, what is held back."""
     found = []
     for step, bucket in enumerate(buckets):
         exchange, payload = method.exchange(bucket, step), bucket.gradient

@@ -14,7 +14,7 @@ from torch import Tensor
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.coding import frames
-from gcsim.compressors.conformance.subject import SHAPES, gradients, numel, subject_of
+from gcsim.compressors.conformance.subject import SHAPES, N, gradients, subject_of
 from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.registry import REGISTRY, create
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
@@ -139,7 +139,7 @@ def test_a_payload_is_decoded_once_and_not_once_a_worker(
     for share in (True, False):
         read.clear()
         crew = subject_of(name, {}).crew(workers=4)
-        lockstep(crew.exchanges(gradients(numel(SHAPES), 4, 0), 0), share=share)
+        lockstep(crew.exchanges(gradients(N, 4, 0), 0), share=share)
         counts.append(len(read))
     messages = {"signsgd": 5, "torch_fp16": 0}.get(name, 4)  # payloads, and the server's answer
     assert counts[0] == messages * len(SHAPES)

@@ -1,4 +1,4 @@
-"""Does a result depend on the number of threads? It must not: runs could not be repeated."""
+"""Results do not depend on the number of threads: else runs could not be repeated."""
 
 from __future__ import annotations
 

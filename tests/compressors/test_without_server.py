@@ -1,4 +1,4 @@
-"""Where no scenario names servers, nothing goes through one: every method on every transport."""
+"""Nothing goes through a server that no scenario names: every method on every transport."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,24 @@ def load(folder: Path, text: str, *overrides: str) -> Scenario:
     return load_scenario(path, overrides)
 
 
+def told(folder: Path, loading: Callable[[], object]) -> list[str]:
+    """Problems of what is loaded, places without the folder."""
+    with pytest.raises(InputError) as caught:
+        loading()
+    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
+
+
 def problems(folder: Path, text: str, *overrides: str) -> list[str]:
     """Why it cannot be loaded, places without the folder."""
-    with pytest.raises(InputError) as caught:
-        load(folder, text, *overrides)
-    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
+    return told(folder, lambda: load(folder, text, *overrides))
+
+
+def check_mistake(folder: Path, text: str, expected: str) -> None:
+    """The one problem holds this text, and begins with it where that is a place."""
+    (found,) = problems(folder, text)
+    assert expected in found
+    if expected.startswith("a.yaml"):
+        assert found.startswith(expected)
 
 
 def reread(folder: Path, scenario: Scenario) -> Scenario:

@@ -18,17 +18,19 @@ from gcsim.traces.profile import Layer, ModelFacts
 SIZES = [1000, 64, 4000, 16]
 
 
-def facts(name: str, batch: int, tokens: int) -> tuple[ModelFacts, list[int]]:
+def facts(name: str, batch: int, tokens: int) -> tuple[ModelFacts, list[tuple[int, ...]]]:
     layers = tuple(
         Layer(name=str(n), parameters=(n,), forward_flops=size) for n, size in enumerate(SIZES)
     )
     model = ModelFacts(
         name=name, parameters=sum(SIZES), layers=layers, samples_per_worker=batch, tokens=tokens
     )
-    return model, SIZES
+    return model, [(size,) for size in SIZES]
 
 
-def run(traffic: Mapping[str, Any], *, model: str = "small", **cluster: Any) -> Stated:
+def run(
+    traffic: Mapping[str, Any], *, model: str = "small", overlap: str = "none", **cluster: Any
+) -> Stated:
     """On 4 machines of 1 GB/s, without latency, where forward and backward take 10 ms."""
     collectives = {"transport": "custom", "all_reduce": "ring", "all_gather": "ring"}
     data = {
@@ -43,7 +45,7 @@ def run(traffic: Mapping[str, Any], *, model: str = "small", **cluster: Any) -> 
             **cluster,
         },
         "training": {
-            "overlap": "none", "framework": "none", "shared_node": {"slowdown": 0},
+            "overlap": overlap, "framework": "none", "shared_node": {"slowdown": 0},
             "interference": {"computation": 0, "bus": 0}, "noise": {"skew": 0},
         },
         "traffic": dict(traffic),
@@ -133,7 +135,7 @@ def test_the_busiest_server_decides_where_a_variable_is_not_cut() -> None:
 
 
 def test_horovods_groups_hold_each_tensor_once_and_follow_its_transfers() -> None:
-    found = run({"grouping": "horovod"})
+    found = run({"grouping": "horovod"}, overlap="ddp")
     pieces = [[piece.index for piece in one.slices] for one in found.profile.buckets]
     # ready 0.02, 5.3, 5.4 and 6.7 ms after the start of the backward pass; it looks every 5 ms
     assert pieces == [[3], [2, 1, 0]]

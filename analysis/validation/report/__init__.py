@@ -1,1 +1,1 @@
-"""What does a person read of a validation? Tables, page, JSON."""
+"""Reports of a validation: tables, page, JSON."""

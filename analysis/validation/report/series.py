@@ -1,4 +1,4 @@
-"""Which points are a line of a report? A series; its parts, where a median over it would lie.
+"""Points of a line of a report: a series, or its parts where a median over it would lie.
 
 Errors of opposite signs cancel in a series' bias, and its median stands for none of its points. So
 a series is cut between two numbers of ranks, or two sizes, where the points below and those above,
@@ -24,10 +24,10 @@ _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Where a series is two."""
+    """Place at which a series is two."""
 
     axis: str
-    """By "ranks" or by "size"."""
+    """Either "ranks" or "size"."""
     at: float
     """The largest value below."""
     below: tuple[Point, ...]

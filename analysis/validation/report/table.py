@@ -1,4 +1,4 @@
-"""How do the errors look on a terminal? A table for each suite, its bounds, and all suites in all.
+"""Tables for a terminal: each suite's errors and bounds, and all suites in all.
 
 Made for 80 columns: what is wider has a line of its own. A broken bound is marked by a word, not
 by a colour alone.
@@ -39,7 +39,7 @@ def percent(share: float) -> str:
 
 
 def signed(share: float) -> str:
-    """With its sign: "+1.2", "-0.4"."""
+    """A number with its sign: "+1.2", "-0.4"."""
     return ("-" if share < 0 else "+") + percent(share)
 
 
@@ -136,7 +136,7 @@ def bound_text(kept: Kept) -> str:
 
 
 def fit_text(findings: Findings) -> str:
-    """How much freedom the fit had, in a sentence."""
+    """The fit's freedom, in a sentence."""
     served = sum(point.fitted for point in findings.points)
     given = sum(factor.given for factor in findings.factors)
     text = f"fitted: {plural(len(findings.factors) - given, 'factor')}"
@@ -146,7 +146,7 @@ def fit_text(findings: Findings) -> str:
 
 
 def ordering_text(one: Ordering) -> str:
-    """What is expected, what came out, and the pairs that disagree, in a sentence."""
+    """The expected order, the order found, and the pairs that disagree, in a sentence."""
     expected = " > ".join(" = ".join(group) for group in one.expected)
     found = sorted(one.values.items(), key=lambda item: -item[1])
     values = ", ".join(f"{name} {significant(value)}" for name, value in found)
@@ -158,7 +158,7 @@ def ordering_text(one: Ordering) -> str:
 
 
 def decisions_text(found: Decisions) -> str:
-    """How many choices are right, in a sentence."""
+    """The number of right choices, in a sentence."""
     parts = []
     if found.decided:
         text = f"{found.right} of {found.decided} right (faster than dense, yes or no)"
@@ -229,7 +229,7 @@ COVERAGE_LEGEND = (
 
 
 def coverage_cells(one: Coverage) -> tuple[str, ...]:
-    """Of a line of the intervals' table."""
+    """Cells of a line of the intervals' table."""
     shares = f"{100 * one.share:.0f}", str(one.faster), str(one.slower), f"{one.width:.2f}"
     return (str(one.points), *shares)
 

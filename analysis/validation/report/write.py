@@ -85,7 +85,7 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 
 
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
-    """By name of the file: what draws it."""
+    """Functions that draw, by name of the file."""
     from gcsim.analysis.validation.plots import (
         curves_figure,
         errors_figure,
@@ -338,7 +338,7 @@ def _sources(report: Report) -> Iterator[str]:
 
 
 def _in_common(sources: Sequence[str]) -> str:
-    """What citations of one work share, cut behind its last part."""
+    """The part that citations of one work share, cut behind its last comma."""
     first, last = min(sources), max(sources)
     same = [one == other for one, other in zip(first, last, strict=False)]
     common = first[: same.index(False)] if False in same else first[: len(same)]

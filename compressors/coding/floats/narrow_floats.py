@@ -36,7 +36,7 @@ class Narrow:
     mantissa: int
     """Bits behind the point."""
     bias: int
-    """Of the exponent: the least normal number is 2^(1 - bias)."""
+    """Bias of the exponent: the least normal number is 2^(1 - bias)."""
     largest: float
     """The largest finite number."""
     overflow: int

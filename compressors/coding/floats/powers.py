@@ -23,8 +23,8 @@ _INFINITE = np.uint32(0x7F800000)
 
 
 @inlined
-def power_codes(values: Any, fractions: Any, bits: np.float32, codes: Any) -> None:
-    """Exponents of 8 bits (`bits` 9), or signs and exponents of 7; `fractions` are random."""
+def power_codes(values: Any, fractions: Any, signed: bool, codes: Any) -> None:
+    """Exponents of 8 bits, or `signed` ones of 7; `fractions` are random."""
     patterns = values.view(np.uint32)
     for i in range(patterns.size):
         magnitude = patterns[i] & np.uint32(0x7FFFFFFF)
@@ -33,7 +33,7 @@ def power_codes(values: Any, fractions: Any, bits: np.float32, codes: Any) -> No
         exponent = min(raised >> np.uint32(23), np.uint32(254))
         if magnitude >= _INFINITE:
             exponent = np.uint32(255)
-        if bits == np.float32(8):
+        if signed:
             exponent = min(max(exponent, np.uint32(LOWEST)), np.uint32(LOWEST + 127))
             exponent -= np.uint32(LOWEST)
             exponent |= (patterns[i] >> np.uint32(31)) << np.uint32(7)
@@ -49,21 +49,25 @@ def sign_codes(values: Any, codes: Any) -> None:
 
 
 @inlined
-def add_power_codes(
-    sums: Any, codes: Any, negative: Any, bits: np.float32, weight: np.float32, pattern: Any
-) -> None:
-    """sums += weight * powers of two; `negative` are the signs of 9 bits, `pattern` is room."""
-    if bits == np.float32(9):
-        for i in range(sums.size):
-            pattern[i] = np.uint32(codes[i]) << np.uint32(23)
-            pattern[i] |= np.uint32(negative[i]) << np.uint32(31)
-    else:
-        for i in range(sums.size):
-            exponent = np.uint32(codes[i] & np.uint8(127))
-            if exponent > 0:
-                exponent += np.uint32(LOWEST)
-            sign = np.uint32(codes[i] >> np.uint8(7)) << np.uint32(31)
-            pattern[i] = (exponent << np.uint32(23)) | sign
+def add_exponents(sums: Any, codes: Any, negative: Any, weight: np.float32, pattern: Any) -> None:
+    """sums += weight * powers of two of exponents and signs; `pattern` is room."""
+    for i in range(sums.size):
+        pattern[i] = np.uint32(codes[i]) << np.uint32(23)
+        pattern[i] |= np.uint32(negative[i]) << np.uint32(31)
+    powers = pattern.view(np.float32)
+    for i in range(sums.size):
+        sums[i] += weight * powers[i]
+
+
+@inlined
+def add_power_codes(sums: Any, codes: Any, weight: np.float32, pattern: Any) -> None:
+    """sums += weight * powers of two of signed exponents; `pattern` is room."""
+    for i in range(sums.size):
+        exponent = np.uint32(codes[i] & np.uint8(127))
+        if exponent > 0:
+            exponent += np.uint32(LOWEST)
+        sign = np.uint32(codes[i] >> np.uint8(7)) << np.uint32(31)
+        pattern[i] = (exponent << np.uint32(23)) | sign
     powers = pattern.view(np.float32)
     for i in range(sums.size):
         sums[i] += weight * powers[i]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.coding.indices.index_coding import (
     FAULTS,
     Coder,
@@ -68,8 +69,6 @@ def _launches(
         yield launch("streaming", name, k[own], 8 * k[own], coded[1][own])
 
 
-@counted_as(_launches)
-@primitive
 def coded_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
@@ -79,18 +78,26 @@ def coded_positions(
     `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look,
     nor do kernels).
     """
+    coded, sizes = words_of_positions(indices, segments, k, coders)
+    return as_bytes(coded), sizes
+
+
+@counted_as(_launches)
+@primitive
+def words_of_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    """`coded_positions`, but int32 of any stride where all are raw."""
     positions = np.ascontiguousarray(array(indices))
     if (coders == Coder.RAW).all():
-        return tensor(positions.astype("<u4").view(np.uint8), indices), 4 * k
+        return tensor(positions.astype("<i4"), indices), 4 * k
     widths = widths_of(segments, k, coders)
     room = most_bytes(segments, k, coders, widths)
     at, out = starts(room), np.zeros(int(room.sum()), dtype=np.uint8)
-    rows = np.stack((segments.length, coders, widths, starts(k), k, at, room), axis=1)
-    sizes = np.empty_like(k)
-    in_tiles(_put, _whole(k), rows, positions, out, sizes)
+    sizes, n = np.empty_like(k), segments.length
+    in_tiles(_put, _whole(k), n, coders, widths, starts(k), at, room, positions, out, sizes)
     if (wrong := np.flatnonzero(sizes < 0)).size:
-        n = segments.length[wrong[0]]
-        raise InternalError(f"positions to be coded do not ascend below {n}")
+        raise InternalError(f"positions to be coded do not ascend below {n[wrong[0]]}")
     if (sizes < room).any():
         pairs = zip(at.tolist(), sizes.tolist(), strict=True)
         out = np.concatenate([out[first : first + size] for first, size in pairs])
@@ -123,40 +130,47 @@ def positions_in(
 ) -> NDArray[np.int64]:
     """`decoded_positions` of an array."""
     widths, faults = widths_of(segments, k, coders), np.empty_like(k)
-    rows = np.stack((segments.length, coders, widths, starts(k), k, starts(sizes), sizes), axis=1)
     positions = np.empty(int(k.sum()), dtype=np.int64)
-    in_tiles(_get, _whole(k), rows, np.ascontiguousarray(coded), positions, faults)
-    if (wrong := np.flatnonzero(faults)).size:
-        n, coder, _, _, many, _, size = rows[wrong[0]].tolist()
+    rows = segments.length, coders, widths, starts(k), starts(sizes), sizes
+    in_tiles(_get, _whole(k), *rows, np.ascontiguousarray(coded), positions, faults)
+    if faults.any():
+        t = int(np.flatnonzero(faults)[0])
+        n, coder, many, size = (int(each[t]) for each in (segments.length, coders, k, sizes))
         name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
-        what = FAULTS[faults[wrong[0]]]
+        what = FAULTS[faults[t]]
         raise damaged(f"{size} bytes are not {many} positions below {n} by {name}: {what}")
     return positions
-
-
-def _whole(k: Column) -> NDArray[np.int64]:
-    """A tile for each tensor."""
-    return np.stack((np.arange(len(k)), np.zeros_like(k), k), axis=1)
 
 
 # --- loops ----------------------------------------------------------------------------------------
 
 
 @loop
+def _whole(k: Any) -> Any:
+    """A tile for each tensor."""
+    tiles = np.zeros((k.size, 3), dtype=np.int64)
+    for t in range(k.size):
+        tiles[t, 0], tiles[t, 2] = t, k[t]
+    return tiles
+
+
+@loop
 def _put(
-    start: int, stop: int, tensors: Any, rows: Any, positions: Any, out: Any, sizes: Any
-) -> None:
+    start: int, stop: int, tensors: Any, n: Any, coders: Any, widths: Any, firsts: Any, at: Any,
+    room: Any, positions: Any, out: Any, sizes: Any,
+) -> None:  # fmt: skip
     for t in range(start, stop):
-        n, coder, width, first, k, at, room = rows[t]
-        own = positions[first : first + k]
-        sizes[t] = put_positions(own, n, coder, width, out[at : at + room])
+        own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
+        body = out[at[t] : at[t] + room[t]]
+        sizes[t] = put_positions(own, n[t], coders[t], widths[t], body)
 
 
 @loop
 def _get(
-    start: int, stop: int, tensors: Any, rows: Any, coded: Any, positions: Any, faults: Any
-) -> None:
+    start: int, stop: int, tensors: Any, n: Any, coders: Any, widths: Any, firsts: Any, at: Any,
+    sizes: Any, coded: Any, positions: Any, faults: Any,
+) -> None:  # fmt: skip
     for t in range(start, stop):
-        n, coder, width, first, k, at, size = rows[t]
-        own = positions[first : first + k]
-        faults[t] = get_positions(coded[at : at + size], n, coder, width, own)
+        own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
+        body = coded[at[t] : at[t] + sizes[t]]
+        faults[t] = get_positions(body, n[t], coders[t], widths[t], own)

@@ -131,11 +131,11 @@ FAULTS = {
     WORD: "a code is not what a sender writes",
     UNORDERED: "they do not ascend",
 }
-"""What is wrong with a body."""
+"""Faults of a body."""
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
 _PLACE = np.zeros(64, dtype=np.int64)
-"""By window: the place of the only bit that is set in a word."""
+"""Place of the only set bit of a word, by window."""
 for _place in range(64):
     _PLACE[(int(_DE_BRUIJN) << _place) % (1 << 64) >> 58] = _place
 
@@ -204,7 +204,7 @@ def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> 
 
 @loop
 def _end_fault(body: Any, end: Any) -> int:
-    """What is wrong with a body whose last code ends before that bit."""
+    """Fault of a body whose last code ends before that bit; 0 for none."""
     if body.size != (end + 7) // 8:
         return LENGTH
     if end % 8 > 0 and body[-1] >> np.uint8(end % 8) > 0:

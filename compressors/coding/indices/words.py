@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -35,7 +35,7 @@ LEVELS_INSIDE = 1
 SIGN_BITS, POWER_BITS = 31, 28
 """Bits of an index, beside a sign or beside a power of two."""
 BIAS, MANTISSA_BITS = 127, 23
-"""Of float32."""
+"""float32's."""
 DEEPEST = 7
 BLOCK = 4096
 """Elements that are tested together."""
@@ -66,12 +66,10 @@ def signed_message(
     """
     head = segments.column(0 if levels is None else 8)
     flags = 0 if levels is None else LEVELS_INSIDE
-    sizes = head + 4 * k
-    message, at = frames(words, Codec.SIGNED_INDEX, segments, sizes, nonzero=k, flags=flags)
-    if levels is not None:
-        put(message, at, levels.reshape(-1), head)
-    put(message, at + head, words, 4 * k)
-    return seal(message, at, sizes)
+    inside = (words[:0] if levels is None else levels.reshape(-1), head)
+    return packed(
+        words, Codec.SIGNED_INDEX, segments, inside, (words, 4 * k), nonzero=k, flags=flags
+    )
 
 
 def add_signed(
@@ -88,9 +86,9 @@ def add_signed(
         raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
     head = segments.column(8 if levels is None else 0)
     found.demand_sizes(head + 4 * found.nonzero)
-    inside = taken(message, found.at, head, torch.float32).view(-1, 2) if levels is None else None
-    words = taken(message, found.at + head, 4 * found.nonzero, torch.int32)
-    known = np.array([levels]) if inside is None else inside
+    parts = (head, torch.float32), (4 * found.nonzero, torch.int32)
+    inside, words = found.parts(message, *parts)
+    known = inside.view(-1, 2) if levels is None else np.array([levels])
     add_words(out, segments, words, found.nonzero, known, weight)
 
 

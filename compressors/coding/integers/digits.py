@@ -24,15 +24,20 @@ from gcsim.compressors.loops import loop
 from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
-"""By base: digits in a group, and the group's bits."""
+"""Digits in a group and the group's bits, by base."""
 
 
 class Form(NamedTuple):
-    """How codes below `base` travel: `size` of them in a group of `bits` bits."""
+    """Form of codes below `base` on the wire: `size` of them in a group of `bits` bits."""
 
     size: int
     bits: int
     base: int
+
+    @property
+    def shape(self) -> tuple[bool, bool]:
+        """Whether codes travel in groups of several, and whether each is a whole byte."""
+        return self.size > 1, self.size == 1 and self.bits == 8
 
     def planes(self, count: Count) -> Count:
         """Groups of `count` codes; or those of each."""

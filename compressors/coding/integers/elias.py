@@ -42,7 +42,7 @@ def omega_word(value: int) -> str:
 
 
 def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """By value: word | length << 32. By the next `PEEK` bits: length | value << 8, or 0."""
+    """(word | length << 32, by value; length | value << 8 or 0, by the next `PEEK` bits)."""
     writing = np.zeros(_SHORT, dtype=np.int64)
     reading = np.zeros(1 << PEEK, dtype=np.int64)
     for value in range(1, _SHORT):

@@ -35,7 +35,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
-"""What a scale is: mean |p|, the best for given signs, or the root mean square of p."""
+"""Scale of a cell: mean |p|, the best for given signs, or the root mean square of p."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 
 

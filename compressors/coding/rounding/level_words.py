@@ -136,7 +136,7 @@ def _by_tensor(tiles: NDArray[np.int64], counts: Column, segments: Segments) -> 
 
 @loop
 def _dense_words(steps: int, words: Any) -> None:
-    """By code: the word and its length in bits."""
+    """Fill in the word of each code and its length in bits."""
     room = np.zeros(8, dtype=np.uint8)
     for code in range(2 * steps + 1):
         room[:] = 0
@@ -196,7 +196,7 @@ def _count_sparse(
     start: int, stop: int, tiles: Any, codes: Any, begins: Any, steps: int, nonzero: Any,
     first: Any, last: Any, bits: Any,
 ) -> None:  # fmt: skip
-    """Of each tile: levels that are not zero, places of the first and the last of them (-1: none),
+    """Count for each tile: levels that are not zero, places of the first and the last (-1: none),
     and bits of the words but for the first gap."""
     for tile in range(start, stop):
         part = _own(codes, begins, tiles[tile])
@@ -276,7 +276,7 @@ def _join(place: Any, bits: Any, edges: Any, out: Any) -> None:
 
 @loop
 def _reading_table(steps: int, table: Any) -> None:
-    """By the next bits: the codes of the words that they hold, how many, and their length."""
+    """Fill in, by the next bits: codes of the words that they hold, how many, and their length."""
     words = np.zeros((2, 256), dtype=np.uint64)
     _dense_words(steps, words)
     single = np.zeros(1 << PEEK, dtype=np.int64)  # code + 1 of the first word, 0: too long
@@ -335,7 +335,7 @@ def _read_dense(packed: Any, steps: int, table: Any, codes: Any) -> Any:
 
 @loop
 def _read_sparse(packed: Any, nonzero: int, steps: int, codes: Any) -> int:
-    """As `_read_dense`, -1 also for an element behind the last; `codes` are preset to s."""
+    """Read like `_read_dense`, -1 also for an element behind the last; `codes` are preset to s."""
     limit = 8 * packed.size
     position = 0
     at = -1

@@ -11,7 +11,7 @@ of their own. An element becomes the code of a level next to it; codes travel in
 - `own`: the cell's own levels l_j, which travel along: the code counts the j with
   v - l_j > u (l_{j+1} - l_j); both sides times 2^24, so that the product is right where the gap is
   a denormal number, or times 1/4 where levels are so large that their distance would overflow;
-- `powers`: powers of two (`coding/floats/powers.py`);
+- `powers`: powers of two in 8 bits, or `exponents` of 8 bits and signs (`floats/powers.py`);
 - `tree`: the nearest of 255 values (there too).
 
 u = (r + 1/2) / 65536 of 16 random bits an element decides against all gaps at once: those below v
@@ -25,15 +25,16 @@ lies between them never leaves the processor's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.floats.powers import (
+    add_exponents,
     add_power_codes,
     power_codes,
     sign_codes,
@@ -57,15 +58,16 @@ CHUNK = 2048
 """Elements between the random numbers and the packed codes: a multiple of eight."""
 COUNTED = 32
 """Tables of up to that many levels are searched by counting, longer ones from a range on."""
-EVEN, KNOWN, OWN, POWERS, TREE = range(5)
+EVEN, KNOWN, OWN, POWERS, TREE, EXPONENTS = range(6)
 _NAMES = {
     EVEN: ("levels.encode_levels", "levels.add_packed_levels"),
     KNOWN: ("tables.encode_table", "tables.add_table"),
     OWN: ("bucket_levels.round_between", "bucket_levels._add_from_tables"),
     POWERS: ("natural.to_powers", "natural.add_powers"),
+    EXPONENTS: ("natural.to_powers", "natural.add_powers"),
     TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
 }
-"""By kind: the meter's names of rounding and adding."""
+"""The meter's names of rounding and adding, by kind."""
 STRAY = 256
 """In the place of a code: a group is not made of digits, or bits are set behind the last code."""
 _RANGE_BITS = 18
@@ -90,7 +92,7 @@ class Levels:
     width: int = 1
     """Numbers of a cell."""
     steps: int = 1
-    """s of `even`; of `powers` 9 where signs travel by themselves, else 8."""
+    """s of `even`."""
     tables: Sequence[Table] = ()
     """Tables of `known`, of equal length."""
     chosen: Column | None = None
@@ -128,7 +130,7 @@ class Levels:
         """Bytes of each tensor's numbers and codes, as a pass moves them."""
         length, counted = self.cells.segments.length, self.kind in (EVEN, KNOWN, OWN)
         coded = form.nbytes(length)
-        if self.kind == POWERS and self.steps == 9:
+        if self.kind == EXPONENTS:
             coded = coded + packed_bytes(length, 1)
         return 4 * self.width * self.cells.count * counted, coded
 
@@ -170,17 +172,17 @@ def round_levels(
     ----------
     keys : of each tensor's random bits (`random_key`); None for `tree`
     out, at : uint8 that is written to; first byte of each tensor's codes
-    form : of the codes; with `powers` the signs, a bit each, may follow
+    form : of the codes; with `exponents` the signs, a bit each, may follow
     bounds : elements of a tensor are clipped to [-bound, bound] first (`even`)
     """
     cells, segments = levels.cells, levels.cells.segments
     keys, bounds = drawing(levels, keys, bounds)
+    given: Any = _searches(levels) if levels.kind == KNOWN else np.float32(levels.steps)
     with written_back(out) as target:
         in_tiles(
-            _round_tiles, levels.tiles(form),
+            _rounding_walk(levels.kind, *form.shape), levels.tiles(form),
             np.ascontiguousarray(array(values)), segments.table, cells.first, cells.size,
-            levels.of_cells(), levels.kind, np.float32(levels.steps), _searches(levels), keys,
-            bounds, *form, target, at,
+            levels.of_cells(), given, keys, bounds, *form, target, at,
         )  # fmt: skip
 
 
@@ -206,14 +208,16 @@ def add_rounded(
     tiles = levels.tiles(form)
     highest = np.zeros(len(tiles), dtype=np.int64)
     factor = np.float32(weight / levels.steps if levels.kind == EVEN else weight)
-    tables = np.zeros((len(levels.tables), 256), dtype=np.float32)  # any byte is a valid index
-    for row, given in zip(tables, levels.tables, strict=True):
-        row[: len(given)] = given
+    given: Any = np.float32(levels.steps)
+    if levels.kind == KNOWN:
+        tables = np.zeros((len(levels.tables), 256), dtype=np.float32)  # any byte is a valid index
+        tables[:, : len(levels.tables[0])] = levels.tables
+        given = tables, levels.chosen_tables()
     with written_back(out) as target:
         in_tiles(
-            _add_tiles, tiles, np.ascontiguousarray(array(packed)), at, segments.table, cells.first,
-            cells.size, levels.of_cells(), levels.kind, np.float32(levels.steps), tables,
-            levels.chosen_tables(), factor, *form, target, highest,
+            _adding_walk(levels.kind, *form.shape), tiles, np.ascontiguousarray(array(packed)), at,
+            segments.table, cells.first, cells.size, levels.of_cells(), given, factor,
+            *form, target, highest,
         )  # fmt: skip
     demand_codes(int(highest.max(initial=0)), levels)
 
@@ -254,80 +258,88 @@ def _gathered(message: Any, places: Any, sizes: Any) -> Any:
 # --- the walk over cells: to codes ----------------------------------------------------------------
 
 
-@loop
-def _round_tiles(  # noqa: PLR0912 - one walk, whatever the levels are
-    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
-    numbers: Any, kind: int, steps: np.float32, searches: Any, keys: Any, bounds: Any, group: int,
-    bits: int, base: int, out: Any, places: Any,
-) -> None:  # fmt: skip
-    words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
-    room = np.empty((2, CHUNK), dtype=np.float32)
-    groups = np.empty(CHUNK, dtype=np.uint16)
-    codes = np.empty(CHUNK, dtype=np.uint8)
-    negative = np.empty(CHUNK, dtype=np.uint8)
-    whole = group == 1 and bits == 8  # codes are written where they travel
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        begin, n = table[t]
-        given, cells = values[begin : begin + n], numbers[firsts[t] :]
-        plane = (n + group - 1) // group
-        body = out[places[t] : places[t] + (plane * bits + 7) // 8]
-        signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
-        for first in range(start_of, stop_of, CHUNK):
-            length = min(CHUNK, stop_of - first)
-            # digit j of group g is element j * plane + g; Horner's rule, highest digit first
-            for j in range(group - 1, -1, -1):
-                at = min(j * plane + first, n)
-                target = codes[: min(length, n - at)]
-                if whole:
-                    target = body[first : first + length]
-                _round_run(
-                    given, at, target, cells, sizes[t], kind, steps, searches, t, keys[t],
-                    bounds[t], words, room,
-                )  # fmt: skip
-                if group > 1:
+@cache
+def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]:
+    """Loop that rounds to levels of a kind, compiled for it alone.
+
+    Codes travel in groups of digits, or `whole` as bytes, or packed bit after bit.
+    """
+
+    @loop
+    def walk(  # noqa: PLR0912 - one walk, whatever the levels are
+        start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
+        numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
+        out: Any, places: Any,
+    ) -> None:  # fmt: skip
+        words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
+        room = np.empty((2, CHUNK), dtype=np.float32)
+        groups = np.empty(CHUNK, dtype=np.uint16)
+        codes = np.empty(CHUNK, dtype=np.uint8)
+        for tile in range(start, stop):
+            t, start_of, stop_of = tiles[tile]
+            begin, n = table[t]
+            own, cells = values[begin : begin + n], numbers[firsts[t] :]
+            plane = (n + group - 1) // group if grouped else n
+            body = out[places[t] : places[t] + (plane * bits + 7) // 8]
+            for first in range(start_of, stop_of, CHUNK):
+                length = min(CHUNK, stop_of - first)
+                # digit j of group g is element j * plane + g; Horner's rule, highest digit first
+                for j in range(group - 1 if grouped else 0, -1, -1):
+                    at = min(j * plane + first, n)
+                    target = codes[: min(length, n - at)]
+                    if whole:
+                        target = body[first : first + length]
+                    _round_run(
+                        kind, own, at, target, cells, sizes[t], given, t, keys, bounds, words, room
+                    )
+                    if grouped:
+                        for i in range(length):
+                            last = j == group - 1
+                            groups[i] = np.uint16(0) if last else groups[i] * np.uint16(base)
+                        for i in range(target.size):
+                            groups[i] += target[i]
+                if kind == EXPONENTS:
+                    sign_codes(own[first : first + length], codes)
+                    signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
+                    put_chunk(codes, length, 1, first, signs)
+                if grouped and bits == 16:
+                    wide = body[2 * first : 2 * (first + length)]
                     for i in range(length):
-                        groups[i] = groups[i] * np.uint16(base) if j < group - 1 else np.uint16(0)
-                    for i in range(target.size):
-                        groups[i] += target[i]
-            if kind == POWERS and steps > np.float32(8):
-                sign_codes(given[first : first + length], negative)
-                put_chunk(negative, length, 1, first, signs)
-            if bits == 16:
-                wide = body[2 * first : 2 * (first + length)]
-                for i in range(length):
-                    wide[2 * i] = np.uint8(groups[i] & np.uint16(255))
-                    wide[2 * i + 1] = np.uint8(groups[i] >> np.uint16(8))
-            elif not whole:
-                if group > 1:
-                    for i in range(length):
-                        codes[i] = np.uint8(groups[i])
-                put_chunk(codes, length, bits, first, body)
+                        wide[2 * i] = np.uint8(groups[i] & np.uint16(255))
+                        wide[2 * i + 1] = np.uint8(groups[i] >> np.uint16(8))
+                elif not whole:
+                    if grouped:
+                        for i in range(length):
+                            codes[i] = np.uint8(groups[i])
+                    put_chunk(codes, length, bits, first, body)
+
+    return walk
 
 
 @inlined
 def _round_run(
-    values: Any, first: int, codes: Any, cells: Any, size: int, kind: int, steps: np.float32,
-    searches: Any, t: int, key: np.uint64, bound: np.float32, words: Any, room: Any,
+    kind: int, values: Any, first: int, codes: Any, cells: Any, size: int, given: Any, t: int,
+    keys: Any, bounds: Any, words: Any, room: Any,
 ) -> None:  # fmt: skip
     """Codes of the elements from `first` on, cell by cell; a run may lie within one."""
     word, end = first // 4, first + codes.size
     if kind != TREE:
-        _draw(key, word, words[: (end + 3) // 4 - word])
+        _draw(keys[t], word, words[: (end + 3) // 4 - word])
     fractions = words.view(np.uint16)[first - 4 * word :]
     at = first
+    if kind in (POWERS, EXPONENTS):  # without cells
+        power_codes(values[first:end], fractions, kind == POWERS, codes)
+        at = end
     while at < end:
         cell = at // size
         stop = min((cell + 1) * size, end)
         some, part = slice(at - first, stop - first), values[at:stop]
         if kind == EVEN:
-            round_evenly(part, cells[cell, 0], fractions[some], steps, bound, codes[some])
+            round_evenly(part, cells[cell, 0], fractions[some], given, bounds[t], codes[some])
         elif kind == KNOWN:
-            _round_known(part, cells[cell, 0], fractions[some], searches, t, room, codes[some])
+            _round_known(part, cells[cell, 0], fractions[some], given, t, room, codes[some])
         elif kind == OWN:
             _round_between(part, cells[cell], fractions[some], room, codes[some])
-        elif kind == POWERS:
-            power_codes(part, fractions[some], steps, codes[some])
         else:
             tree_codes(part, cells[cell, 0], codes[some])
         at = stop
@@ -434,114 +446,117 @@ def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: A
 # --- the walk over cells: from codes --------------------------------------------------------------
 
 
-@loop
-def _add_tiles(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
-    start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any, sizes: Any,
-    numbers: Any, kind: int, steps: np.float32, tables: Any, chosen: Any, weight: np.float32,
-    group: int, bits: int, base: int, out: Any, highest: Any,
-) -> None:  # fmt: skip
-    inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
-    rest = np.empty(CHUNK, dtype=np.int32)
-    codes = np.empty(CHUNK, dtype=np.uint8)
-    negative = np.empty(CHUNK, dtype=np.uint8)
-    pattern = np.empty(CHUNK, dtype=np.uint32)
-    weighted = np.zeros(256, dtype=np.float32)  # any byte is a valid index
-    whole = group == 1 and bits == 8
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        begin, n = table[t]
-        sums, cells = out[begin : begin + n], numbers[firsts[t] :]
-        plane = (n + group - 1) // group
-        body = data[places[t] : places[t] + (plane * bits + 7) // 8]
-        levels = tables[chosen[t]] if kind == KNOWN else weighted
-        signs = body[:0]
-        if kind == POWERS and steps > np.float32(8):
-            signs = data[places[t] + n : places[t] + n + (n + 7) // 8]
-        most, stray = np.int64(0), np.int32(0)
-        for first in range(start_of, stop_of, CHUNK):
-            length = min(CHUNK, stop_of - first)
-            if bits == 16:
-                wide = body[2 * first : 2 * (first + length)]
-                for i in range(length):
-                    rest[i] = np.int32(wide[2 * i]) | (np.int32(wide[2 * i + 1]) << np.int32(8))
-            elif not whole:
-                get_chunk(body, first, length, bits, codes)
-                if group > 1:
+@cache
+def _adding_walk(  # noqa: PLR0915
+    kind: int, grouped: bool, whole: bool
+) -> Callable[..., None]:
+    """Loop that undoes `_rounding_walk` and adds."""
+
+    @loop
+    def walk(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
+        start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any,
+        sizes: Any, numbers: Any, given: Any, weight: np.float32, group: int, bits: int, base: int,
+        out: Any, highest: Any,
+    ) -> None:  # fmt: skip
+        inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
+        rest = np.empty(CHUNK, dtype=np.int32)
+        codes = np.empty(CHUNK, dtype=np.uint8)
+        room = np.zeros(CHUNK, dtype=np.float32)
+        pattern = room.view(np.uint32)
+        for tile in range(start, stop):
+            t, start_of, stop_of = tiles[tile]
+            begin, n = table[t]
+            sums, cells = out[begin : begin + n], numbers[firsts[t] :]
+            plane = (n + group - 1) // group if grouped else n
+            body = data[places[t] : places[t] + (plane * bits + 7) // 8]
+            signs = body[:0]
+            if kind == EXPONENTS:
+                signs = data[places[t] + n : places[t] + n + (n + 7) // 8]
+            most, stray = np.uint8(0), np.int32(0)
+            for first in range(start_of, stop_of, CHUNK):
+                length = min(CHUNK, stop_of - first)
+                if grouped and bits == 16:
+                    wide = body[2 * first : 2 * (first + length)]
                     for i in range(length):
-                        rest[i] = codes[i]
-            if signs.size > 0:
-                get_chunk(signs, first, length, 1, negative)
-            for j in range(group):
-                if group > 1:
+                        rest[i] = np.int32(wide[2 * i]) | (np.int32(wide[2 * i + 1]) << np.int32(8))
+                elif not whole:
+                    found = get_chunk(body, first, length, bits, codes)
+                    if grouped:
+                        for i in range(length):
+                            rest[i] = codes[i]
+                    else:
+                        most = max(most, found)
+                if kind == EXPONENTS:
+                    get_chunk(signs, first, length, 1, codes)
+                for j in range(group if grouped else 1):
+                    at = min(j * plane + first, n)
+                    source = codes[: min(length, n - at)]
+                    if grouped:
+                        for i in range(length):
+                            # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole
+                            # number, and float32 is right to 2^-10 for x < 2^16.
+                            quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
+                            codes[i] = np.uint8(rest[i] - quotient * divisor)
+                            rest[i] = quotient
+                        for i in range(source.size, length):  # digits after the last
+                            stray |= np.int32(codes[i])
+                    if whole:
+                        source = body[first : first + length]
+                    if kind < POWERS and (grouped or whole):
+                        for i in range(source.size):
+                            most = max(most, source[i])
+                    if kind == EXPONENTS:
+                        add_exponents(sums[first : first + length], source, codes, weight, pattern)
+                    elif kind == POWERS:
+                        add_power_codes(sums[first : first + length], source, weight, pattern)
+                    else:
+                        _add_run(kind, sums, at, source, cells, sizes[t], given, t, weight, room)
+                if grouped:
                     for i in range(length):
-                        # Exact: (x + 1/2) / base is 1 / (2 base) away from the next whole number,
-                        # and float32 is right to 2^-10 for x < 2^16.
-                        quotient = np.int32((np.float32(rest[i]) + np.float32(0.5)) * inverse)
-                        codes[i] = np.uint8(rest[i] - quotient * divisor)
-                        rest[i] = quotient
-                at = min(j * plane + first, n)
-                source = codes[: min(length, n - at)]
-                if whole:
-                    source = body[first : first + length]
-                if kind == POWERS:
-                    part = sums[first : first + length]
-                    add_power_codes(part, source, negative, steps, weight, pattern)
-                else:
-                    found = _add_run(sums, at, source, cells, sizes[t], kind, steps, levels, weight)
-                    most = max(most, found)
-                for i in range(source.size, length):  # digits after the last
-                    stray |= np.int32(codes[i])
-            if group > 1:
-                for i in range(length):
-                    stray |= rest[i]
-        if stray > 0:
-            most = np.int64(STRAY)
-        used = plane * bits % 8
-        if stop_of == plane and used > 0 and body[-1] >> np.uint8(used) > 0:
-            most = np.int64(STRAY)
-        if stop_of == n and signs.size > 0 and n % 8 > 0 and signs[-1] >> np.uint8(n % 8) > 0:
-            most = np.int64(STRAY)
-        highest[tile] = most
+                        stray |= rest[i]
+            used = plane * bits % 8
+            if stop_of == plane and used > 0:
+                stray |= np.int32(body[-1] >> np.uint8(used))
+            if stop_of == n and signs.size > 0 and n % 8 > 0:
+                stray |= np.int32(signs[-1] >> np.uint8(n % 8))
+            highest[tile] = STRAY if stray > 0 else np.int64(most)
+
+    return walk
 
 
 @inlined
 def _add_run(
-    sums: Any, first: int, codes: Any, cells: Any, size: int, kind: int, steps: np.float32,
-    levels: Any, weight: np.float32,
-) -> Any:  # fmt: skip
-    """Add the levels of the elements from `first` on, cell by cell; the largest code."""
-    most = np.uint8(0)
-    for i in range(codes.size):
-        most = max(most, codes[i])
+    kind: int, sums: Any, first: int, codes: Any, cells: Any, size: int, given: Any, t: int,
+    weight: np.float32, room: Any,
+) -> None:  # fmt: skip
+    """Add the levels of the elements from `first` on, cell by cell."""
     at, end = first, first + codes.size
     while at < end:
         cell = at // size
         stop = min((cell + 1) * size, end)
-        part, given = sums[at:stop], codes[at - first : stop - first]
+        part, some = sums[at:stop], codes[at - first : stop - first]
         if kind == EVEN:
             factor = weight * cells[cell, 0]
             for i in range(part.size):
-                part[i] += (np.float32(given[i]) - steps) * factor
+                part[i] += (np.float32(some[i]) - given) * factor
         elif kind == KNOWN:
-            factor = weight * cells[cell, 0]
+            tables, chosen = given
+            levels, factor = tables[chosen[t]], weight * cells[cell, 0]
             for i in range(part.size):
-                part[i] += levels[given[i]] * factor
+                part[i] += levels[some[i]] * factor
         else:
             for j in range(cells.shape[1]):
-                levels[j] = weight * cells[cell, j]
+                room[j] = weight * cells[cell, j]
             for i in range(part.size):
-                part[i] += levels[given[i]]
+                part[i] += room[some[i]]
         at = stop
-    return np.int64(most)
 
 
 # --- tables that all workers know -----------------------------------------------------------------
 
 
 def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
-    """By table: lower levels and gaps of pairs, `_ranges`; number of each tensor's table."""
-    if not levels.tables:
-        return _NO_SEARCH
+    """Lower levels and gaps of pairs and `_ranges`, by table; number of each tensor's table."""
     rows = [_search_of(each.tobytes()) for each in levels.tables]
     lower, gaps, first, most = (np.stack(each) for each in zip(*rows, strict=True))
     return lower, gaps, first, most, levels.chosen_tables()
@@ -560,7 +575,7 @@ def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
 
 
 def _ranges(lower: Table) -> tuple[NDArray[np.uint8], int]:
-    """By range: the last level that none of its numbers is below; and the most levels in one."""
+    """Last level that none of a range's numbers is below, by range; most levels in a range."""
     if lower.size <= COUNTED:
         return np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
@@ -572,9 +587,3 @@ def _ranges(lower: Table) -> tuple[NDArray[np.uint8], int]:
     start = np.where(inside, np.searchsorted(lower, least, side="right") - 1, 0).clip(min=0)
     last = np.where(inside, np.searchsorted(lower, greatest, side="right") - 1, 0).clip(min=0)
     return start.astype(np.uint8), int((last - start).max())
-
-
-_NO_SEARCH = (
-    np.zeros((1, 1), dtype=np.float32), np.zeros((1, 1), dtype=np.float32),
-    np.zeros((1, 1), dtype=np.uint8), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64),
-)  # fmt: skip

@@ -30,9 +30,9 @@ _FIRST_CELL = 1e-6
 """Length of the histogram's shortest cell, next to zero."""
 _LEAST_SIGMA = 1e-6
 _NO_MASS = 1e-13
-"""Of the neighbourhood of a level that is left where it is."""
+"""Mass around a level below which the level is left where it is."""
 _MARGIN = 1e-6
-"""Of the distance between its neighbours, that a level keeps from either."""
+"""Least share of its neighbours' distance between a level and either of them."""
 
 
 class Histogram:
@@ -173,7 +173,7 @@ def last_not_above(edges: Any, x: float) -> int:
 
 @loop
 def _place(edges: Any, masses_above: Any, density: Any, mass: float) -> Any:
-    """Where so much mass is above; exact, as it is linear inside of a cell."""
+    """Place with so much mass above it; exact, as it is linear inside of a cell."""
     low, high = 0, edges.size - 1
     while high - low > 1:
         middle = (low + high) // 2

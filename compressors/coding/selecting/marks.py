@@ -260,9 +260,9 @@ def demand_numbers(strange: bool) -> None:
 
 
 @kernel("gather_scatter")
-def at_least(values: Tensor, threshold: float) -> Tensor:
-    """Indices with |value| >= threshold of a tensor, int64, ascending."""
-    return passing(values, Segments.alone(values.numel()), max(threshold, 0.0))[0]
+def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """(indices, int64, ascending; values) of a tensor's elements with |value| >= threshold."""
+    return passing(values, Segments.alone(values.numel()), max(threshold, 0.0))[:2]
 
 
 # --- loops ------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
 SAMPLE_STRIDE = 255
@@ -102,6 +102,38 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
     return tensor(found, values)
 
 
+Elements = tuple[Tensor, Tensor, Column]
+"""Indices within the tensor, int64, ascending, and values, float32; how many of each tensor."""
+
+
+def _delivering(
+    _: object, update: object, residual: object, segments: Segments, own: Elements, kept: Elements,
+    weight: float,
+) -> Iterator[KernelCost]:  # fmt: skip
+    reach = spread(int(segments.length.max(initial=0)))
+    for name, (indices, *_rest) in (("index_add_", kept), ("index_copy_", own)):
+        n = indices.numel()
+        yield launch("gather_scatter", f"aten.{name}:{reach}", n, 20 * n)
+
+
+@counted_as(_delivering)
+@primitive
+def deliver(
+    update: Tensor, residual: Tensor, segments: Segments, own: Elements, kept: Elements,
+    weight: float,
+) -> None:  # fmt: skip
+    """update += weight * kept; of the own elements those that were kept leave the residual.
+
+    `update` and `residual` are flat float32 of the table, changed in place.
+    """
+    columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
+    with written_back(update) as out, written_back(residual) as rest:
+        _deliver(
+            segments.begin, *columns, *(array(each) for each in (*own[:2], *kept[:2])),
+            np.float32(weight), out, rest,
+        )  # fmt: skip
+
+
 def check_k(n: Any, k: Any) -> None:
     """`InternalError` unless k of n elements can be selected; numbers or columns."""
     if np.any((k < 0) | (k > n)):
@@ -144,6 +176,22 @@ def _sample(
                 more += u[place] * m
             out[at + i] = memory[place] + more
         at += counts[t]
+
+
+@loop
+def _deliver(
+    begins: Any, firsts: Any, counts: Any, kept_firsts: Any, kept_counts: Any, own: Any,
+    values: Any, kept: Any, sums: Any, weight: Any, update: Any, residual: Any,
+) -> None:  # fmt: skip
+    for t in range(begins.size):
+        at, end = kept_firsts[t], kept_firsts[t] + kept_counts[t]
+        for j in range(at, end):
+            update[begins[t] + kept[j]] += weight * sums[j]
+        for i in range(firsts[t], firsts[t] + counts[t]):
+            while at < end and kept[at] < own[i]:
+                at += 1
+            gone = at < end and kept[at] == own[i]
+            residual[begins[t] + own[i]] = np.float32(0) if gone else values[i]
 
 
 @loop

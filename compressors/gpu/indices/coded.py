@@ -32,13 +32,13 @@ PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE,
 OMEGA = tl.constexpr(int(Coder.OMEGA))
 
 
-@kernel_of(loops.coded_positions)
-def coded_positions(
+@kernel_of(loops.words_of_positions)
+def words_of_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
     """The host waits once where a length does not follow from n and k."""
     if (coders == Coder.RAW).all():
-        return indices.int().view(torch.uint8), 4 * k  # the low 32 bits
+        return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
     widths, first = loops.widths_of(segments, k, coders), starts(k)
     sizes, moved = loops.most_bytes(segments, k, coders, widths), np.zeros_like(k)
     before = indices
@@ -86,6 +86,9 @@ def read_positions(
     )
     first, at = starts(k), starts(sizes)
     parts = _parts(coded, k, first, segments.length, coders, widths, at, sizes)
+    if max(kinds, default=0) <= Coder.PACKED:
+        launch_parts(_fields, parts, coded, gaps, wrong, BLOCK=BLOCK)
+        return gaps, wrong
     if elias:
         if len(kinds) > 1:
             return None  # no sender mixes them
@@ -181,7 +184,7 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mark(coded, marks, table, parts, BLOCK: tl.constexpr):
-    """Where codes end: at set bits, behind the low parts."""
+    """Mark the ends of codes: set bits, behind the low parts."""
     column, number, n = own_part(table, parts)
     bit = number * BLOCK + tl.arange(0, BLOCK)
     coder, cut = tl.load(column + 2 * parts), tl.load(column + 3 * parts) * 8
@@ -228,6 +231,21 @@ def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
         if coder != BITMAP:
             bad = bad | (last & ((end >> 3) != size - 1))
     tl.store(gaps + tl.load(column + 2 * parts) + i, gap, mask=here)
+    tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")
+
+
+@triton.jit
+def _fields(coded, positions, wrong, table, parts, BLOCK: tl.constexpr):
+    """Positions in fields of one width, which must ascend below the tensor's length."""
+    column, number, k = own_part(table, parts)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    here = i < k
+    width, at = tl.load(column + 5 * parts), 8 * tl.load(column + 6 * parts)
+    position = get_field(coded, at + i * width, width, here)
+    before = get_field(coded, at + (i - 1) * width, width, here & (i > 0))
+    bad = (position <= tl.where(i > 0, before, -1)) | (position >= tl.load(column + 3 * parts))
+    bad = (here & bad) | stray(coded, at + (i + 1) * width, i == k - 1)
+    tl.store(positions + tl.load(column + 2 * parts) + i, position, mask=here)
     tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")
 
 

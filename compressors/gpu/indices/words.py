@@ -19,6 +19,7 @@ from gcsim.compressors.gpu.parts import (
     own_row,
     parts_of,
     starts,
+    sum_before,
 )
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -108,7 +109,7 @@ def _listed(
     """(the words of what is chosen; how many each part has)."""
     many = np.array(k.tolist(), dtype=np.int64)
     out = words.new_empty(int(many.sum()))
-    launch_parts(_list, parts, words, chosen, counts.cumsum(0), out, BLOCK=BLOCK)
+    launch_parts(_list, parts, words, chosen, counts, out, BLOCK=BLOCK)
     return out, many
 
 
@@ -131,7 +132,7 @@ def add_words(
 
 @triton.jit
 def _note(chosen, counts, k, table, parts):
-    """How many elements of a block travel."""
+    """Count the elements of a block that travel."""
     hits = tl.sum(chosen.to(tl.int32), axis=0)
     tl.store(counts + tl.program_id(0), hits)
     tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)
@@ -214,14 +215,13 @@ def _code(
 
 
 @triton.jit
-def _list(words, chosen, upto, out, table, parts, BLOCK: tl.constexpr):
+def _list(words, chosen, counts, out, table, parts, BLOCK: tl.constexpr):
     """Each program's words behind those of the programs before."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within
     hit = tl.load(chosen + at, mask=within < n, other=0).to(tl.int32)
-    before = tl.load(upto + tl.program_id(0) - 1, mask=tl.program_id(0) > 0, other=0)
-    place = before + tl.cumsum(hit, axis=0) - 1
+    place = sum_before(counts, 0, tl.program_id(0), BLOCK) + tl.cumsum(hit, axis=0) - 1
     tl.store(out + place, tl.load(words + at, mask=hit != 0, other=0), mask=hit != 0)
 
 

@@ -40,7 +40,7 @@ def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tenso
 
 
 def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Of each bit: the code of a dense word that begins there, uint8, and the bit behind it."""
+    """Code of the dense word that begins at each bit, uint8, and the bit behind it."""
     values, ends = read_words(body)
     signed = values > 1
     negative = signed & _bits_at(body, ends)
@@ -50,7 +50,7 @@ def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 
 
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each bit: gap and code of a sparse word that begins there, and the bit behind it."""
+    """Gap and code of the sparse word that begins at each bit, and the bit behind it."""
     limit = 8 * body.numel()
     gaps, signs = read_words(body)  # the sign is behind the gap, the level behind both
     second = (signs + 1).clamp(max=max(0, limit - 1))
@@ -93,9 +93,9 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 
 
 def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each bit: the value of a word that begins there, and the bit behind it, int64 `[bits]`.
+    """Value of the word that begins at each bit, and the bit behind it, int64 `[bits]`.
 
-    That is one more than there are bits where no word begins.
+    The latter is one more than there are bits where no word begins.
     """
     limit = 8 * body.numel()
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))

@@ -1,1 +1,1 @@
-"""How does an element become one bit on a GPU?"""
+"""Elements as one bit each on a GPU."""

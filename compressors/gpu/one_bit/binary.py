@@ -1,4 +1,4 @@
-"""What cells of a bucket find for themselves on a GPU: the kernels of `coding/one_bit/binary.py`.
+"""Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`.
 
 One program works on a cell until it is done. Sums are of float64, in an order of their own
 (`reductions.py`).
@@ -59,7 +59,7 @@ def _width(cells: Cells) -> int:
 
 @triton.jit
 def _about(values, first, length, centre, WIDTH: tl.constexpr):
-    """Of a cell: the sum of d = v - centre, the sum of |d|, the number of d >= 0; float64."""
+    """Sums over a cell of d = v - centre and of |d|, and the number of d >= 0; float64."""
     total = tl.cast(0.0, tl.float64)
     magnitude = tl.cast(0.0, tl.float64)
     count = tl.cast(0.0, tl.float64)

@@ -17,9 +17,9 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, starts
 
 _ROWS, _COLUMNS = 32, 64
-"""Of the part of a matrix that a program adds up at a time."""
+"""Rows and columns of the part of a matrix that a program adds up at a time."""
 _TIMES = 8
-"""How many of these one below the other."""
+"""Such parts of a program, one below the other."""
 _ABOUT_ZERO, _MEAN, _ABOUT_MEAN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -65,7 +65,7 @@ def _sum(
     values, added, centres, sums, all_sums, all_lines, table, parts, ADD: tl.constexpr,
     CENTRED: tl.constexpr, ROWS: tl.constexpr, TIMES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Of each column, with d = v - centre: the sum of d, the sum of |d|, the number of d >= 0."""
+    """Sums over each column of d = v - centre and of |d|, and the number of d >= 0."""
     own, number, n = own_part(table, parts)
     offset = tl.load(own + 2 * parts)
     columns = tl.load(own + 3 * parts)

@@ -39,7 +39,7 @@ def quantiles(values: Tensor, cells: Cells, count: int, clip: float | None) -> T
 def _searched(
     kernel: Any, values: Tensor, cells: Cells, count: int, clip: float | None, sweeps: int
 ) -> Tensor:
-    """What a kernel finds in clipped elements of cells, ascending, with NaN behind them."""
+    """Levels that a kernel finds in clipped elements of cells, ascending, with NaN behind them."""
     width = int(cells.size.max(initial=1))
     if clip is not None:
         values = values.clone()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.floats.powers import DECADES, LEAST, LOWEST, OFFSETS, SLOPES
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.rounding import levels as loops
-from gcsim.compressors.coding.rounding.levels import COUNTED, EVEN, KNOWN, POWERS, TREE, Levels
+from gcsim.compressors.coding.rounding.levels import COUNTED, EVEN, EXPONENTS, KNOWN, TREE, Levels
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import (
@@ -58,9 +58,8 @@ def round_levels(
     launch_parts(
         _round, parts, values.contiguous(), values if levels.numbers is None else levels.numbers,
         tables, out, float(levels.steps), count, KIND=levels.kind, COUNTING=count <= COUNTED,
-        WIDTH=levels.width, SIGNS=levels.kind == POWERS and levels.steps == 9, LOWEST=LOWEST,
-        DECADES=DECADES, SIZE=form.size, BITS=form.bits, BASE=form.base, GROUPS=GROUPS,
-        INDEX=parts.index,
+        WIDTH=levels.width, LOWEST=LOWEST, DECADES=DECADES, SIZE=form.size, BITS=form.bits,
+        BASE=form.base, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
 
 
@@ -78,16 +77,15 @@ def add_rounded(
         tables, count = there(np.stack(levels.tables), out.device), len(levels.tables[0])
     places = levels.cells.segments.begin if levels.places is None else levels.places
     parts = parts_of_cells(out, levels.cells, at, places, levels.chosen_tables(), form=form)
-    signs = levels.kind == POWERS and levels.steps == 9
     seen = out.new_empty(parts.firsts[-1], dtype=torch.int32)
     factor = float(np.float32(weight / levels.steps if levels.kind == EVEN else weight))
     launch_parts(
         _add, parts, out, packed.contiguous(), numbers, tables, seen, float(levels.steps), count,
-        factor, KIND=levels.kind, SIGNS=signs, BYTES=levels.places is not None, WIDTH=levels.width,
+        factor, KIND=levels.kind, BYTES=levels.places is not None, WIDTH=levels.width,
         LOWEST=LOWEST, STRAY=loops.STRAY, SIZE=form.size, BITS=form.bits, BASE=form.base,
         GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
-    if levels.highest == 255 and not signs:
+    if levels.highest == 255 and levels.kind != EXPONENTS:
         return  # every byte is known
     if len(seen):
         when_known(seen.max(), partial(loops.demand_codes, levels=levels))
@@ -147,9 +145,9 @@ def _nearest(v, unit, lines, DECADES: tl.constexpr, GROUPS: tl.constexpr):
 @triton.jit
 def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
     values, numbers, tables, out, steps, count, table, parts, KIND: tl.constexpr,
-    COUNTING: tl.constexpr, WIDTH: tl.constexpr, SIGNS: tl.constexpr, LOWEST: tl.constexpr,
-    DECADES: tl.constexpr, SIZE: tl.constexpr, BITS: tl.constexpr, BASE: tl.constexpr,
-    GROUPS: tl.constexpr, INDEX: tl.constexpr,
+    COUNTING: tl.constexpr, WIDTH: tl.constexpr, LOWEST: tl.constexpr, DECADES: tl.constexpr,
+    SIZE: tl.constexpr, BITS: tl.constexpr, BASE: tl.constexpr, GROUPS: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     plane = (n + SIZE - 1) // SIZE
@@ -194,7 +192,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                 low = tl.load(own + k, mask=here, other=0.0) * scale
                 gap = tl.load(own + (k + 1), mask=here, other=0.0) * scale - low
                 code += (v * scale - low > fraction * gap).to(tl.int32)
-        elif KIND == 3:
+        elif KIND == 3 or KIND == 5:  # noqa: PLR1714 - Triton knows no sets
             word = v.to(tl.uint32, bitcast=True)
             magnitude = word & 0x7FFFFFFF
             # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
@@ -202,7 +200,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
             code = tl.minimum((raised >> 23).to(tl.int32), 254)
             code = tl.where(magnitude >= 0x7F800000, 255, code)
             sign = (word >> 31).to(tl.int32)
-            if SIGNS:
+            if KIND == 5:
                 store_codes(target + n, group, sign, (n + 7) // 8, 1)
             else:
                 code = tl.minimum(tl.maximum(code, LOWEST), LOWEST + 127) - LOWEST
@@ -234,7 +232,7 @@ def _number(numbers, at, here, BYTES: tl.constexpr):
 @triton.jit
 def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
     out, packed, numbers, tables, seen, steps, count, weight, table, parts,
-    KIND: tl.constexpr, SIGNS: tl.constexpr, BYTES: tl.constexpr, WIDTH: tl.constexpr,
+    KIND: tl.constexpr, BYTES: tl.constexpr, WIDTH: tl.constexpr,
     LOWEST: tl.constexpr, STRAY: tl.constexpr, SIZE: tl.constexpr, BITS: tl.constexpr,
     BASE: tl.constexpr, GROUPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -269,8 +267,8 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
             norm = _number(numbers, first + within * (4 if BYTES else 1), here, BYTES)
             own = tables + count * tl.load(column + 7 * parts)
             level = tl.load(own + code, mask=here & (code < count), other=0.0) * (weight * norm)
-        elif KIND == 3:
-            if SIGNS:
+        elif KIND == 3 or KIND == 5:  # noqa: PLR1714 - Triton knows no sets
+            if KIND == 5:
                 sign = load_codes(source + n, group, (n + 7) // 8, 1)
                 worst = tl.maximum(worst, tl.where(~here & (sign != 0), STRAY, 0))
                 pattern = (code.to(tl.uint32) << 23) | (sign.to(tl.uint32) << 31)

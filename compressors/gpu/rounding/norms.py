@@ -54,7 +54,7 @@ def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.flo
 
 @kernel_of(loops.cell_sums)
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
-    """By sums and sums of squares."""
+    """One launch for sums and sums of squares."""
     return torch.stack([bucket_totals(values, cells, what) for what in (PLAIN, SQUARES)], 1)
 
 

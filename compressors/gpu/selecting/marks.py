@@ -1,7 +1,7 @@
 """Marks of a bucket and what they mark: the kernels of `coding/selecting/marks.py`.
 
-Marked elements are counted block by block, the counts are added up, and a second pass writes each
-block's behind those of the blocks before: the order is the elements' own. The host waits once, for
+Marked elements are counted block by block, and a second pass writes each block's behind those of
+the blocks before: the order is the elements' own. The host waits once, for
 the totals, which decide on the length of the message.
 """
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import marks as loops
 from gcsim.compressors.coding.selecting.marks import BLOCK, LOWER, ROUNDS, Marks, demand_numbers
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, own_row, parts_of
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, own_row, parts_of, sum_before
 from gcsim.compressors.gpu.words import blocks, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 
 
 @kernel_of(loops.fill_marks)
@@ -72,8 +72,8 @@ def take(
     indices = values.new_empty(total, dtype=torch.int64)
     taken = values.new_empty(total)
     launch_parts(
-        _take, parts_in_blocks(values, segments), values, limits_there(values, marks),
-        marks.counts.cumsum(0), indices, taken, CLEAR=clear, BLOCK=BLOCK,
+        _take, parts_in_blocks(values, segments, starts(marks.passed)), values,
+        limits_there(values, marks), marks.counts, indices, taken, CLEAR=clear, BLOCK=BLOCK,
     )  # fmt: skip
     return indices, taken
 
@@ -150,7 +150,7 @@ def _lower(
 
 @triton.jit
 def _take(
-    values, limits, upto, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr
+    values, limits, counts, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     program = tl.program_id(0)
     row = own_row(table, parts, program)
@@ -159,7 +159,7 @@ def _take(
     source = values + tl.load(column + 2 * parts) + at
     v = tl.load(source, mask=at < n, other=0.0)
     hit = (at < n) & ((tl.abs(v) < tl.load(limits + row)) == 0)
-    place = tl.load(upto + program - 1, mask=program > 0, other=0) - 1
+    place = tl.load(column + 3 * parts) + sum_before(counts, program - number, program, BLOCK) - 1
     place += tl.cumsum(hit.to(tl.int32), axis=0)
     tl.store(indices + place, at, mask=hit)
     tl.store(taken + place, v, mask=hit)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from gcsim.compressors.coding.selecting import selection as loops
 from gcsim.compressors.coding.selecting.selection import check_k
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of, sum_before
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -53,6 +53,21 @@ def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
     found = values.new_empty(len(k))
     launch(_settle, len(k), counts, state, there(k, values.device), found, BINS=1024)
     return found
+
+
+@kernel_of(loops.deliver)
+def deliver(
+    update: Tensor, residual: Tensor, segments: Segments, own: loops.Elements,
+    kept: loops.Elements, weight: float,
+) -> None:  # fmt: skip
+    """Each own element is looked for among the tensor's kept ones, by halves."""
+    most = np.maximum(own[2], kept[2])
+    columns = [segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]]
+    parts = parts_of(update, most.tolist(), (-(-most // BLOCK)).tolist(), *columns)
+    launch_parts(
+        _deliver, parts, *own[:2], *kept[:2], update, residual, float(np.float32(weight)),
+        int(kept[2].max(initial=0)).bit_length(), BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 def select(
@@ -95,10 +110,9 @@ def select(
     rows = [each.tolist() for each in (segments.begin, starts(many), many, first[:tensors])]
     rows.append(first[-tensors:].tolist())
     own = parts_of(values, segments.length.tolist(), programs[:tensors].tolist(), *rows)
-    upto = found.cumsum(1)
     targets = (*cleared, values, values)[:2]
     launch_parts(
-        _take, own, values, settled, len(k), upto, parts.firsts[-1], indices, taken, sizes,
+        _take, own, values, settled, len(k), found, parts.firsts[-1], indices, taken, sizes,
         *targets, SIDES=sides, CLEARS=len(cleared), BLOCK=BLOCK,
     )  # fmt: skip
     return indices, taken, sizes, strange
@@ -149,6 +163,34 @@ def _sample(
         more = (tl.load(momentum + at, mask=here, other=0.0) + more) * m + more
     total = tl.load(memory + at, mask=here, other=0.0) + more
     tl.store(out + tl.load(column + 4 * parts) + i, total, mask=here)
+
+
+@triton.jit
+def _deliver(
+    own, values, kept, sums, update, residual, weight, steps, table, parts, BLOCK: tl.constexpr
+):  # fmt: skip
+    column, number, _ = own_part(table, parts)
+    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    begin = tl.load(column + 2 * parts)
+    count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
+    first = tl.load(column + 5 * parts)
+    target = update + begin + tl.load(kept + first + i, mask=i < count, other=0)
+    added = weight * tl.load(sums + first + i, mask=i < count, other=0.0)
+    tl.store(target, tl.load(target, mask=i < count, other=0.0) + added, mask=i < count)
+    here = i < tl.load(column + 4 * parts)
+    place = tl.load(column + 3 * parts) + i
+    at = tl.load(own + place, mask=here, other=0)
+    high = low + count
+    for _ in range(steps):
+        middle = (low + high) // 2
+        open = here & (low < high)
+        below = open & (tl.load(kept + first + middle, mask=open, other=0) < at)
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(open & (below == 0), middle, high)
+    found = here & (low < count)
+    gone = found & (tl.load(kept + first + low, mask=found, other=-1) == at)
+    value = tl.load(values + place, mask=here, other=0.0)
+    tl.store(residual + begin + at, tl.where(gone, 0.0, value), mask=here)
 
 
 @triton.jit
@@ -239,14 +281,8 @@ def _count(
 
 
 @triton.jit
-def _up_to(upto, program):
-    """The sum over the programs before."""
-    return tl.load(upto + program - 1, mask=program > 0, other=0)
-
-
-@triton.jit
 def _take(
-    values, settled, rows, upto, programs, indices, taken, sizes, first, second, table, parts,
+    values, settled, rows, found, programs, indices, taken, sizes, first, second, table, parts,
     SIDES: tl.constexpr, CLEARS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = own_row(table, parts, tl.program_id(0))
@@ -262,8 +298,8 @@ def _take(
         start = tl.load(column) + side * tl.num_programs(0)  # the row's first program
         least = tl.load(settled + row + side * parts)
         left = tl.load(settled + rows + row + side * parts)
-        above = _up_to(upto, program) - _up_to(upto, start)
-        ties = _up_to(upto + programs, program) - _up_to(upto + programs, start)
+        above = sum_before(found, start, program, BLOCK)
+        ties = sum_before(found + programs, start, program, BLOCK)
         here = (at < n) & _of_side(v, side + SIDES - 1 if SIDES > 1 else 0)
         tie = here & (size == least)
         rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1

@@ -37,7 +37,13 @@ from gcsim.compressors.coding.floats.powers import LOWEST
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.rounding.levels import POWERS, Levels, add_rounded, round_levels
+from gcsim.compressors.coding.rounding.levels import (
+    EXPONENTS,
+    POWERS,
+    Levels,
+    add_rounded,
+    round_levels,
+)
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
@@ -97,7 +103,7 @@ def powers(segments: Segments, bits: int) -> tuple[Levels, Column]:
     """(powers of two in so many bits; bytes of each body: exponents, then the signs of 9 bits)."""
     length = segments.length
     sizes = length + packed_bytes(length, 1) if bits == 9 else length
-    return Levels(kind=POWERS, cells=segments.whole, steps=bits), sizes
+    return Levels(kind=EXPONENTS if bits == 9 else POWERS, cells=segments.whole), sizes
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

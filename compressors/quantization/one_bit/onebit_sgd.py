@@ -199,7 +199,7 @@ def add_decoded(
 def _add_all(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
-    """Those of all owners, in order: together they are the frames of all stripes."""
+    """Add the answers of all owners, in order: together they are the frames of all stripes."""
     each = list(answers)
     if len({len(message) for message in each}) != 1:
         raise damaged(f"stripes of {[len(message) for message in each]} bytes")

@@ -70,9 +70,9 @@ class AdaptiveLevels(Compressor[P]):
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self._levels: dict[int, Table] = {}
-        """By DDP bucket: the table of the last fit."""
+        """Table of the last fit, by DDP bucket."""
         self._taken: dict[int, int] = {}
-        """By tensor: 0, the table of the start, or 1, the fitted one."""
+        """Chosen table of each tensor: 0, the table of the start, or 1, the fitted one."""
 
     @classmethod
     @abstractmethod

@@ -69,7 +69,7 @@ class Alq(AdaptiveLevels[AlqParameters]):
 
     @classmethod
     def fitted(cls, parameters: AlqParameters, components: Numbers, before: Table) -> Table:
-        """See `AdaptiveLevels.fitted`; the table now has no influence."""
+        """The table of least expected variance; the table now has no influence."""
         chosen = parameters
         model = Histogram(components, folded=chosen.symmetric)
         first = 0.0 if chosen.symmetric else -1.0

@@ -39,7 +39,7 @@ class BucketTables(Compressor[P]):
     """Random rounding to levels that each bucket carries."""
 
     purpose: ClassVar[str]
-    """What the random numbers are for: a part of their key."""
+    """Purpose of the random numbers: a part of their key."""
 
     @classmethod
     @abstractmethod

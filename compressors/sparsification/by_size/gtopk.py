@@ -27,7 +27,12 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest
-from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
+from gcsim.compressors.coding.selecting.selection import (
+    counts_kept,
+    deliver,
+    each_of,
+    flat_places,
+)
 from gcsim.compressors.coding.sparse import (
     lost_by_selection,
     read_message,
@@ -73,23 +78,20 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
 
         message = self._message(segments, k, indices, values)
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
-        kept, sums, _ = once(_places, result, layout)
-        update = torch.zeros_like(bucket.gradient)
-        update.index_add_(0, kept, sums, alpha=1.0 / self.worker.count)
-        places = flat_places(indices, segments, k)
-        at = torch.searchsorted(kept, places).clamp_(max=len(kept) - 1)
-        residual[places] = torch.where(kept[at] == places, 0.0, values)
+        kept = once(read_message, result, layout)
+        update, own = torch.zeros_like(bucket.gradient), (indices, values, k)
+        deliver(update, residual, segments, own, kept, 1.0 / self.worker.count)
         return update
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:
         """The k largest of the sum of two messages, tensor by tensor."""
         pairs, segments = [], Segments.of(layout)
         for message in (own, received):
-            places, values, sent = _places(message, layout)
+            indices, values, sent = read_message(message, layout)
             if (wrong := np.flatnonzero(sent != k)).size:
                 many, asked = sent[wrong[0]], k[wrong[0]]
                 raise InputError(f"damaged payload: {many} elements, not {asked}")
-            pairs += [places, values]
+            pairs += [flat_places(indices, segments, sent), values]
         places, sums = merged_pairs(*pairs)
         ends = torch.from_numpy(segments.begin + segments.length).to(places.device)
         upto = torch.searchsorted(places, ends).cpu().numpy()
@@ -102,9 +104,3 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
     def _message(self, segments: Segments, k: Column, indices: Tensor, values: Tensor) -> Tensor:
         coding = self.parameters.indices
         return sparse_message(segments, k, indices, values, values_as="fp32", coding=coding)[0]
-
-
-def _places(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(places in the bucket, int64, ascending; values float32; how many of each tensor)."""
-    indices, values, k = read_message(message, layout)
-    return flat_places(indices, Segments.of(layout), k), values, k

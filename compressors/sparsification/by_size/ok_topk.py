@@ -49,7 +49,7 @@ from gcsim.compressors.coding.frames import (
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.marks import at_least
-from gcsim.compressors.coding.selecting.selection import count_kept
+from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver
 from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -62,7 +62,7 @@ from gcsim.compressors.requests import (
     gather_variable,
 )
 from gcsim.compressors.segments import Column, Segments
-from gcsim.compressors.sharing import is_shared, once
+from gcsim.compressors.sharing import once
 from gcsim.errors import InputError
 
 _LOCAL_FACTOR, _LOCAL_MOST = 1.012, 5 / 4
@@ -148,32 +148,31 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             self._schedules[bucket.layout.index] = schedule
             phase = "repartition"
 
-        chosen = self._select(residual, k, schedule, exact=phase != "reuse")
-        values = residual[chosen]
+        chosen, values = self._select(residual, k, schedule, exact=phase != "reuse")
         if phase == "repartition":
             yield from self._repartition(chosen, schedule, n)
         layout = _as_one(bucket.layout)
         sums = yield from self._reduce(chosen, values, schedule, layout)
         kept = yield from self._survivors(*sums, k, schedule, layout, exact=phase != "reuse")
-        update = torch.zeros_like(bucket.gradient)
-        for indices, total in kept:
-            update[indices] = total / self.worker.count
-            mine = chosen[torch.isin(chosen, indices, assume_unique=True)]
-            residual[mine] = 0.0
+        update, own = torch.zeros_like(bucket.gradient), (chosen, values, np.array([len(chosen)]))
+        deliver(update, residual, Segments.of(layout), own, kept, 1.0)
         return update
 
-    def _select(self, a: Tensor, k: int, schedule: _Schedule, *, exact: bool) -> Tensor:
-        """Indices of |a| >= the local threshold, which is set or adjusted."""
+    def _select(
+        self, a: Tensor, k: int, schedule: _Schedule, *, exact: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Elements with |a| >= the local threshold, which is set or adjusted."""
         if exact:
             chosen = largest_of(a, k)
-            schedule.local = float(a[chosen].abs().min())
-            return chosen
-        chosen = at_least(a, max(schedule.local, _ANYTHING))
+            values = a[chosen]
+            schedule.local = float(values.abs().min())
+            return chosen, values
+        chosen, values = at_least(a, max(schedule.local, _ANYTHING))
         if chosen.numel() > _LOCAL_MOST * k:
             schedule.local *= _LOCAL_FACTOR
         elif chosen.numel() < _LEAST * k:
             schedule.local /= _LOCAL_FACTOR
-        return chosen
+        return chosen, values
 
     def _repartition(
         self, chosen: Tensor, schedule: _Schedule, n: int
@@ -197,19 +196,20 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         regions = _as_one(layout, self.worker.count)
         parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
-        indices, sums = chosen[:0], values[:0]
+        sums: tuple[Tensor, Tensor] | None = None
         for payload in received:
             theirs, added, _ = read_message(payload, layout)
             if theirs.numel() and (int(theirs[0]) < low or int(theirs[-1]) >= high):
                 raise InputError(f"damaged payload: elements outside the region {low}-{high}")
-            indices, sums = merged_pairs(indices, sums, theirs, added)
-        return indices, sums
+            sums = merged_pairs(*sums, theirs, added) if sums else (theirs, added)
+        assert sums  # of this worker's own payload
+        return sums
 
     def _survivors(
         self, indices: Tensor, sums: Tensor, k: int, schedule: _Schedule, layout: BucketLayout,
         *, exact: bool,
-    ) -> Generator[Request, Any, list[tuple[Tensor, Tensor]]]:  # fmt: skip
-        """(indices, sums) of each region that pass the global threshold."""
+    ) -> Generator[Request, Any, Elements]:  # fmt: skip
+        """Shares of the sums of all regions that pass the global threshold."""
         if exact:
             own = as_bytes(sums)
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=sums.numel())
@@ -217,11 +217,11 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             everything = once(_all_sums, gathered, layout)
             top = largest_of(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
-        passed = at_least(sums, max(schedule.total, _ANYTHING))
-        (survivors,) = _message(indices[passed], sums[passed], np.array([len(passed)]), layout)
+        passed, large = at_least(sums, max(schedule.total, _ANYTHING))
+        (survivors,) = _message(indices[passed], large, np.array([len(passed)]), layout)
         payloads = yield from gather_variable(survivors, part=True)
-        kept = once(_regions, payloads, layout, is_shared(payloads))
-        count = sum(region.numel() for region, _ in kept)
+        kept = once(_shares, payloads, layout, self.worker.count)
+        count = len(kept[0])
         if count > _GLOBAL_MOST * k:
             schedule.total *= _GLOBAL_FACTOR
         elif count < _LEAST * k:
@@ -243,15 +243,11 @@ def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
     return torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
 
 
-def _regions(
-    payloads: Iterable[Tensor], layout: BucketLayout, joined: bool
-) -> list[tuple[Tensor, Tensor]]:
-    """(indices, sums) of each region; `joined`: of all of them, as if they were one."""
-    kept = [read_message(payload, layout)[:2] for payload in payloads]
-    if not joined:
-        return kept
-    indices, sums = zip(*kept, strict=True)
-    return [(torch.cat(indices), torch.cat(sums))]
+def _shares(payloads: Iterable[Tensor], layout: BucketLayout, workers: int) -> Elements:
+    """The sums of all regions, which ascend, divided by the workers."""
+    indices, sums, _ = zip(*(read_message(payload, layout) for payload in payloads), strict=True)
+    places = torch.cat(indices) if len(indices) > 1 else indices[0]
+    return places, torch.cat(sums) / workers, np.array([len(places)])
 
 
 def _as_one(layout: BucketLayout, times: int = 1) -> BucketLayout:

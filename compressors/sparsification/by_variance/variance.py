@@ -43,7 +43,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.words import add_words, clear_powers, levels_of
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -89,11 +89,8 @@ class VarianceBased(Compressor[VarianceParameters]):
             self.kept("delayed", bucket), self.kept("moment", bucket), *given,
             alpha=chosen.alpha, zeta=chosen.zeta,
         )  # fmt: skip
-        sizes = 1 + 4 * k
-        message, at = frames(words, Codec.VARIANCE, segments, sizes, nonzero=k)
-        put(message, at, exponents, segments.column(1))
-        put(message, at + 1, words, 4 * k)
-        return seal(message, at, sizes)
+        parts = (exponents, segments.column(1)), (words, 4 * k)
+        return packed(words, Codec.VARIANCE, segments, *parts, nonzero=k)
 
 
 def moments_of(bucket: Bucket, name: str) -> Tensor:
@@ -112,7 +109,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE)
     found.demand_sizes(1 + 4 * found.nonzero)
-    exponents = taken(message, found.at, segments.column(1), torch.int8)
-    words = taken(message, found.at + 1, 4 * found.nonzero, torch.int32)
+    parts = (segments.column(1), torch.int8), (4 * found.nonzero, torch.int32)
+    exponents, words = found.parts(message, *parts)
     exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
     add_words(out, segments, words, found.nonzero, levels_of(exponents), exact)

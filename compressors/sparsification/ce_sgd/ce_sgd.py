@@ -117,11 +117,11 @@ class CeSgd(Compressor[CeSgdParameters]):
     def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._selections: dict[int, Selection] = {}
-        """By bucket."""
+        """State by bucket."""
         self._last: dict[int, Tensor] = {}
-        """By bucket without a loss: the last update."""
+        """Last update, by bucket without a loss."""
         self._losses: dict[int, float] = {}
-        """By bucket: the last step's."""
+        """Loss of the last step, by bucket."""
         self._known: dict[tuple[int, int], Tensor] = {}
         """The server's: V by (bucket, rank)."""
 

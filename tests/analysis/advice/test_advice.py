@@ -148,7 +148,7 @@ def test_money_is_the_share_that_is_saved_of_what_the_nodes_cost() -> None:
     change, dense = found.changes[0], found.verdict.dense
     assert dense is not None
     worth = 4.0 * 4 * change.saves_s["dense"] / dense.iteration_s
-    first = next(line for line in found.summary().splitlines() if line.startswith("First"))
+    first = next(line for line in found.summary().splitlines() if line.startswith("Change first"))
     assert f"{worth:.3g}" in first
     assert "an hour" in first
     assert "an hour" not in advised(nodes=4).summary()
@@ -176,7 +176,7 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
     assert "of dense, fp16, topk: measured now" in told[0]
-    assert "network x2" in {one.words for one in found.changes}
+    assert "twice the bandwidth" in {one.words for one in found.changes}
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRY))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gcsim.analysis.calibration.layer_model.fit import FAMILIES, Observation, fit, observations
+from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations
 from gcsim.scenarios.catalog.rates import FOLDER, Processor, boards
 from gcsim.simulator.devices.training_rates import Precision
 from tests.benchmarks import layer_model_errors as validation
@@ -55,14 +56,7 @@ def test_a_fit_finds_the_coefficients_that_made_its_data(
     seen = observations(processor, precision)
     truth = fit(seen, processor, precision)
     made = [
-        Observation(
-            board=each.board,
-            model=each.model,
-            tokens=each.tokens,
-            batch=each.batch,
-            seconds=truth.seconds(each, boards()[each.board], precision),
-        )
-        for each in seen
+        replace(each, seconds=truth.seconds(each, boards()[each.board], precision)) for each in seen
     ]
     found = fit(made, processor, precision)
     for name in ("launch", "conv3x3", "other", "outputs"):
@@ -75,13 +69,7 @@ def test_a_fit_finds_the_coefficients_that_made_its_data(
 def test_slower_measurements_of_one_board_are_its_factor() -> None:
     seen = observations("gpu", "tf32")
     slow = [
-        Observation(
-            board=each.board,
-            model=each.model,
-            tokens=each.tokens,
-            batch=each.batch,
-            seconds=each.seconds * (2 if each.board == "h100_pcie" else 1),
-        )
+        replace(each, seconds=each.seconds * (2 if each.board == "h100_pcie" else 1))
         for each in seen
     ]
     before, after = fit(seen, "gpu", "tf32"), fit(slow, "gpu", "tf32")

@@ -9,6 +9,7 @@ import pytest
 from gcsim.analysis.validation.folder import nearest
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.rows import schema_json
 from gcsim.errors import InputError
 
 YAML = """\
@@ -162,3 +163,24 @@ def test_two_values_are_found_together() -> None:
         [(1e-6, 1e-3), (1e8, 1e11)],
     )
     assert found == pytest.approx([3e-5, 2e9], rel=1e-3)
+
+
+def test_formulas_of_tensors_add_up_and_an_own_exchange_comes_last(tmp_path: Path) -> None:
+    """Of two tensors of 500,000 elements 249,999 bytes each are sent, and 7 behind them."""
+    traffic = "  traffic: {grouping: whole, by_tensor: true, let: {k: floor(n/2)-1}, "
+    traffic += "last: [{all_reduce: 7}], exchange: [{all_reduce: k}]}\ngroups:"
+    yaml = YAML.replace("groups:", traffic, 1)
+    yaml = "\n".join(line for line in yaml.splitlines() if not line.startswith(("fit", "  rate")))
+    rows = ROWS.splitlines()[1] + "\nsent,ring,dense,500005,bytes,2,1 s,,,,\n"
+    (point,) = suite(tmp_path, rows, yaml).findings.points
+    assert point.predicted == 2 * 249_999 + 7
+
+
+def test_a_schema_knows_the_settings_of_stated_traffic() -> None:
+    """Rows add to the defaults, so that no key of a scenario is required."""
+    schema = schema_json()
+    assert "required" not in schema["properties"]["scenario"]
+    assert {"cluster", "traffic", "model"} <= set(schema["properties"]["scenario"]["properties"])
+    assert {"grouping", "exchange", "by_tensor"} <= set(
+        schema["$defs"]["TrafficSection"]["properties"]
+    )

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcsim
 from gcsim.compressors import on_device
 from gcsim.compressors.conformance import CHECKS, examine
-from gcsim.compressors.conformance.subject import Heard, gradients, numel, overheard, subject_of
+from gcsim.compressors.conformance.subject import Heard, gradients, overheard, subject_of
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.sharing import same
 from gcsim.errors import InputError
@@ -48,7 +48,8 @@ def correct(name: str, device: str) -> Iterator[Row]:
 def _exchanged(name: str, device: str) -> tuple[tuple[list[Tensor], list[Tensor]], bool]:
     """((payloads, updates) of two workers on the host, whether a loop worked in host memory)."""
     subject = replace(subject_of(name, {}), device=device)
-    crew, n = subject.crew(SHAPES), numel(SHAPES)
+    crew = subject.crew(SHAPES)
+    n = crew.layout.numel
     visits = on_device.host_visits
     payloads: list[Tensor] = []
     updates: list[Tensor] = []

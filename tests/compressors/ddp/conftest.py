@@ -1,4 +1,4 @@
-"""What do the hook's tests share?"""
+"""Shared by the hook's tests."""
 
 from __future__ import annotations
 

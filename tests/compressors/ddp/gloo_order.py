@@ -1,4 +1,4 @@
-"""In which order does Gloo's all-reduce add up? An oracle, bit for bit; rounding depends on it.
+"""Gloo's all-reduce adds up in this order: an oracle, bit for bit; rounding depends on it.
 
 The vector is cut as in `gloo_ring_allreduce` of the simulator, and chunk c sets out at rank c - 1
 and travels downwards, each rank adding what it receives to its own, until rank c holds the sum.

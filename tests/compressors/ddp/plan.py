@@ -1,4 +1,4 @@
-"""What do ranks under DDP exchange, and what should come of it? Shared by tests and ranks.
+"""Gradients of ranks under DDP and the updates to expect: shared by tests and ranks.
 
 Gradients are known to the last bit, so that `in_lockstep` can be asked for the updates.
 """

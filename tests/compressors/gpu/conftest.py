@@ -71,7 +71,7 @@ class _Hash:
         return self.run
 
     def run(
-        self, message: Tensor, table: Tensor, sums: Tensor, _: Tensor, right: Tensor,
+        self, message: Tensor, table: Tensor, _: Tensor, __: Tensor, right: Tensor,
         heads: Tensor, frames: int, total: int, **constants: Any,
     ) -> None:  # fmt: skip
         data, columns = np.from_dlpack(message), np.from_dlpack(table)
@@ -79,9 +79,13 @@ class _Hash:
             begin, size = columns[0, frame], columns[1, frame]
             good = 20 <= begin <= total - size
             if good:
-                rest = data[begin + size // 8 * 8 : begin + size].tobytes()
-                first, parts = columns[2, frame], -(-(size // 8) // constants["GROUPS"])
-                weighed = np.from_dlpack(sums)[first : first + parts].sum().tobytes()
+                end = begin + size // 8 * 8
+                words, rest = (
+                    data[begin:end].copy().view(np.uint64),
+                    data[end : begin + size].tobytes(),
+                )
+                odd = 2 * np.arange(words.size, dtype=np.uint64) + np.uint64(1)
+                weighed = (words * odd).sum(dtype=np.uint64).tobytes()
                 given = data[begin - 20 : begin - 4].tobytes() + rest.ljust(8, b"\0") + weighed
                 found = hashlib.blake2b(given, digest_size=4).digest()
                 stored = data[begin - 4 : begin]

@@ -51,7 +51,7 @@ def layout_of(names: list[str]) -> BucketLayout:
 
 WHOLE = layout_of(list(SHAPES))
 DENSE = [name for name in SHAPES if name.endswith("bias") or name == "scale"]
-"""Those that `below: 10` and `*.bias` name."""
+"""Tensors that `below: 10` and `*.bias` name."""
 REST = [name for name in SHAPES if name not in DENSE]
 KEPT = {"below": 10, "names": ["*.bias"]}
 
@@ -76,7 +76,7 @@ def buckets(layout: BucketLayout, step: int, moments: bool) -> list[Bucket]:
 def trained(
     method: Method, layout: BucketLayout, steps: range, data: int = 0
 ) -> list[tuple[list[Tensor], list[CollectiveRecord]]]:
-    """By step: updates by rank, and collectives; gradients are those of `data` steps later."""
+    """Each step: updates by rank, and collectives; gradients are those of `data` steps later."""
     cls, parameters = method.compressor, method.parameters
     team = [
         new_member(cls, Worker(rank=rank, count=COUNT, seed=3), parameters) for rank in range(COUNT)
@@ -92,7 +92,7 @@ def trained(
 
 
 def dense_updates(method: Method, layout: BucketLayout, steps: int) -> Iterator[Tensor]:
-    """Of dense SGD, under the momentum that the method applies, as `torch.optim.SGD` adds it."""
+    """Updates of dense SGD, under the method's momentum, as `torch.optim.SGD` adds it."""
     coefficient, nesterov = method.compressor.momentum(method.parameters)
     velocity = torch.zeros(layout.numel)
     for step in range(steps):

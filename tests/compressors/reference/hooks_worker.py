@@ -44,7 +44,7 @@ LEARNING_RATE = 0.1
 
 
 class Bucket:
-    """What a hook asks of a `dist.GradBucket`, which Python cannot make."""
+    """The part that a hook uses of a `dist.GradBucket`, which Python cannot make."""
 
     def __init__(self, flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
         self._flat, self._shapes = flat.clone(), shapes
@@ -65,7 +65,7 @@ class Bucket:
 
 
 def run(hook: Callable[..., Any], state: Any, job: dict[str, Any], rank: int) -> list[Tensor]:
-    """What the hook makes of each step's gradient."""
+    """The hook's result for each step's gradient."""
     return [
         hook(state, Bucket(step[rank], job["shapes"])).wait().clone() for step in job["gradients"]
     ]
@@ -73,7 +73,7 @@ def run(hook: Callable[..., Any], state: Any, job: dict[str, Any], rank: int) ->
 
 @contextmanager
 def recorded_draws() -> Iterator[list[Tensor]]:
-    """What `torch.randn` returns meanwhile."""
+    """The values that `torch.randn` returns meanwhile."""
     draws: list[Tensor] = []
     randn = torch.randn
 

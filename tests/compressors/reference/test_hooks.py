@@ -36,7 +36,7 @@ POWER_SGD: dict[str, dict[str, Any]] = {
 
 
 def gradients() -> list[list[Tensor]]:
-    """By step and rank; N(0, 1) exp(.8 N(0, 1)) of different sizes."""
+    """Gradients by step and rank; N(0, 1) exp(.8 N(0, 1)) of different sizes."""
     n = sum(torch.Size(shape).numel() for shape in MATRICES)
     generator = torch.Generator().manual_seed(0)
     return [
@@ -50,7 +50,7 @@ def gradients() -> list[list[Tensor]]:
 
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the real hooks returned, by rank."""
+    """Results of the real hooks, by rank."""
     folder = tmp_path_factory.mktemp("hooks")
     torch.save({"shapes": MATRICES, "gradients": gradients()}, folder / "job.pt")
     environment = {

@@ -91,7 +91,7 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
     now = run_with(engine, [])
     found = changes(engine, ["half precision"])
     words = {one.words for one in found}
-    assert "network x2" in words
+    assert "twice the bandwidth" in words
     assert ("NCCL" in words) <= (transport == "gloo")
     for one in found:
         then = run_with(engine, list(one.overrides))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import pytest
 from pydantic import Discriminator, Tag
 
 from gcsim.errors import InputError
@@ -14,6 +13,7 @@ from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_sha
 from gcsim.scenarios.reading.document import Document, read, read_file
 from gcsim.scenarios.sections.link import LinkSection, build_link
 from gcsim.simulator.network.links import Link
+from tests.scenarios.files import told
 
 
 class File(Section):
@@ -45,9 +45,7 @@ def link(text: str) -> Link:
 
 
 def problems(text: str, tmp_path: Path) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load(text, tmp_path)
-    return [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+    return told(tmp_path, lambda: load(text, tmp_path))
 
 
 def problem(text: str, tmp_path: Path) -> str:

@@ -16,6 +16,7 @@ from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.scenarios.sweeps.grid import points, read_grid
+from tests.scenarios.files import told
 
 US = Fraction(1, 10**6)
 
@@ -71,9 +72,7 @@ def load(folder: Path, *sets: str) -> Scenario:
 
 
 def problems(folder: Path, *sets: str) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load(folder, *sets)
-    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
+    return told(folder, lambda: load(folder, *sets))
 
 
 # --- what a scenario gets ------------------------------------------------------------------------

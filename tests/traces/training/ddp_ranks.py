@@ -58,7 +58,7 @@ def trained(rank: int, kind: str, parameters: dict[str, Any], group: Any) -> tor
     net = build_model(made, seed=SEED)
     model = DistributedDataParallel(net, bucket_cap_mb=CAP / 2**20)
     hook = gcsim.ddp_hook(kind, seed=SEED, process_group=group, **parameters).register(model)
-    own = hook._method.compressor.momentum(hook.parameters)[0] > 0
+    own = hook._method.checked.compressor.momentum(hook.parameters)[0] > 0
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0 if own else MOMENTUM)
     for step in (0, *range(STEPS)):  # DDP's first exchange is uncompressed: its update is not used
         first = hook.step < -1

@@ -56,13 +56,13 @@ def is_fitted(setting: Setting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What was found."""
+    """Results of the fit."""
 
     conditions: Conditions
     host: Host
     goodput_points: int
     acknowledgement_points: Mapping[int, int]
-    """By Mbit/s."""
+    """Numbers by Mbit/s."""
     host_points: int
 
 
@@ -103,14 +103,14 @@ def unfitted_link() -> Link:
 
 
 def unfitted() -> Conditions:
-    """By the catalogue alone: its Gigabit Ethernet, and Gloo's prices where ranks share cores."""
+    """The catalogue alone: its Gigabit Ethernet, and Gloo's prices where ranks share cores."""
     shared = Host(cores=CORES, ranks="all")
     return Conditions(link=catalog.link("1gbe"), host=with_few_cores("gloo", shared))
 
 
 @cache
 def fitted() -> Fitted:
-    """On what was measured; more than one suite is on this machine."""
+    """The fit to all measurements; more than one suite is on this machine."""
     return fit(settings(), unfitted_link())
 
 

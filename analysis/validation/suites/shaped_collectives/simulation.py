@@ -60,12 +60,12 @@ _ELEMENT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a setting is carried out on, but for its rate."""
+    """Cluster of a setting, but for its rate."""
 
     link: Link
-    """Of all NICs; with another rate."""
+    """Link of all NICs; with another rate."""
     acknowledgements: Mapping[int, Fraction] = field(default_factory=dict)
-    """By Mbit/s: bytes on the wire that acknowledge a byte on the wire."""
+    """Shares by Mbit/s: bytes on the wire that acknowledge a byte on the wire."""
     host: Host | None = None
 
     def acknowledged(self, mbit: int) -> Fraction:
@@ -131,7 +131,7 @@ def predicted(setting: Setting, cluster: Cluster) -> float:
 
 
 def traffic(setting: Setting, cluster: Cluster) -> Traffic:
-    """What its processes handle, without what PyTorch copies around the collective."""
+    """Traffic of its processes, without what PyTorch copies around the collective."""
     if setting.collective == "ps_pushpull":
         pushed = _parts(setting)
         messages = [*gather_messages(pushed), *scatter_messages(pushed)]
@@ -148,13 +148,13 @@ def copied(setting: Setting) -> int:
 
 
 def _parts(setting: Setting) -> list[int]:
-    """Of the workers' bytes; rank 0 is the server."""
+    """Parts of the workers' bytes; rank 0 is the server."""
     others = setting.ranks - 1
     return [0] + [setting.nbytes // others] * others
 
 
 def _messages(setting: Setting) -> list[Message] | None:
-    """Of the collectives that have a root."""
+    """Messages of the collectives that have a root."""
     find = _ROOTED.get(setting.collective)
     return None if find is None else find(setting)
 
@@ -170,7 +170,7 @@ _ROOTED: dict[str, Callable[[Setting], list[Message]]] = {
 
 
 def _record(setting: Setting) -> CollectiveRecord:
-    """Of the others."""
+    """The record of the others."""
     ranks = setting.ranks
     match setting.collective:
         case "allreduce" | "reduce_scatter":
@@ -196,18 +196,18 @@ class Setting:
 
     collective: str
     shape: str
-    """Of blocks: equal, linear, heavy; "": there is no choice."""
+    """Blocks: equal, linear, heavy; "": there is no choice."""
     block: int | None
     """Bytes that a ring of sends and receives forwards at a time; 0: whole blocks."""
     ranks: int
     rate_mbit: int
     slow_mbit: int | None
-    """Of the last node's NIC, where it is slower."""
+    """Rate of the last node's NIC, where it is slower."""
     nbytes: int
     seconds: float
     repeats: int
     wire_bytes: int | None
-    """Of all NICs together, with headers and acknowledgements, where they were counted."""
+    """Bytes of all NICs together, with headers and acknowledgements, where they were counted."""
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What was carried out."""
+        """Name of the collective."""
         pieces = f"by {self.block} B" if self.block else ""
         return " ".join(" ".join([self.collective, self.shape, pieces]).split())
 

@@ -36,7 +36,7 @@ from gcsim.traces.profile import Compute, Exchange, ModelFacts, TrafficProfile
 
 Hook = Literal["none", "fp16", "topk", "signsgd", "powersgd"]
 TOPK_SHARE = 100
-"""One of so many elements is sent."""
+"""Elements of which one is sent."""
 GATHERS: frozenset[Hook] = frozenset({"topk", "signsgd"})
 """Hooks that decode a payload of each rank."""
 
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def elements(self) -> int:
-        """Of the gradient."""
+        """Elements of the gradient."""
         return sum(self.buckets) // 4
 
 
@@ -132,7 +132,7 @@ def sent(run: Run, bucket: int) -> tuple[int, ...]:
 
 Stage = Literal["encode", "decode"]
 _METERED_BYTES = 4 * 1024 * 1024
-"""Of the bucket that our compressors were metered on."""
+"""Size of the bucket that our compressors were metered on."""
 
 
 def kernel(hook: Hook, stage: Stage) -> str:
@@ -141,7 +141,7 @@ def kernel(hook: Hook, stage: Stage) -> str:
 
 
 def launches(run: Run, stage: Stage) -> int:
-    """How often a rank runs a stage's kernel in a step, on a bucket's bytes each time."""
+    """Number of a stage's kernels that a rank runs in a step, on a bucket's bytes each time."""
     if stage == "decode" and run.hook in GATHERS:
         return len(run.buckets) * run.ranks
     if stage == "encode" and run.hook == "powersgd":
@@ -150,7 +150,7 @@ def launches(run: Run, stage: Stage) -> int:
 
 
 def profile(run: Run, *, ours: bool = False) -> TrafficProfile:
-    """Of the run's step, with its hook, or with our own compressor in the hook's place."""
+    """Profile of the run's step, with its hook, or with our own compressor in the hook's place."""
     exchanges = tuple(one for bucket in run.buckets for one in _exchanges(run, bucket, ours))
     layouts = tuple(
         BucketLayout(
@@ -220,7 +220,7 @@ def _ours(hook: Hook, stage: Stage, bucket: int) -> Compute:
 
 @cache
 def _metered() -> dict[tuple[Hook, Stage, bool], list[KernelCost]]:
-    """By hook, stage, and whether it is done once for each payload."""
+    """Kernels by hook, stage, and whether it is done once for each payload."""
     found: dict[tuple[Hook, Stage, bool], list[KernelCost]] = {}
     for row in data_rows("shaped_training_kernels"):
         kind = next((kind for kind in KERNEL_CLASSES if kind == row["kind"]), None)

@@ -205,7 +205,7 @@ def _size(run: Run) -> int:
 
 
 def _curves(own: Sequence[Run], seconds: Callable[[Run, Stage], float]) -> dict[str, Curve]:
-    """By stage: bytes of a bucket and seconds a launch, the mean where a size is met again."""
+    """Bytes of a bucket and seconds a launch by stage, the mean where a size is met again."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in own:
         for stage in get_args(Stage):
@@ -231,7 +231,7 @@ def _rescaled(own: Sequence[Run], found: Machine) -> dict[str, Curve]:
 
 _DEVICE = "cpu_2core"
 _LINKS = {100: "100mbit_ethernet", 1000: "1gbe"}
-"""Of the catalogue, by rate; both with the goodput that Ethernet's frames leave."""
+"""Links of the catalogue, by rate; both with the goodput that Ethernet's frames leave."""
 _STEPS = 20
 """Iterations that are averaged where ranks vary: as many as were measured."""
 _ON_HOST: frozenset[Kind] = frozenset({"encode", "decode", "optimizer"})
@@ -240,21 +240,21 @@ _PASSES: frozenset[Kind] = frozenset({"forward", "backward"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What was fitted of the machine."""
+    """Fitted values of the machine."""
 
     links: Mapping[int, Link]
-    """By rate, Mbit/s."""
+    """Links by rate, Mbit/s."""
     host: Host
     finish: float
     """Seconds from a step's last decoding to the end of its backward pass, on a core of its own."""
     variation: float
-    """Of the ranks' computation, from step to step: standard deviation over mean."""
+    """Variation of the ranks' computation, from step to step: standard deviation over mean."""
     kernels: Mapping[str, Curve]
-    """By stage of a hook: bytes of a bucket, and seconds on a core of its own."""
+    """Curves by stage of a hook: bytes of a bucket, and seconds on a core of its own."""
 
 
 def fitted_step(run: Run, machine: Machine) -> Prediction:
-    """With the fitted machine, whose ranks share its cores."""
+    """The step on the fitted machine, whose ranks share its cores."""
     device = replace(catalog.device(_DEVICE), primitives=machine.kernels)
     cluster = _cluster(run, machine.links[run.rate_mbit], device, machine.host)
     cores = machine.host.cores
@@ -280,7 +280,7 @@ def bare_step(run: Run) -> Prediction:
 
 
 def _bare_interval(run: Run) -> Interval | None:
-    """Of that step."""
+    """Interval of that step."""
     cluster, passes, training = _bare(run)
     traffic = profile(run, ours=True)
     drawn = StepIntervals(cluster, training, [traffic])

@@ -45,9 +45,9 @@ def test_layers_are_those_of_the_shipped_models(name: str, tokens: int) -> None:
         else layer
         for layer in facts.layers
     )
-    own, sizes = data_files.layer_table((LAYERS,), name, 8, tokens)
+    own, shapes = data_files.layer_table((LAYERS,), name, 8, tokens)
     assert own == replace(facts, layers=layers)
-    assert sizes == [tensor.numel() for _, tensor in trainable(module)]
+    assert shapes == [(tensor.numel(),) for _, tensor in trainable(module)]
 
 
 def rate(model: str, network: str, scheduler: str, workers: int) -> float:

@@ -1,1 +1,0 @@
-"""The suite of GRACE's runs."""
