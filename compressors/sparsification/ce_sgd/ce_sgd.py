@@ -132,8 +132,9 @@ class CeSgd(Compressor[CeSgdParameters]):
             highest = float(magnitudes.max()) if values.numel() else 0.0
             return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
-        replicas = "differ" if parameters.mask_received else "identical"
-        return Properties(error_bound=bound, replicas=replicas)
+        return Properties(
+            error_bound=bound, replicas="differ" if parameters.mask_received else "identical"
+        )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         answer = yield PushPull(
