@@ -136,7 +136,7 @@ class Compressor(ABC, Generic[P]):
         return bucket_state(self.state[name], bucket)
 
     def mean_of(
-        self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., None], **known: Any
+        self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., object], **known: Any
     ) -> Tensor:
         """The mean over workers of their decoded payloads, a reply as it came: float32 `[n]`.
 

@@ -79,7 +79,7 @@ def _kind(request: Request) -> Hashable:
     return type(request), *alike, request.tensor.dtype if isinstance(request, AllReduce) else None
 
 
-def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], list[Any]]]:
+def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[Any]]]:
     """(one request for several of a kind; the replies of its parts, given its reply)."""
     first, count = requests[0], len(requests)
     if count == 1:

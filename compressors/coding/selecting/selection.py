@@ -128,10 +128,9 @@ def deliver(
     """
     columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
     with written_back(update) as out, written_back(residual) as rest:
-        _deliver(
-            segments.begin, *columns, *(array(each) for each in (*own[:2], *kept[:2])),
-            np.float32(weight), out, rest,
-        )  # fmt: skip
+        elements = [array(each) for each in (*own[:2], *kept[:2])]
+        arguments: Any = (segments.begin, *columns, *elements, np.float32(weight), out, rest)
+        _deliver(*arguments)
 
 
 def check_k(n: Any, k: Any) -> None:

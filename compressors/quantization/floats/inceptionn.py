@@ -91,7 +91,8 @@ def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column,
     for begin, n in segments.table.tolist():
         tags, counts = np.zeros(packed_bytes(n, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
         forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
-        _cut(given[begin : begin + n], limits, scale8, tags, *forms, counts)
+        short, middle, whole = forms
+        _cut(given[begin : begin + n], limits, scale8, tags, short, middle, whole, counts)
         parts = [form[:count].view("u1") for form, count in zip(forms, counts[1:], strict=True)]
         bodies.append(np.concatenate((tags, *parts)))
         sent.append(counts[1:].sum())
@@ -122,8 +123,11 @@ def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -
                 raise damaged(f"{size} bytes of {sent} values, the tags ask for {counts.tolist()}")
             # aligned, and with four bytes more, which are read and not used
             parts = zip(np.split(rest, ends[:2]), ("u1", "<u2", "<f4"), strict=True)
-            forms = [np.frombuffer(part.tobytes() + bytes(4), kind) for part, kind in parts]
-            _add(own, *forms, scales.astype(np.float32), target[begin : begin + n])
+            short, middle, whole = (
+                np.frombuffer(part.tobytes() + bytes(4), kind) for part, kind in parts
+            )
+            into = target[begin : begin + n]
+            _add(own, short, middle, whole, scales.astype(np.float32), into)
 
 
 @loop

@@ -132,9 +132,9 @@ class CeSgd(Compressor[CeSgdParameters]):
             highest = float(magnitudes.max()) if values.numel() else 0.0
             return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
-        return Properties(
-            error_bound=bound, replicas="differ" if parameters.mask_received else "identical"
-        )
+        if parameters.mask_received:
+            return Properties(error_bound=bound, replicas="differ")
+        return Properties(error_bound=bound)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         answer = yield PushPull(

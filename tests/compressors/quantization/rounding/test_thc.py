@@ -75,7 +75,7 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
     # Float64 oracle of two tensors, three workers, five steps, with the codes as they were sent.
     sizes, workers, stages, seed = (70, 33), 3, 4, 7
     crew = team("thc", [(n,) for n in sizes], workers=workers, seed=seed, stages=stages)
-    table = lookup_table(ThcParameters(stages=stages)).astype(np.int64)
+    table = lookup_table(ThcParameters.model_validate({"stages": stages})).astype(np.int64)
     t_p = NormalDist().inv_cdf(1 - 1 / 64)
     errors = [np.zeros(103) for _ in range(workers)]
     for step in range(5):
@@ -112,7 +112,7 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
 
 @pytest.mark.parametrize(("bits", "grid"), [(2, 5), (2, 6), (2, 9), (3, 10)])
 def test_no_other_table_has_a_smaller_error(bits: int, grid: int) -> None:
-    parameters = ThcParameters(bits=bits, granularity=grid)
+    parameters = ThcParameters.model_validate({"bits": bits, "granularity": grid})
     y = np.linspace(-1, 1, 4001) * parameters.half_range
 
     def error(table: tuple[int, ...]) -> float:
@@ -150,7 +150,7 @@ def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
 def test_sums_that_workers_cannot_have_sent_are_refused(
     sums: list[int], count: int, flags: int
 ) -> None:
-    layout, p, dtype = layout_of(6), ThcParameters(), sum_dtype(30, count)
+    layout, p, dtype = layout_of(6), ThcParameters.model_validate({}), sum_dtype(30, count)
 
     def read(numbers: list[int], said: int) -> None:
         body = torch.tensor(numbers).to(dtype).view(torch.uint8)

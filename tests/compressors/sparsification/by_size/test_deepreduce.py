@@ -83,7 +83,7 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
     # to a few per cent (h is rounded up, the filter's fill varies).
     n, k, wrong = 100_000, 1000, 0
     for seed in range(20):
-        filters = Filters(layout_of(n), DeepReduceParameters(), seed, 0)
+        filters = Filters(layout_of(n), DeepReduceParameters.model_validate({}), seed, 0)
         given = distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
         found = bloom_positives(bloom_filter(given, filters), ZERO, filters)
         assert bool(torch.isin(given, found).all())
@@ -96,7 +96,9 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
 def test_bodies_that_cannot_have_been_sent_are_refused(skip: int, wrong: str) -> None:
     # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices of 32, of which the
     # last is 7 and becomes 7 + 2^31
-    filters = Filters(layout_of(800), DeepReduceParameters(skip=skip, policy="p0"), 0, 0)
+    filters = Filters(
+        layout_of(800), DeepReduceParameters.model_validate({"skip": skip, "policy": "p0"}), 0, 0
+    )
     coded = bloom_filter(torch.arange(8), filters)
     sent = int(filters.positions(coded, ZERO)[1][0])
 
