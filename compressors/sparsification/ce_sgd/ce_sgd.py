@@ -76,18 +76,11 @@ from gcsim.compressors.coding.integers.packing import (
 )
 from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
+from gcsim.compressors.coding.scans import block_products
 from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    in_tiles,
-    loop,
-    partial_sums,
-    summing_loop,
-)
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, in_tiles, loop, partial_sums
 from gcsim.compressors.meter import counted_as, drawn, kernel, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import bits64, stream
@@ -593,15 +586,5 @@ def _demand(fits: Column, sizes: Column, what: str) -> None:
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
     sums = partial_sums(a.numel())
-    in_parallel(_block_products, a.numel(), array(a), array(b), sums, grain=SUM_BLOCK)
+    in_parallel(block_products, a.numel(), array(a), array(b), sums, grain=SUM_BLOCK)
     return float(sums.sum())
-
-
-@summing_loop
-def _block_products(start: int, stop: int, a: Any, b: Any, sums: Any) -> None:
-    for first in range(start, stop, SUM_BLOCK):
-        last = min(first + SUM_BLOCK, stop)
-        left, right, total = a[first:last], b[first:last], 0.0
-        for i in range(left.size):
-            total += np.float64(left[i]) * np.float64(right[i])
-        sums[first // SUM_BLOCK] = total
