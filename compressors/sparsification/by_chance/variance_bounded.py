@@ -33,10 +33,13 @@ from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.selecting.sampling import Weights, draw_apart
-from gcsim.compressors.coding.selecting.scales import scales_for_count, scales_for_variance
+from gcsim.compressors.coding.selecting.scales import (
+    exact_scales,
+    scales_for_count,
+    scales_for_variance,
+)
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of
@@ -120,18 +123,10 @@ def multipliers(weights: Weights, parameters: VarianceBoundedParameters) -> tupl
     """(lambda, float64; 1/lambda, float32; both `[tensors]`); 0 when all elements are zero."""
     if parameters.bound is not None:
         found = scales_for_variance(weights, parameters.bound)
-        return _exact(torch.from_numpy(found).to(weights.values.device))
+        return exact_scales(torch.from_numpy(found).to(weights.values.device))
     k = np.maximum(1.0, parameters.ratio * weights.segments.length)
     given = weights.values, weights.sums, weights.segments
-    return _exact(scales_for_count(*given, k, parameters.rounds)[0])
-
-
-@counted_as(lambda *_: ())
-def _exact(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales whose inverse is a float32 of at most 3e38, and that inverse."""
-    inverse = (1.0 / scales).clamp(max=3e38).float().double().clamp(max=3e38)
-    magnitudes = torch.where(scales > 0.0, inverse, 0.0)
-    return torch.where(magnitudes > 0.0, 1.0 / magnitudes, scales), magnitudes.float()
+    return exact_scales(scales_for_count(*given, k, parameters.rounds)[0])
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:

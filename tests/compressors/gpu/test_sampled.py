@@ -57,7 +57,8 @@ def drawn(
     ), apart  # fmt: skip
     lowered = weights.values.clone(), weights.sums.clone()
     sampling.lift(*given, each, 0.3, 1.0)
-    return sums, moments, reached, found, lowered, weights.values, weights.sums, prior
+    exact = scales.exact_scales(torch.cat((each, each * 1e-39, each * 1e300)))
+    return sums, (moments, exact), reached, found, lowered, weights.values, weights.sums, prior
 
 
 @few
