@@ -91,7 +91,6 @@ KERNELS = {
     "tk_ccd": "deal group_positions",
     "truncated": "add_cut cut",
     "variance": "_add_and_find",
-    "variance_bounded": "split_certain",
     "variance_hybrid": "_add_and_send",
     "variance_words": "_add_words take_out",
     "votes": "add_votes more_than",

@@ -15,8 +15,8 @@ from gcsim.compressors.coding.indices.index_coding import (
     IndexCoding,
     choose_coder,
     get_positions,
-    part_width,
     put_positions,
+    rice_parameter,
 )
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.kernels import KernelCost
@@ -33,6 +33,8 @@ _LONGEST_WORD = 6
 
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
     """`choose_coder` for each tensor."""
+    if coding != "auto":
+        return segments.column(Coder[coding.upper()])
     pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
     return np.array([choose_coder(coding, n, many) for n, many in pairs], dtype=np.int64)
 
@@ -44,8 +46,11 @@ def fixed_length(coders: Column) -> bool:
 
 def widths_of(segments: Segments, k: Column, coders: Column) -> Column:
     """Bits of each position in the part of fixed length: all, or a Rice code's low bits."""
-    rows = zip(coders.tolist(), segments.length.tolist(), k.tolist(), strict=True)
-    return np.array([part_width(*row) for row in rows], dtype=np.int64)
+    packed = np.frexp(np.maximum(0, segments.length - 1))[1]  # `index_width`
+    widths: Column = np.where(coders == Coder.PACKED, packed, 32 * (coders == Coder.RAW))
+    for t in np.flatnonzero(coders == Coder.RICE).tolist():
+        widths[t] = rice_parameter(int(segments.length[t]), int(k[t]))
+    return widths
 
 
 def most_bytes(segments: Segments, k: Column, coders: Column, widths: Column) -> Column:

@@ -115,13 +115,6 @@ def rice_parameter(n: int, k: int) -> int:
     return max(0, round(math.log2(math.log(2) * n / k))) if k else 0
 
 
-def part_width(coder: Any, n: int, k: int) -> int:
-    """Bits of a position in the part of a body whose length follows from n and k."""
-    if coder == Coder.RICE:
-        return rice_parameter(n, k)
-    return {Coder.RAW: 32, Coder.PACKED: index_width(n)}.get(coder, 0)
-
-
 # --- one tensor, inside loops ---------------------------------------------------------------------
 
 LENGTH, STRAY, WORD, UNORDERED = 1, 2, 3, 4

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import (
     array,
@@ -44,8 +44,6 @@ SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
 _FLOOR = np.float32(1e-30)
 """Weights are not lowered to where float32 ends."""
-Selected = tuple[Tensor, Tensor, Column]
-"""Indices within the tensor, int64, and values, float32, `[sum of k]`; k of each tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +105,7 @@ def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple
 
 
 def _draws(
-    found: tuple[Tensor, Tensor], values: Tensor, sums: Tensor, segments: Segments, scales: object,
+    found: tuple[Any, ...], values: Tensor, sums: Tensor, segments: Segments, scales: object,
     keys: object, *, expected: Column, factor: float = 1.0, prior: Tensor | None = None,
     chances: bool = False,
 ) -> Iterator[KernelCost]:  # fmt: skip
@@ -142,8 +140,55 @@ def draw_poisson(
     int64 `[m]`, ascending places in the flat bucket, and p there, float32 `[m]` (empty unless
     wanted)
     """
+    found, chance, counts = _drawn(values, sums, segments, scales, keys, factor, prior, chances)
+    positions = np.empty(counts.sum(), dtype=np.int64)
+    kept = np.empty(positions.size if chances else 0, dtype=np.float32)
+    in_tiles(
+        _compact,
+        segments.tiles,
+        segments.begin,
+        found,
+        chance,
+        counts,
+        starts(counts),
+        positions,
+        kept,
+    )
+    return tensor(positions, values), tensor(kept, values)
+
+
+@counted_as(_draws)
+@primitive
+def draw_apart(
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
+    expected: Column,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
+    """Draw as `draw_poisson`; all tensors' elements with p = 1 come first, then the others.
+
+    Returns
+    -------
+    int64 and float32 `[m]`, ascending places within the tensor, and values there; how many are
+    certain and how many not: int64 `[2, tensors]`
+    """
+    found, _, counts = _drawn(values, sums, segments, scales, keys)
+    k, m = np.zeros((2, len(segments.table)), dtype=np.int64), int(counts.sum())
+    places, taken = np.empty((2, m), dtype=np.int64), np.empty((2, m), dtype=np.float32)
+    given = segments.table, array(values), array(scales)
+    _part(segments.tiles, *given, found, counts, k, places, taken)
+    cut = int(k[0].sum())
+    first, second = (
+        np.concatenate((each[0, :cut], each[1, : m - cut])) for each in (places, taken)
+    )
+    return tensor(first, values), tensor(second, values), k
+
+
+def _drawn(
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64],
+    factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
+) -> tuple[NDArray[np.uint16], NDArray[np.float32], NDArray[np.int64]]:  # fmt: skip
+    """(places within a tile, from its first element on; p there, if wanted; drawn of each tile)."""
     n, tiles = values.numel(), segments.tiles
-    found = np.empty(n, dtype=np.uint16)  # places within a tile
+    found = np.empty(n, dtype=np.uint16)
     chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
     counts = np.zeros(len(tiles), dtype=np.int64)
     loaded = np.zeros(len(tiles), dtype=np.float32)
@@ -153,12 +198,7 @@ def draw_poisson(
             _draw_tiles, tiles, segments.table, segments.cells(BLOCK).first, own, totals, low,
             array(scales), keys, float(factor), found, chance, counts, loaded,
         )  # fmt: skip
-    positions = np.empty(counts.sum(), dtype=np.int64)
-    kept = np.empty(positions.size if chances else 0, dtype=np.float32)
-    in_tiles(
-        _compact, tiles, segments.begin, found, chance, counts, starts(counts), positions, kept
-    )
-    return tensor(positions, values), tensor(kept, values)
+    return found, chance, counts
 
 
 def _lifts(
@@ -188,34 +228,6 @@ def lift(
             _lift_tiles, segments.tiles, segments.table, segments.cells(BLOCK).first, own, totals,
             low, array(scales), float(least), float(most), np.float32(top),
         )  # fmt: skip
-
-
-def _splitting(
-    found: tuple[Selected, Selected], values: Tensor, positions: Tensor, segments: Segments,
-    *_: object,
-) -> Iterator[KernelCost]:  # fmt: skip
-    name = f"variance_bounded.split_certain:{spread(int(segments.length.max(initial=0)))}"
-    yield launch("gather_scatter", name, values.numel(), values.nbytes, 20 * len(positions))
-
-
-@counted_as(_splitting)
-@primitive
-def split_certain(
-    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
-) -> tuple[Selected, Selected]:
-    """The elements with scale |v| >= 1, and the others, of those at ascending positions.
-
-    values : flat float32 of the table; positions : places in it, int64
-    """
-    k = np.zeros((2, len(segments.table)), dtype=np.int64)
-    places = np.empty((2, len(positions)), dtype=np.int64)
-    taken = np.empty((2, len(positions)), dtype=np.float32)
-    _split(array(values), array(positions), segments.table, array(scales), k, places, taken)
-    first, second = (
-        (tensor(places[i, :n], values), tensor(taken[i, :n], values), k[i])
-        for i, n in enumerate(k.sum(axis=1))
-    )
-    return first, second
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -286,24 +298,20 @@ def _lift_tiles(
 
 
 @loop
-def _split(
-    values: Any, positions: Any, table: Any, scales: Any, k: Any, places: Any, taken: Any
-) -> None:
-    t, end, a, b = -1, np.int64(0), 0, 0
-    for j in range(positions.size):
-        at = positions[j]
-        while at >= end:
-            t += 1
-            end = table[t, 0] + table[t, 1]
-        v = values[at]
-        if abs(np.float64(v)) * scales[t] >= 1.0:
-            places[0, a], taken[0, a] = at - table[t, 0], v
-            k[0, t] += 1
-            a += 1
-        else:
-            places[1, b], taken[1, b] = at - table[t, 0], v
-            k[1, t] += 1
-            b += 1
+def _part(
+    tiles: Any, table: Any, values: Any, scales: Any, found: Any, counts: Any, k: Any, places: Any,
+    taken: Any,
+) -> None:  # fmt: skip
+    many = np.zeros(2, dtype=np.int64)
+    for tile in range(len(tiles)):
+        t, first, _ = tiles[tile]
+        begin, scale = table[t, 0], scales[t]
+        for place in found[begin + first :][: counts[tile]]:
+            v = values[begin + first + place]
+            side = int(abs(np.float64(v)) * scale < 1.0)
+            places[side, many[side]], taken[side, many[side]] = first + place, v
+            many[side] += 1
+            k[side, t] += 1
 
 
 @inlined

@@ -38,6 +38,8 @@ from gcsim.compressors.segments import TILE, Segments
 
 LARGEST_SCALE = 1e300
 """A scale that saturates every weight that is not zero, however small."""
+LARGEST_INVERSE = 3e38
+"""Of a scale: a magnitude that is sent."""
 
 
 def _pass(blocks: Any) -> KernelCost:
@@ -127,6 +129,21 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
             more = rest / (eps * energy + np.maximum(0.0, energy - squares))
             scales = np.where(going, np.maximum(scales, more), scales)
     return scales
+
+
+@counted_as(lambda *_: ())
+@primitive
+def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`.
+
+    The inverse of a scale of 0, or that float32 cannot hold, is 0.
+    """
+    given = array(scales)
+    with np.errstate(divide="ignore"):
+        single = np.minimum(1.0 / given, LARGEST_INVERSE).astype(np.float32)
+        inverses = np.where(given > 0.0, np.minimum(single.astype(float), LARGEST_INVERSE), 0.0)
+        exact = np.where(inverses > 0.0, 1.0 / inverses, given)
+    return tensor(exact, scales), tensor(inverses.astype(np.float32), scales)
 
 
 def _totals(sums: Tensor, segments: Segments) -> list[float]:

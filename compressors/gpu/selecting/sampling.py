@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.selecting import sampling as loops
 from gcsim.compressors.coding.selecting.sampling import BLOCK, SLACK
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import BLOCK as _MANY
-from gcsim.compressors.gpu.words import bits64, blocks, float64, float64_bits, there
+from gcsim.compressors.gpu.words import bits64, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
@@ -42,20 +41,53 @@ def draw_poisson(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """A bit for each element, and of these the places."""
     parts = _parts_of_blocks(values, segments, keys)
-    drawn = values.new_empty(len(sums), dtype=torch.int32)
-    counts = values.new_empty(parts.firsts[-1], dtype=torch.int64)
     chance = values.new_empty(values.numel() if chances else 1)
+    drawn, upto = _drawn(parts, values, sums, scales, chance, factor, prior, CHANCES=chances)
+    total = int(upto[-1]) if len(upto) else 0
+    return _listed(parts, drawn, upto, chance, total, KEPT=chances)
+
+
+@kernel_of(loops.draw_apart)
+def draw_apart(
+    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
+    expected: Column,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
+    """Two bits for each element."""
+    parts = _parts_of_blocks(values, segments, keys)
+    drawn, upto = _drawn(parts, values, sums, scales, values, APART=True)
+    before = np.add.outer((0, parts.firsts[-1]), parts.firsts)  # counts of tensors that lie before
+    ends = np.zeros_like(before)
+    if len(upto):
+        read = upto[there(np.maximum(1, before) - 1, values.device)].tolist()
+        ends = np.where(before > 0, read, 0)
+    listed = _listed(parts, drawn, upto, values, int(ends[1, -1]), KEPT=True, APART=True)
+    return *listed, np.diff(ends)
+
+
+def _drawn(
+    parts: Parts, values: Tensor, sums: Tensor, scales: Tensor, chance: Tensor,
+    factor: float = 1.0, prior: Tensor | None = None, *, CHANCES: bool = False, APART: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(bits of each block; how many the programs up to each have drawn)."""
+    drawn = values.new_empty(len(sums), dtype=torch.int32)
+    counts = values.new_empty((1 + APART) * parts.firsts[-1], dtype=torch.int64)
     launch_parts(
         _draw, parts, values, sums, scales, values if prior is None else prior, drawn, counts,
         chance, float(np.float32(factor)), SLACK=1.0 + SLACK, LOWER=factor < 1.0,
-        PRIOR=prior is not None, CHANCES=chances, BLOCK=BLOCK, BLOCKS=_LANES,
+        PRIOR=prior is not None, CHANCES=CHANCES, APART=APART, BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    upto = counts.cumsum(0)
-    total = int(upto[-1]) if len(upto) else 0
-    positions = values.new_empty(total, dtype=torch.int64)
-    kept = values.new_empty(total if chances else 0)
+    return drawn, counts.cumsum(0)
+
+
+def _listed(
+    parts: Parts, drawn: Tensor, upto: Tensor, source: Tensor, total: int, *, KEPT: bool,
+    APART: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(places that are drawn; numbers there, if kept)."""
+    positions = drawn.new_empty(total, dtype=torch.int64)
+    kept = source.new_empty(total if KEPT else 0)
     launch_parts(
-        _compact, parts, drawn, upto, chance, positions, kept, CHANCES=chances, BLOCK=BLOCK,
+        _compact, parts, drawn, upto, source, positions, kept, KEPT=KEPT, APART=APART, BLOCK=BLOCK,
         BLOCKS=_LANES,
     )  # fmt: skip
     return positions, kept
@@ -84,26 +116,6 @@ def lift(
         values if prior is None else prior, float64_bits(least), float64_bits(most),
         float(top), PRIOR=prior is not None, BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-
-
-@kernel_of(loops.split_certain)
-def split_certain(
-    values: Tensor, positions: Tensor, segments: Segments, scales: Tensor
-) -> tuple[loops.Selected, loops.Selected]:
-    """One pass counts, one writes; the host waits for the counts."""
-    m, rows = len(positions), len(segments.table)
-    parts = parts_of(values, [m], [blocks(m)])
-    totals = values.new_zeros((2, rows), dtype=torch.int32)
-    counts = values.new_empty((2, parts.firsts[-1]), dtype=torch.int32)
-    begins = there(segments.begin, values.device)
-    given = values, positions, begins, scales, rows
-    launch_parts(_tell, parts, *given, totals, counts, parts.firsts[-1], BLOCK=_MANY)
-    upto, k = counts.cumsum(1), np.array(totals.tolist(), dtype=np.int64)
-    places = values.new_empty(m, dtype=torch.int64)
-    taken = values.new_empty(m)
-    launch_parts(_split, parts, *given, upto, parts.firsts[-1], places, taken, BLOCK=_MANY)
-    cut = int(k[0].sum())
-    return (places[:cut], taken[:cut], k[0]), (places[cut:], taken[cut:], k[1])
 
 
 def _parts_of_blocks(
@@ -193,65 +205,15 @@ def _lift(
 
 
 @triton.jit
-def _certain(values, positions, begins, scales, rows, j, m):
-    """(value, tensor, place within it, whether it is certain) of elements at positions."""
-    at = tl.load(positions + j, mask=j < m, other=0)
-    low = tl.zeros_like(at)
-    high = low + rows
-    span = rows
-    while span > 0:  # the last tensor that does not begin later
-        middle = (low + high) // 2
-        later = tl.load(begins + middle) > at
-        high = tl.where(later, middle, high)
-        low = tl.where(later, low, middle)
-        span = span // 2
-    v = tl.load(values + at, mask=j < m, other=0.0)
-    size = tl.abs(v.to(tl.float64)) * tl.load(scales + low)
-    return v, low, at - tl.load(begins + low), size >= 1.0
-
-
-@triton.jit
-def _tell(
-    values, positions, begins, scales, rows, totals, counts, programs, table, parts,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    _, number, m = own_part(table, parts)
-    j = number * BLOCK + tl.arange(0, BLOCK)
-    _, tensor, _, certain = _certain(values, positions, begins, scales, rows, j, m)
-    tl.atomic_add(totals + tl.where(certain, 0, rows) + tensor, 1, mask=j < m)
-    first = tl.sum((certain & (j < m)).to(tl.int32), axis=0)
-    tl.store(counts + tl.program_id(0), first)
-    here = tl.sum((j < m).to(tl.int32), axis=0)
-    tl.store(counts + programs + tl.program_id(0), here - first)
-
-
-@triton.jit
-def _split(
-    values, positions, begins, scales, rows, upto, programs, places, taken, table, parts,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The certain ones first, then the others."""
-    _, number, m = own_part(table, parts)
-    j = number * BLOCK + tl.arange(0, BLOCK)
-    v, _, place, certain = _certain(values, positions, begins, scales, rows, j, m)
-    program = tl.program_id(0)
-    for side in tl.static_range(2):
-        own = (j < m) & (certain if side == 0 else certain == 0)
-        before = tl.load(upto + side * programs + program - 1, mask=program > 0, other=0)
-        if side == 1:
-            before += tl.load(upto + programs - 1)
-        at = before + tl.cumsum(own.to(tl.int32), axis=0) - 1
-        tl.store(places + at, place, mask=own)
-        tl.store(taken + at, v, mask=own)
-
-
-@triton.jit
 def _draw(
     values, sums, scales, prior, drawn, counts, chance, factor, table, parts,
     SLACK: tl.constexpr, LOWER: tl.constexpr, PRIOR: tl.constexpr, CHANCES: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of the loop's `_draw_tile`, in a lane for each block; a bit an element."""
+    """The recurrence of the loop's `_draw_tile`, in a lane for each block; a bit an element.
+
+    With `APART`, the high bits are those with p = 1, and are counted before all the others.
+    """
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
     key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
@@ -262,6 +224,7 @@ def _draw(
     survive = tl.full([BLOCKS], 1.0, dtype=tl.float64)
     hits = tl.zeros([BLOCKS], dtype=tl.int32)
     bits = tl.zeros([BLOCKS], dtype=tl.int32)
+    sure = tl.zeros([BLOCKS], dtype=tl.int32)
     for i in tl.static_range(BLOCK):
         at = block * BLOCK + i
         v = tl.load(values + begin + at, mask=going & (at < n), other=0.0)
@@ -273,13 +236,20 @@ def _draw(
         if CHANCES:
             tl.store(chance + begin + at, p.to(tl.float32), mask=here)
         bits = bits | (here.to(tl.int32) << i)
+        if APART:
+            bits = bits | ((here & (p >= 1.0)).to(tl.int32) << (BLOCK + i))
+            sure += (bits >> (BLOCK + i)) & 1
         u = tl.where(here, _fraction64(key, count + block * BLOCK + hits), u)
         hits += here.to(tl.int32)
         going = going & ((here == 0) | (u < left))
         taken = tl.where(here, 0.0, taken)
         survive = tl.where(here, 1.0, survive)
     tl.store(drawn + place, bits, mask=block < count)
-    tl.store(counts + tl.program_id(0), tl.sum(hits, axis=0).to(tl.int64))
+    own = counts + tl.program_id(0)
+    if APART:
+        tl.store(own, tl.sum(sure, axis=0).to(tl.int64))
+        own += tl.num_programs(0)
+    tl.store(own, tl.sum(hits - sure, axis=0).to(tl.int64))
     if LOWER:
         total = tl.zeros([BLOCKS], dtype=tl.float64)
         for i in tl.static_range(BLOCK):
@@ -299,21 +269,27 @@ def _draw(
 
 @triton.jit
 def _compact(
-    drawn, upto, chance, positions, kept, table, parts,
-    CHANCES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    drawn, upto, source, positions, kept, table, parts,
+    KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Places of the bits that are set, behind those of the programs before."""
+    """Places of the bits that are set, behind those of the programs before: in the bucket, or with
+    `APART` in the tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
-    ones = tl.zeros([BLOCKS], dtype=tl.int32)
-    for i in tl.static_range(BLOCK):
-        ones += (bits >> i) & 1
-    behind = tl.sum(ones, axis=0) - (tl.cumsum(ones, axis=0) - ones)  # from this block on
-    out = tl.load(upto + tl.program_id(0)) - behind
-    for i in tl.static_range(BLOCK):
-        here = ((bits >> i) & 1) != 0
-        at = begin + block * BLOCK + i
-        tl.store(positions + out, at, mask=here)
-        if CHANCES:
-            tl.store(kept + out, tl.load(chance + at, mask=here, other=0.0), mask=here)
-        out += here.to(tl.int64)
+    own = upto + tl.program_id(0)
+    for side in tl.static_range(1 + APART):
+        chosen = bits & ((1 << BLOCK) - 1)
+        if APART:
+            chosen = (bits >> BLOCK) & chosen if side == 0 else chosen & ~(bits >> BLOCK)
+        ones = tl.zeros([BLOCKS], dtype=tl.int32)
+        for i in tl.static_range(BLOCK):
+            ones += (chosen >> i) & 1
+        behind = tl.sum(ones, axis=0) - (tl.cumsum(ones, axis=0) - ones)  # from this block on
+        out = tl.load(own + side * tl.num_programs(0)) - behind
+        for i in tl.static_range(BLOCK):
+            here = ((chosen >> i) & 1) != 0
+            at = block * BLOCK + i
+            tl.store(positions + out, at if APART else begin + at, mask=here)
+            if KEPT:
+                tl.store(kept + out, tl.load(source + begin + at, mask=here, other=0.0), mask=here)
+            out += here.to(tl.int64)

@@ -26,9 +26,12 @@ def saturation(
 ) -> NDArray[np.float64]:
     """The host waits for them."""
     parts = _parts(values, segments)
-    state = torch.stack((there(scales, values.device), values.new_ones(len(scales)).double()))
+    state = there(np.stack((scales, np.zeros(len(scales)))), values.device)
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
-    launch_parts(_saturate, parts, values, state, found, parts.firsts[-1], BLOCK=BLOCK)
+    launch_parts(
+        _saturate, parts, values, state, found, parts.firsts[-1], state, state, 0, LAST=False,
+        BLOCK=BLOCK,
+    )  # fmt: skip
     cuts = there(parts.firsts, values.device)
     return np.array(torch.stack([joined(each, cuts, SQUARES) for each in found]).tolist())
 
@@ -39,17 +42,27 @@ def scales_for_count(
 ) -> tuple[Tensor, Tensor]:
     """The first round, with a scale of 0, adds up all."""
     parts = _parts(values, segments)
-    state = values.new_zeros((4, parts.count), dtype=torch.float64)
-    state[1], state[3] = 1.0, -1.0
-    found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
-    cuts, wanted = there(parts.firsts, values.device), there(k, values.device)
+    state = values.new_zeros((6, parts.count), dtype=torch.float64)
+    found = values.new_empty((2, parts.firsts[-1]), dtype=torch.float64)
+    ended, wanted = state[5].view(torch.int64), there(k, values.device)
     for _ in range(rounds + 1):
-        launch_parts(_saturate, parts, values, state, found, parts.firsts[-1], BLOCK=BLOCK)
-        launch(
-            _next_scale, parts.count, found, parts.firsts[-1], cuts, wanted, state,
-            float64_bits(loops.LARGEST_SCALE), BLOCK=BLOCK // 4,
+        launch_parts(
+            _saturate, parts, values, state, found, parts.firsts[-1], ended, wanted,
+            float64_bits(loops.LARGEST_SCALE), LAST=True, BLOCK=BLOCK,
         )  # fmt: skip
-    return state[0], state[3]
+    return state[0], state[4]
+
+
+@kernel_of(loops.exact_scales)
+def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """One launch."""
+    exact, inverses = torch.empty_like(scales), torch.empty_like(scales, dtype=torch.float32)
+    n = len(scales)
+    launch(
+        _exact, blocks(n), scales, exact, inverses, float64_bits(loops.LARGEST_INVERSE), n,
+        BLOCK=BLOCK,
+    )  # fmt: skip
+    return exact, inverses
 
 
 def _parts(values: Tensor, segments: Segments) -> Parts:
@@ -62,57 +75,74 @@ def _parts(values: Tensor, segments: Segments) -> Parts:
 # --- kernels --------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
 def _saturate(
-    values, state, found, programs, table, parts, BLOCK: tl.constexpr
+    values, state, found, programs, ended, wanted, most: tl.uint64, table, parts,
+    LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Elements of a block with scale |v| >= 1, sum of the others, sum of squares of the former.
 
-    `state`: the scales, and whether a tensor is going.
+    `state`: the scales, and whether a tensor is settled. With `LAST` there are no squares, and a
+    tensor's last program makes the next scale; `ended` is left at zeros.
     """
     program = tl.program_id(0)
     column, number, n = own_part(table, parts)
-    own = state + tl.load(column + 3 * parts)
-    if tl.load(own + parts) > 0.0:
+    tensor = tl.load(column + 3 * parts)
+    own = state + tensor
+    if tl.load(own + parts) == 0.0:
         at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         source = values + tl.load(column + 2 * parts) + at
         size = tl.abs(tl.load(source, mask=at < n, other=0.0).to(tl.float64))
         certain = size * tl.load(own) >= 1.0
         tl.store(found + program, tl.sum(certain.to(tl.float64), axis=0))
         tl.store(found + programs + program, tl.sum(tl.where(certain, 0.0, size), axis=0))
-        squares = tl.sum(tl.where(certain, size * size, 0.0), axis=0)
-        tl.store(found + 2 * programs + program, squares)
+        if LAST:
+            many = (n + BLOCK - 1) // BLOCK
+            tl.debug_barrier()
+            if tl.atomic_add(ended + tensor, 1, sem="acq_rel") == many - 1:
+                tl.store(ended + tensor, 0)
+                _make_next(
+                    found + program - number, programs, many, own, parts,
+                    tl.load(wanted + tensor), float64(most), BLOCK // 4,
+                )  # fmt: skip
+        else:
+            squares = tl.sum(tl.where(certain, size * size, 0.0), axis=0)
+            tl.store(found + 2 * programs + program, squares)
+
+
+@triton.jit
+def _make_next(found, programs, many, own, tensors, k, most, BLOCK: tl.constexpr):
+    """A tensor's next scale, by the moments that its programs found.
+
+    `own`: scale, whether it is settled, saturated elements before, turns before: the first only
+    adds up; rounds.
+    """
+    counts = tl.zeros([BLOCK], dtype=tl.float64)
+    others = tl.zeros([BLOCK], dtype=tl.float64)
+    for start in range(0, many, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        counts += tl.load(found + at, mask=at < many, other=0.0)
+        others += tl.load(found + programs + at, mask=at < many, other=0.0)
+    count = tl.sum(counts, axis=0)
+    rest = tl.sum(others, axis=0)
+    turns = tl.load(own + 3 * tensors)
+    settled = (turns > 0.0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
+    alone = tl.where(turns > 0.0, most, 0.0)
+    scale = tl.where(rest > 0.0, tl.minimum((k - count) / rest, most), alone)
+    tl.store(own, tl.where(settled, tl.load(own), scale))
+    tl.store(own + tensors, (settled | ((rest > 0.0) == 0)).to(tl.float64))
+    tl.store(own + 2 * tensors, count)
+    tl.store(own + 3 * tensors, turns + 1.0)
+    tl.store(own + 4 * tensors, turns)
 
 
 @triton.jit(do_not_specialize=["most"])
-def _next_scale(
-    found, programs, cuts, wanted, state, most: tl.uint64, BLOCK: tl.constexpr
-):  # fmt: skip
-    """A tensor's next scale, by the moments that its programs found.
-
-    `state`: scale, whether it is going, saturated elements before, rounds before: at first
-    -1, which only adds up.
-    """
-    tensor = tl.program_id(0)
-    tensors = tl.num_programs(0)
-    own = state + tensor
-    if tl.load(own + tensors) > 0.0:
-        first = tl.load(cuts + tensor)
-        last = tl.load(cuts + tensor + 1)
-        counts = tl.zeros([BLOCK], dtype=tl.float64)
-        others = tl.zeros([BLOCK], dtype=tl.float64)
-        for start in range(first, last, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            counts += tl.load(found + at, mask=at < last, other=0.0)
-            others += tl.load(found + programs + at, mask=at < last, other=0.0)
-        count = tl.sum(counts, axis=0)
-        rest = tl.sum(others, axis=0)
-        k = tl.load(wanted + tensor)
-        rounds = tl.load(own + 3 * tensors)
-        settled = (rounds >= 0.0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
-        alone = tl.where(rounds >= 0.0, float64(most), 0.0)
-        scale = tl.where(rest > 0.0, tl.minimum((k - count) / rest, float64(most)), alone)
-        tl.store(own, tl.where(settled, tl.load(own), scale))
-        tl.store(own + tensors, ((settled == 0) & (rest > 0.0)).to(tl.float64))
-        tl.store(own + 2 * tensors, count)
-        tl.store(own + 3 * tensors, rounds + 1.0)
+def _exact(scales, exact, inverses, most: tl.uint64, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    scale = tl.load(scales + at, mask=at < n, other=0.0)
+    inverse = tl.minimum(1.0 / tl.where(scale > 0.0, scale, 1.0), float64(most))
+    inverse = tl.minimum(inverse.to(tl.float32).to(tl.float64), float64(most))
+    inverse = tl.where(scale > 0.0, inverse, 0.0)
+    tl.store(inverses + at, inverse.to(tl.float32), mask=at < n)
+    own = tl.where(inverse > 0.0, 1.0 / tl.where(inverse > 0.0, inverse, 1.0), scale)
+    tl.store(exact + at, own, mask=at < n)

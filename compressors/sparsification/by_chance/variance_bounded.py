@@ -27,16 +27,19 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken_all
 from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
-from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, split_certain
-from gcsim.compressors.coding.selecting.scales import scales_for_count, scales_for_variance
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_apart
+from gcsim.compressors.coding.selecting.scales import (
+    exact_scales,
+    scales_for_count,
+    scales_for_variance,
+)
 from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import counted_as
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of
@@ -77,31 +80,31 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         keys = keys_of(layout, me.seed, step, "variance-bounded", me.rank)
         weights = Weights.of(bucket.gradient, segments)
         scales, magnitudes = multipliers(weights, chosen)  # [tensors]
-        positions, _ = draw_poisson(
+        places, values, k = draw_apart(
             weights.values, weights.sums, segments, scales, keys,
             expected=np.rint(chosen.ratio * segments.length).astype(np.int64),
         )  # fmt: skip
-        parts = split_certain(weights.values, positions, segments, scales)
-        (_, certain, a), (_, others, b) = parts
-        coders = [chosen_coders(chosen.indices, segments, k) for _, _, k in parts]
-        (code_a, size_a), (code_b, size_b) = (
-            coded_positions(indices, segments, k, own)
-            for (indices, _, k), own in zip(parts, coders, strict=True)
-        )
+        a, b = k
+        certain, others = values[: int(a.sum())], values[int(a.sum()) :]
+        both = _twice(segments)
+        coders = chosen_coders(chosen.indices, both, k.ravel())
+        code, sizes_of_code = coded_positions(places, both, k.ravel(), coders)
+        size_a, size_b = sizes_of_code.reshape(2, -1)
+        flags_a, flags_b = coders.reshape(2, -1)
         signs = packed_bytes(b, 1)
         sizes = _HEAD_BYTES + 4 * a + signs + size_a + size_b
+        counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
         message, at = frames(
             bucket.gradient, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
-            flags=coders[0] | coders[1] << 4,
+            flags=flags_a | flags_b << 4,
+            parts=[
+                (magnitudes, segments.column(4)), (counts, segments.column(8)), (certain, 4 * a)
+            ],
         )  # fmt: skip
-        put(message, at, magnitudes, segments.column(4))
-        counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
-        put(message, at + 4, counts, segments.column(8))
-        put(message, at + _HEAD_BYTES, certain, 4 * a)
         behind = at + _HEAD_BYTES + 4 * a
         put_sign_bits(others, Segments.behind(b), message, behind)
-        put(message, behind + signs, code_a, size_a)
-        put(message, behind + signs + size_a, code_b, size_b)
+        ends = behind + signs
+        put(message, np.concatenate((ends, ends + size_a)), code, sizes_of_code)
         return seal(message, at, sizes)
 
     @classmethod
@@ -120,18 +123,10 @@ def multipliers(weights: Weights, parameters: VarianceBoundedParameters) -> tupl
     """(lambda, float64; 1/lambda, float32; both `[tensors]`); 0 when all elements are zero."""
     if parameters.bound is not None:
         found = scales_for_variance(weights, parameters.bound)
-        return _exact(torch.from_numpy(found).to(weights.values.device))
+        return exact_scales(torch.from_numpy(found).to(weights.values.device))
     k = np.maximum(1.0, parameters.ratio * weights.segments.length)
     given = weights.values, weights.sums, weights.segments
-    return _exact(scales_for_count(*given, k, parameters.rounds)[0])
-
-
-@counted_as(lambda *_: ())
-def _exact(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales whose inverse is a float32 of at most 3e38, and that inverse."""
-    inverse = (1.0 / scales).clamp(max=3e38).float().double().clamp(max=3e38)
-    magnitudes = torch.where(scales > 0.0, inverse, 0.0)
-    return torch.where(magnitudes > 0.0, 1.0 / magnitudes, scales), magnitudes.float()
+    return exact_scales(scales_for_count(*given, k, parameters.rounds)[0])
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
@@ -142,20 +137,28 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE_BOUNDED)
     if (found.size < _HEAD_BYTES).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes")
-    magnitudes = taken(message, found.at, segments.column(4), torch.float32)
-    counts = taken(message, found.at + 4, segments.column(8), torch.int32).tolist()
-    a, size_a = np.array(counts, dtype=np.int64).reshape(-1, 2).T
+    magnitudes, counts = found.parts(
+        message, (segments.column(4), torch.float32), (segments.column(8), torch.int32)
+    )
+    a, size_a = np.array(counts.tolist(), dtype=np.int64).reshape(-1, 2).T
     b = found.nonzero - a
     at = found.at + _HEAD_BYTES
     signs = packed_bytes(b, 1)
     size_b = found.size - (_HEAD_BYTES + 4 * a + signs + size_a)
     if (np.stack((a, b, size_a, size_b)) < 0).any():
         raise damaged(f"{a.tolist()} certain elements of {found.nonzero.tolist()}")
-    certain = taken(message, at, 4 * a, torch.float32)
+    codes = at + 4 * a + signs
+    places, sizes = np.concatenate((codes, codes + size_a)), np.concatenate((size_a, size_b))
+    certain, code = taken_all(
+        message, [(at, 4 * a, torch.float32), (places, sizes, torch.uint8)]
+    )  # fmt: skip
     others, own = out.new_empty(int(b.sum())), Segments.behind(b)
     add_scaled_signs(others, own.whole, message, at + 4 * a, magnitudes, 1.0, overwrite=True)
-    at = at + 4 * a + signs
-    code_a = taken(message, at, size_a, torch.uint8)
-    code_b = taken(message, at + size_a, size_b, torch.uint8)
-    scatter_add(out, segments, code_a, size_a, found.flags & 0xF, certain, a, weight)
-    scatter_add(out, segments, code_b, size_b, found.flags >> 4, others, b, weight)
+    coders = np.concatenate((found.flags & 0xF, found.flags >> 4))
+    given = torch.cat((certain, others)), np.concatenate((a, b))
+    scatter_add(out, _twice(segments), code, sizes, coders, *given, weight)
+
+
+def _twice(segments: Segments) -> Segments:
+    """The table with the rows of all tensors' certain elements, then those of the others."""
+    return Segments(np.concatenate((segments.table, segments.table)))

@@ -49,13 +49,16 @@ def drawn(
     each = torch.from_numpy(scale * (1.0 + number))
     moments = scales.saturation(*given, each.numpy()).tolist()
     reached = scales.scales_for_count(*given, 0.1 * weights.segments.length.astype(np.float64), 3)
+    keys = key + number.astype(np.uint64)
+    apart = sampling.draw_apart(*given, each, keys, expected=number)
     found = sampling.draw_poisson(
-        *given, each, key + number.astype(np.uint64), expected=number, factor=factor,
+        *given, each, keys, expected=number, factor=factor,
         prior=prior if factor < 1.0 else None, chances=chances,
-    )  # fmt: skip
+    ), apart  # fmt: skip
     lowered = weights.values.clone(), weights.sums.clone()
     sampling.lift(*given, each, 0.3, 1.0)
-    return sums, moments, reached, found, lowered, weights.values, weights.sums, prior
+    exact = scales.exact_scales(torch.cat((each, each * 1e-39, each * 1e300)))
+    return sums, (moments, exact), reached, found, lowered, weights.values, weights.sums, prior
 
 
 @few

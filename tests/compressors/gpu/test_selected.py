@@ -30,7 +30,7 @@ MOST: dict[str, tuple[int, int]] = {
     "variance_hybrid": (14, 3),
     "dryden": (24, 3),
     "gradient_dropping": (22, 3),
-    "variance_bounded": (58, 5),
+    "variance_bounded": (30, 4),
     "randomk": (15, 0),
     "gradient_sampling": (10, 1),
     "gradient_sampling_bayes": (24, 1),
