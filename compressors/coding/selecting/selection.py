@@ -122,14 +122,14 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> None:  # fmt: skip
-    """update += weight * kept; of the own elements those that were kept leave the residual.
+    """update += weight * kept, in float64; of the own elements those kept leave the residual.
 
     `update` and `residual` are flat float32 of the table, changed in place.
     """
     columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
     with written_back(update) as out, written_back(residual) as rest:
         elements = [array(each) for each in (*own[:2], *kept[:2])]
-        arguments: Any = (segments.begin, *columns, *elements, np.float32(weight), out, rest)
+        arguments: Any = (segments.begin, *columns, *elements, weight, out, rest)
         _deliver(*arguments)
 
 
@@ -185,7 +185,7 @@ def _deliver(
     for t in range(begins.size):
         at, end = kept_firsts[t], kept_firsts[t] + kept_counts[t]
         for j in range(at, end):
-            update[begins[t] + kept[j]] += weight * sums[j]
+            update[begins[t] + kept[j]] += np.float32(weight * sums[j])
         for i in range(firsts[t], firsts[t] + counts[t]):
             while at < end and kept[at] < own[i]:
                 at += 1
