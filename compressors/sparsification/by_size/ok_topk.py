@@ -198,7 +198,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
         *theirs, counts = _read_all(received, regions)
-        lists = zip(*(each.split(counts.tolist()) for each in theirs), strict=True)
+        lists = zip(*(torch.split(each, counts.tolist()) for each in theirs), strict=True)
         indices, sums = reduce(lambda one, other: merged_pairs(*one, *other), lists)
         low, high = np.append(0, schedule.bounds)[self.worker.rank :][:2]
         ends = indices[:: max(1, len(indices) - 1)].tolist()  # they ascend
