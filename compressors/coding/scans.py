@@ -101,3 +101,14 @@ def block_squares(start: int, stop: int, values: Any, sums: Any) -> None:
     """`sum_of_squares` of each block."""
     for first in range(start, stop, SUM_BLOCK):
         sums[first // SUM_BLOCK] = sum_of_squares(values[first : min(first + SUM_BLOCK, stop)])
+
+
+@summing_loop
+def block_products(start: int, stop: int, a: Any, b: Any, sums: Any) -> None:
+    """<a, b> of each block of two float32 `[n]`, in float64."""
+    for first in range(start, stop, SUM_BLOCK):
+        last = min(first + SUM_BLOCK, stop)
+        left, right, total = a[first:last], b[first:last], 0.0
+        for i in range(left.size):
+            total += np.float64(left[i]) * np.float64(right[i])
+        sums[first // SUM_BLOCK] = total

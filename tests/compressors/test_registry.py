@@ -31,7 +31,7 @@ def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
         ("onebit_sgd", [{"threshold": "median"}, {"aggregation": "ring"}, {"momentum": 0.9}]),
         ("variance_hybrid", [{"tau": 0.0}, {"alpha": -1.0}, {"zeta": 1.5}]),
         ("ce_sgd", [{"speculative": -0.1}, {"speculative": 1.1}]),
-        ("ce_sgd", [{"unsent_limit": 255}, {"unsent_limit": 0}]),
+        ("ce_sgd", [{"unsent_limit": 255}, {"levels": 0}]),
         ("count_sketch", [{"rows": 0}, {"columns": 0}, {"momentum": 1.0}, {"blocks": 0}]),
     ],
 )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.document import Document
-from gcsim.scenarios.stated import SMALL, Stated, fused, merged_ends, stated
+from gcsim.scenarios.stated import Stated, stated
+from gcsim.scenarios.tensor_groups import SMALL, fused, merged_ends
 from gcsim.traces.profile import Layer, ModelFacts
 
 SIZES = [1000, 64, 4000, 16]

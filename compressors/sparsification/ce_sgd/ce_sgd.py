@@ -9,8 +9,10 @@ V, averages over all workers (absent elements count as zero) and sends the mean 
 
 Body of a tensor: a flag byte; V as bitmap of n bits, only when it differs from the last one;
 32 |V| bits of values; 64 a speculative element (indices, then values). Down: a bitmap of the union
-and its values, n + 32 |union|. Biased: at the first step E|Q(g) - g|^2 <=
-sum (1 - |g_j| / max |g|) g_j^2, with equality but for speculative elements.
+and its values, n + 32 |union|. With `levels` l, both kinds of values go as random roundings to
+2 l + 1 levels (Eq. 8): indices, a scale of 32 bits (their largest magnitude), then a code of
+ceil(log2(2 l + 1)) bits for each. Biased: at the first step E|Q(g) - g|^2 <=
+sum (1 - |g_j| / max |g|) g_j^2 in float32, with equality but for speculative elements.
 
 The feedback f is the worker's own loss, which a bucket carries in live and recorded training; a DDP
 hook takes it as `hook.loss`. Where it is unknown, a bucket has improved when <g_t, u_{t-1}> > 0
@@ -33,11 +35,11 @@ Readings where the paper is open or slips:
   speculative elements be lost. Left out; `mask_received` is the literal reading.
 * The number of speculative elements is not printed: 1 % at each step.
 * Index m - 1 sends a layer while the next one is differentiated: left to buckets.
-* Elements that are not sent are lost, and float32 travels: Eq. 8's levels are left out.
+* Elements that are not sent are lost.
 * Without a server, each worker serves a stripe of the elements.
 
 Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: Communication-Efficient Distributed Machine
-Learning", Algorithm 2, Definitions 1-3.
+Learning", Algorithm 2, Definitions 1-3, Eq. 8.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
-from gcsim.compressors.coding.frames import Codec, packed, put, read, taken
+from gcsim.compressors.coding.frames import Codec, packed, picked, put, put_all, read, taken
 from gcsim.compressors.coding.indices.bitmap import (
     BLOCK,
     add_at_bits,
@@ -65,17 +67,20 @@ from gcsim.compressors.coding.indices.bitmap import (
     places,
     unite,
 )
+from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import (
     damaged,
     demand_no_stray,
     fold_bits,
     unfold_bits,
 )
+from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.coding.selecting.selection import counts_kept, each_of
+from gcsim.compressors.coding.scans import block_products
+from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, in_tiles, loop, partial_sums
 from gcsim.compressors.meter import counted_as, drawn, kernel, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import bits64, stream
@@ -88,6 +93,10 @@ NEVER = np.int32(2**31 - 1)
 """Level of elements in V: after all values of M."""
 AGED = -1
 """Level of elements unsent for too long: before all values of M."""
+TRIES = 64
+"""Places that are tried together, so that their memory is fetched together."""
+Piece = tuple[Tensor, Column]
+"""Numbers of all tensors, and the bytes of each tensor's."""
 
 
 class CeSgdParameters(CompressorParameters):
@@ -98,6 +107,9 @@ class CeSgdParameters(CompressorParameters):
         100, ge=1, le=254, description="steps after which an unsent element goes first"
     )
     mask_received: bool = Field(False, description="apply the average at the own V only (line 7)")
+    levels: int | None = Field(
+        None, ge=1, le=127, description="l: values rounded to 2 l + 1 levels; null: float32"
+    )
 
 
 class CeSgd(Compressor[CeSgdParameters]):
@@ -132,9 +144,10 @@ class CeSgd(Compressor[CeSgdParameters]):
             highest = float(magnitudes.max()) if values.numel() else 0.0
             return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
-        if parameters.mask_received:
-            return Properties(error_bound=bound, replicas="differ")
-        return Properties(error_bound=bound)
+        return Properties(
+            error_bound=bound if parameters.levels is None else None,
+            replicas="differ" if parameters.mask_received else "identical",
+        )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         answer = yield PushPull(
@@ -173,14 +186,17 @@ class CeSgd(Compressor[CeSgdParameters]):
         new, indices, extra = state.renew(values, self._improved(bucket), wanted, keys, draws)
         nbytes, begins = bytes_of(segments), bit_starts(state.chosen, segments)
         selected = bits_each(begins, segments)
+        inside = at_bits(values, state.chosen, segments, begins)
+        outside = values[flat_places(indices, segments, extra)]
+        sent: tuple[Piece, ...] = (inside, 4 * selected), (indices, 4 * extra), (outside, 4 * extra)
+        if p.levels is not None:
+            keys = keys_of(layout, me.seed, step, "ce_sgd levels", me.rank)
+            sent = sent[1], *rounded(sent[0], sent[2], p.levels, keys)
         message = packed(
             values, Codec.CE_SGD, segments,
             (torch.from_numpy(new.astype(np.uint8)), segments.column(1)),
             (state.chosen[torch.from_numpy(np.repeat(new > 0, nbytes))], nbytes * new),
-            (at_bits(values, state.chosen, segments, begins), 4 * selected),
-            (indices, 4 * extra),
-            (values[indices.long() + each_of(segments.begin, extra, indices)], 4 * extra),
-            nonzero=selected + extra,
+            *sent, nonzero=selected + extra,
         )  # fmt: skip
         return message.to(bucket.gradient.device)
 
@@ -191,7 +207,7 @@ class CeSgd(Compressor[CeSgdParameters]):
         union = torch.zeros(int(nbytes.sum()), dtype=torch.uint8)
         for rank, payload in enumerate(payloads):
             place = layout.index, rank
-            given = payload.cpu(), layout, self._known.get(place)
+            given = payload.cpu(), layout, self._known.get(place), self.parameters.levels
             self._known[place] = add_elements(*given, total, 1.0 / self.worker.count, union)
         begins = bit_starts(union, segments)
         values, count = at_bits(total, union, segments, begins), bits_each(begins, segments)
@@ -425,10 +441,7 @@ def _find_tiles(
     start: int, stop: int, tiles: Any, places: Any, rewards: Any, ages: Any, levels: Any,
     limit: Any, plan: Any, starts: Any, keys: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Each block's share; a random subset of the ties by trying places until there are enough.
-
-    A subset of more than half of the ties is all of them less some: at most .7 tries an element.
-    """
+    """Each block's share; of more than half of the ties, all of them less some."""
     marks = np.zeros(BLOCK, dtype=np.uint8)
     eights = marks.view(np.uint64)
     for tile in range(start, stop):
@@ -444,15 +457,7 @@ def _find_tiles(
                     level = _level(age[i], m[i], limit)
                     marks[i] = (level < levels[t]) | (most & (level == levels[t]))
             changes = ties - drawn if most else drawn
-            number <<= 40
-            while changes > 0:
-                hashed = bits64(keys[t], number) >> np.uint64(32)
-                place = (hashed * np.uint64(m.size)) >> np.uint64(32)
-                tie = _level(age[place], m[place], limit) == levels[t]
-                if tie and (marks[place] != 0) == most:
-                    marks[place] = not most
-                    changes -= 1
-                number += 1
+            _change_marks(marks, most, changes, m, age, levels[t], limit, keys[t], number << 40)
             at = starts[block]
             for j in range((m.size + 7) // 8):
                 if eights[j]:
@@ -464,12 +469,49 @@ def _find_tiles(
                     eights[j] = 0
 
 
+@loop
+def _change_marks(
+    marks: Any, most: Any, changes: Any, m: Any, age: Any, level: Any, limit: Any, key: Any,
+    number: Any,
+) -> None:  # fmt: skip
+    """Turn as many random ties from `most` to the opposite: try places until there are enough.
+
+    At most .7 tries an element.
+    """
+    places, fits = np.empty(TRIES, dtype=np.int64), np.empty(TRIES, dtype=np.bool_)
+    while changes > 0:
+        for j in range(TRIES):
+            hashed = bits64(key, number + j) >> np.uint64(32)
+            places[j] = (hashed * np.uint64(m.size)) >> np.uint64(32)
+        for j in range(TRIES):
+            fits[j] = _level(age[places[j]], m[places[j]], limit) == level
+        for j in range(TRIES):
+            if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
+                marks[places[j]] = not most
+                changes -= 1
+        number += TRIES
+
+
 # --- messages ---------------------------------------------------------------------------------
 
 
+def rounded(
+    inside: Piece, outside: Piece, levels: int, keys: NDArray[np.uint64]
+) -> tuple[Piece, Piece]:
+    """Scales and codes of values in V and outside of it, which each tensor rounds together."""
+    count = (inside[1] + outside[1]) // 4
+    both, at = torch.empty(int(count.sum())), 4 * starts(count)
+    put_all(both.view(torch.uint8), [(at, *inside), (at + inside[1], *outside)])
+    cells, form = Segments.behind(count).cells(None), fixed((2 * levels).bit_length())
+    scales, width = cell_norms(both, cells, "max"), form.nbytes(count)
+    codes = torch.empty(int(width.sum()), dtype=torch.uint8)
+    round_levels(both, even(cells, scales, levels), keys, codes, starts(width), form)
+    return (scales, 4 * cells.count), (codes, width)
+
+
 def add_elements(
-    message: Tensor, layout: BucketLayout, known: Tensor | None, out: Tensor, weight: float,
-    union: Tensor,
+    message: Tensor, layout: BucketLayout, known: Tensor | None, levels: int | None, out: Tensor,
+    weight: float, union: Tensor,
 ) -> Tensor:  # fmt: skip
     """out += weight * a worker's elements, in place, whose bits are set in the bitmaps `union`.
 
@@ -488,12 +530,25 @@ def add_elements(
     chosen = torch.zeros_like(union) if known is None else known.clone()
     put(chosen, starts(nbytes), taken(message, at + 1, head, torch.uint8), head)
     begins, selected = _counted(chosen, segments)
-    extra = found.nonzero - selected
-    fits = (extra >= 0) & (found.size == 1 + head + 4 * selected + 8 * extra)
-    _demand(fits, found.size, f"{selected.tolist()} selected elements and {extra} more")
+    count, extra = found.nonzero, found.nonzero - selected
     parts = (4 * selected, torch.float32), (4 * extra, torch.int32), (4 * extra, torch.float32)
-    values, indices, speculative = replace(found, at=at + 1 + head).parts(message, *parts)
-    places = indices.long() + each_of(segments.begin, extra, indices)
+    if levels is not None:
+        cells, form = Segments.behind(count).cells(None), fixed((2 * levels).bit_length())
+        width = form.nbytes(count)
+        parts = parts[1], (4 * cells.count, torch.float32), (width, torch.uint8)
+    fits = (extra >= 0) & (found.size == 1 + head + sum(size for size, _ in parts))
+    _demand(fits, found.size, f"{selected.tolist()} selected elements and {extra} more")
+    brought = replace(found, at=at + 1 + head).parts(message, *parts)
+    if levels is None:
+        values, indices, speculative = brought
+    else:
+        indices, scales, codes = brought
+        if not bool(((scales >= 0) & scales.isfinite()).all()):
+            raise damaged(f"scales of {scales.tolist()}")
+        both, begin = torch.zeros(int(count.sum())), starts(count)
+        add_rounded(both, even(cells, scales, levels), codes, starts(width), form, 1.0)
+        values, speculative = picked(both, begin, selected), picked(both, begin + selected, extra)
+    places = flat_places(indices, segments, extra)
     outside = (indices < 0) | (indices >= each_of(segments.length, extra, indices))
     if outside.any() or (places.diff() <= 0).any():
         raise damaged("indices do not ascend below n")
@@ -530,4 +585,6 @@ def _demand(fits: Column, sizes: Column, what: str) -> None:
 @kernel("reduction")
 def inner_product(a: Tensor, b: Tensor) -> float:
     """<a, b> of float32 `[n]`, in float64."""
-    return float(np.einsum("i,i->", array(a), array(b), dtype=np.float64))
+    sums = partial_sums(a.numel())
+    in_parallel(block_products, a.numel(), array(a), array(b), sums, grain=SUM_BLOCK)
+    return float(sums.sum())

@@ -276,7 +276,13 @@ def test_mistakes_end_with_2(arguments: tuple[str, ...], said: str, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_the_page_shows_what_the_command_prints() -> None:
-    page = (Path(__file__).parents[3] / "docs/advice.md").read_text(encoding="utf-8")
-    words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
-    assert f"```\n{advice(asked(None, words)).summary(80)}```\n" in page
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/advice.md", Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25G")),
+        ("README.md", Words(model="gpt2", device="a100", gpus=8, nodes=4, network="25 Gbit/s")),
+    ],
+)
+def test_pages_show_what_the_command_prints(page: str, words: Words) -> None:
+    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
+    assert f"```\n{advice(asked(None, words)).summary(80)}```\n" in text

@@ -120,12 +120,6 @@ def test_launches_of_unlike_size_stay_apart() -> None:
     ]
 
 
-def test_bytes_that_a_kernel_states_belong_to_the_launch_that_follows() -> None:
-    stated, launched = cost("f", 700, launches=0), cost("f", 100)
-    (found,) = total([stated, launched])
-    assert (found.launches, found.nbytes) == (1, 800)
-
-
 ascending = st.lists(
     st.tuples(st.integers(1, 10**10), st.floats(1e-7, 10.0)), min_size=1, max_size=8,
     unique_by=lambda point: point[0],

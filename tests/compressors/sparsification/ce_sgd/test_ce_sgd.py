@@ -53,6 +53,11 @@ def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
     return found
 
 
+def held(worker: CeSgd) -> int:
+    """Elements of V of the first bucket."""
+    return int(np.unpackbits(worker._selections[0].chosen.numpy()).sum())
+
+
 def renewed(
     state: Selection, improved: bool | None, wanted: int, seed: int, values: Tensor | None = None
 ) -> tuple[bool, Tensor]:
@@ -172,6 +177,16 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
             np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
     assert drawn > 2 * workers
     assert rewarded > workers
+
+
+def test_a_new_selection_costs_a_bitmap_and_a_kept_one_nothing(team: Any, normal: Draw) -> None:
+    # 8 bits of flag, n of a new V, 32 |V|, 64 for each of the 10 speculative elements.
+    crew = team("ce_sgd", [(1000,)], workers=1)
+    gradient = normal(1000)
+    for step, factor in enumerate((1.0, 1.0, -1.0)):  # kept at step 1, drawn at step 2
+        crew.step([factor * gradient], step)
+        bitmap = 0 if step == 1 else 125
+        assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held(crew.workers[0]) + 8 * 10,)]
 
 
 def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
@@ -402,6 +417,24 @@ def test_the_first_error_is_what_the_law_says(normal: Draw) -> None:
     assert bound(torch.zeros(3)) == bound(torch.zeros(0)) == 0
 
 
+@pytest.mark.parametrize(("levels", "bits"), [(1, 2), (4, 4), (6, 4), (8, 5), (127, 8)])
+def test_levels_cost_the_logarithm_of_their_number(
+    team: Any, normal: Draw, levels: int, bits: int
+) -> None:
+    # Eq. 8: log2(2 l + 1) bits a value (whole bits: ceil) and 32 of scale. Values lie on the grid
+    # of max |g_sent| / l and are right on average: within a step of the grid each.
+    crew = team("ce_sgd", [(800,)], workers=1, levels=levels)
+    gradient = normal(800)
+    (update,) = crew.step([gradient])
+    packed = -(-(held(crew.workers[0]) + 8) * bits // 8)
+    assert crew.sent == [(HEADER_BYTES + 1 + 100 + 4 * 8 + 4 + packed,)]
+    sent = update != 0
+    grid = float(gradient.abs().max()) / levels
+    assert float((update - gradient)[sent].abs().max()) <= grid
+    steps = update[sent].abs() / float(update.abs().max()) * levels
+    torch.testing.assert_close(steps, steps.round(), rtol=1e-4, atol=1e-4)
+
+
 def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     # Behind a checksum that is right: what a faulty sender could have made. n = 4, V = 0101.
     one, layout = np.float32(1).tobytes(), layout_of(4)
@@ -411,9 +444,9 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
         data = torch.tensor(list(body), dtype=torch.uint8)
         return pack_frame(Codec.CE_SGD, data, numel=4, nonzero=nonzero)
 
-    def parts(body: bytes, nonzero: int) -> None:
+    def parts(body: bytes, nonzero: int, levels: int | None = None) -> None:
         out, union = torch.zeros(4), torch.zeros(1, dtype=torch.uint8)
-        add_elements(framed(body, nonzero), layout, chosen, out, 1.0, union)
+        add_elements(framed(body, nonzero), layout, chosen, levels, out, 1.0, union)
 
     parts(b"\x01\x05" + 2 * one, 2)
     parts(b"\x00" + 2 * one + np.int32(1).tobytes() + one, 3)
@@ -430,6 +463,15 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     ):
         with pytest.raises(InputError, match=match):
             parts(body, nonzero)
+    parts(b"\x00" + one + b"\x00\xfe", 2, 127)
+    for numbers, match in (
+        (one + b"\x00", "bytes"),
+        (one + b"\x00\xff", "code 255"),
+        (np.float32(-1).tobytes() + b"\x00\xfe", "scales"),
+        (np.float32("nan").tobytes() + b"\x00\xfe", "scales"),
+    ):
+        with pytest.raises(InputError, match=match):
+            parts(b"\x00" + numbers, 2, 127)
     for body, nonzero, match in ((b"\x05" + one, 1, "bits"), (b"\x05" + one, 2, "values")):
         with pytest.raises(InputError, match=match):
             add_answer(framed(body, nonzero), layout, torch.zeros(4), 1.0)
