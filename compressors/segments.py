@@ -86,7 +86,7 @@ class Segments:
 
     def column(self, values: ArrayLike) -> Column:
         """A number for each row, or one for all."""
-        return np.ascontiguousarray(np.broadcast_to(values, len(self.table)), dtype=np.int64)
+        return np.full(len(self.table), values, dtype=np.int64)
 
     @cached_property
     def _cells(self) -> dict[int | None, Cells]:
@@ -166,7 +166,8 @@ class Cells:
 
 def starts(lengths: Column) -> Column:
     """Begin of each when they lie one behind the other."""
-    return np.cumsum(lengths) - lengths
+    begins: Column = lengths.cumsum() - lengths
+    return begins
 
 
 def keys_of(

@@ -91,15 +91,24 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 
 @loop
-def _sizes(values: Any, sign: Any, sizes: Any) -> Any:
-    """Magnitudes of a sign's elements, 0 for others; how many there are."""
-    count = np.int64(0)
+def _rooms(n: int) -> Any:
+    return np.empty((2, n + 1), dtype=np.float32), np.empty((2, n + 1), dtype=np.int32)
+
+
+@loop
+def _split(values: Any, sizes: Any, places: Any) -> Any:
+    """Magnitudes of positive and of negative elements, and their places; how many there are.
+
+    The rooms, `[2, n + 1]`, have room for one more than there are elements.
+    """
+    above, below = 0, 0
     for i in range(values.size):
-        size = values[i] * sign
-        positive = size > np.float32(0)
-        sizes[i] = size if positive else np.float32(0)
-        count += np.int64(positive)
-    return count
+        x = values[i]
+        sizes[0, above], sizes[1, below] = x, -x
+        places[0, above] = places[1, below] = i
+        above += x > np.float32(0)
+        below += x < np.float32(0)
+    return above, below
 
 
 @loop
@@ -116,13 +125,13 @@ def _bound(
         if n < WORTH_A_SAMPLE or stride < 3:
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
-        sizes = np.empty(sample.size, dtype=np.float32)
+        sizes = np.empty((2, sample.size + 1), dtype=np.float32)
+        available = _split(sample, sizes, np.empty(sizes.shape, dtype=np.int32))
         for side in range(2):
-            available = _sizes(sample, np.float32(1 - 2 * side), sizes)
-            rank = safe_rank(available * proportion)
-            if rank <= available:
+            rank = safe_rank(available[side] * proportion)
+            if rank <= available[side]:
                 found = limits[side, t : t + 1].view(np.uint32)
-                found[0] = kth_of_few(sizes.view(np.uint32), rank)[0]
+                found[0] = kth_of_few(sizes[side, : available[side]].view(np.uint32), rank)[0]
 
 
 @loop
@@ -138,25 +147,27 @@ def _choose(
         first = blocks[t]
         if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
-        sizes = np.empty(found.size, dtype=np.float32)
-        among = True
-        for side in range(2):
-            among &= _sizes(found, np.float32(1 - 2 * side), sizes) >= k[side, t]
+        sizes, within = _rooms(found.size)
+        sides = _split(found, sizes, within)
+        among = sides[0] >= k[0, t] and sides[1] >= k[1, t]
         if not among:
-            found, sizes = part, np.empty(n, dtype=np.float32)
-        chosen = np.zeros(found.size, dtype=np.uint8)
+            found = part
+            sizes, within = _rooms(n)
+            sides = _split(part, sizes, within)
+        most = np.empty((2, max(k[0, t], k[1, t]) + 1), dtype=np.int64)
         for side in range(2):
-            most = np.empty(k[side, t], dtype=np.int64)
-            out = magnitudes[begins[side * k.shape[1] + t] :]
-            _sizes(found, np.float32(1 - 2 * side), sizes)
-            if most.size:
-                take_few(sizes.view(np.uint32), most.size, most)
-            for j in range(most.size):
-                out[j] = sizes[most[j]]
-                chosen[most[j]] = 1
-        at = firsts[t]
-        for i in range(found.size):
-            if chosen[i]:
-                indices[at] = own[i] if among else i
-                taken[at] = found[i]
-                at += 1
+            many, out = k[side, t], magnitudes[begins[side * k.shape[1] + t] :]
+            if many:
+                take_few(sizes[side, : sides[side]].view(np.uint32), many, most[side])
+            for j in range(many):
+                out[j] = sizes[side, most[side, j]]
+                most[side, j] = within[side, most[side, j]]
+            most[side, many] = n
+        at, positive, negative = firsts[t], 0, 0
+        for j in range(at, at + k[0, t] + k[1, t]):  # both ascend
+            side = most[0, positive] > most[1, negative]
+            place = most[1, negative] if side else most[0, positive]
+            negative += side
+            positive += not side
+            indices[j] = own[place] if among else place
+            taken[j] = found[place]

@@ -27,6 +27,8 @@ SAMPLE_STRIDE = 255
 """Stride of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
 WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are not worth a sample."""
+_SORTED = 16
+"""So many of the largest are kept sorted."""
 _MAGNITUDE = 0x7FFFFFFF
 
 
@@ -122,14 +124,14 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> None:  # fmt: skip
-    """update += weight * kept; of the own elements those that were kept leave the residual.
+    """update += weight * kept, in float64; of the own elements those kept leave the residual.
 
     `update` and `residual` are flat float32 of the table, changed in place.
     """
     columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
     with written_back(update) as out, written_back(residual) as rest:
         elements = [array(each) for each in (*own[:2], *kept[:2])]
-        arguments: Any = (segments.begin, *columns, *elements, np.float32(weight), out, rest)
+        arguments: Any = (segments.begin, *columns, *elements, weight, out, rest)
         _deliver(*arguments)
 
 
@@ -185,7 +187,7 @@ def _deliver(
     for t in range(begins.size):
         at, end = kept_firsts[t], kept_firsts[t] + kept_counts[t]
         for j in range(at, end):
-            update[begins[t] + kept[j]] += weight * sums[j]
+            update[begins[t] + kept[j]] += np.float32(weight * sums[j])
         for i in range(firsts[t], firsts[t] + counts[t]):
             while at < end and kept[at] < own[i]:
                 at += 1
@@ -238,11 +240,31 @@ def _least_first_bits(bits: Any, k: int) -> Any:
 
 
 @loop
+def _take_sorted(bits: Any, k: int, places: Any) -> bool:
+    sizes, largest = np.zeros(k + 1, dtype=np.int64), np.empty(k + 1, dtype=np.int64)
+    held = 0
+    for i in range(bits.size):
+        size = np.int64(bits[i] & np.uint32(_MAGNITUDE))
+        if held < k or size > sizes[k - 1]:
+            at = min(held, k - 1)
+            while at > 0 and sizes[at - 1] < size:
+                sizes[at], largest[at] = sizes[at - 1], largest[at - 1]
+                at -= 1
+            sizes[at], largest[at] = size, i
+            held = min(held + 1, k)
+    places[:k] = np.sort(largest[:k])
+    return bool(sizes[0] <= 0x7F800000)
+
+
+@loop
 def take_few(bits: Any, k: int, places: Any) -> bool:
     """The places of the k largest magnitudes, the first of equals; False for not-a-number.
 
-    Their first eleven bits tell who may be among them; the rest is done with those few.
+    A few are kept sorted as the others go by. Of more, the first eleven bits tell which may be
+    among them; the rest is done with those.
     """
+    if k <= _SORTED:
+        return _take_sorted(bits, k, places)
     least, reached = _least_first_bits(bits, k)
     found = np.empty(reached + 1, dtype=np.int32)
     at = 0

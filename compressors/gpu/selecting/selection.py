@@ -18,7 +18,7 @@ import triton.language as tl
 from gcsim.compressors.coding.selecting import selection as loops
 from gcsim.compressors.coding.selecting.selection import check_k
 from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of, sum_before
-from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
+from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -65,7 +65,7 @@ def deliver(
     columns = [segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]]
     parts = parts_of(update, most.tolist(), (-(-most // BLOCK)).tolist(), *columns)
     launch_parts(
-        _deliver, parts, *own[:2], *kept[:2], update, residual, float(np.float32(weight)),
+        _deliver, parts, *own[:2], *kept[:2], update, residual, float64_bits(weight),
         int(kept[2].max(initial=0)).bit_length(), BLOCK=BLOCK,
     )  # fmt: skip
 
@@ -165,9 +165,10 @@ def _sample(
     tl.store(out + tl.load(column + 4 * parts) + i, total, mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["weight"])
 def _deliver(
-    own, values, kept, sums, update, residual, weight, steps, table, parts, BLOCK: tl.constexpr
+    own, values, kept, sums, update, residual, weight: tl.uint64, steps, table, parts,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, _ = own_part(table, parts)
     i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -175,7 +176,8 @@ def _deliver(
     count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
     first = tl.load(column + 5 * parts)
     target = update + begin + tl.load(kept + first + i, mask=i < count, other=0)
-    added = weight * tl.load(sums + first + i, mask=i < count, other=0.0)
+    added = tl.load(sums + first + i, mask=i < count, other=0.0).to(tl.float64)
+    added = (float64(weight) * added).to(tl.float32)
     tl.store(target, tl.load(target, mask=i < count, other=0.0) + added, mask=i < count)
     here = i < tl.load(column + 4 * parts)
     place = tl.load(column + 3 * parts) + i

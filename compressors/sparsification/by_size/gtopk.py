@@ -80,7 +80,7 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
         result: Tensor = yield TreeMerge(payload=message, merge=merge)
         kept = once(read_message, result, layout)
         update, own = torch.zeros_like(bucket.gradient), (indices, values, k)
-        deliver(update, residual, segments, own, kept, 1.0 / self.worker.count)
+        deliver(update, residual, segments, own, kept, float(np.float32(1.0 / self.worker.count)))
         return update
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:

@@ -31,13 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frames import (
     HEADER_BYTES,
     Codec,
@@ -47,12 +48,13 @@ from gcsim.compressors.coding.frames import (
     pack_frame,
 )
 from gcsim.compressors.coding.indices.pairs import merged_pairs
-from gcsim.compressors.coding.selecting.largest import largest_of
-from gcsim.compressors.coding.selecting.marks import at_least
+from gcsim.compressors.coding.selecting.largest import largest, largest_of
+from gcsim.compressors.coding.selecting.marks import at_least, passing
 from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver
 from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllReduce,
@@ -76,8 +78,8 @@ _ANYTHING = 1e-45
 class _Schedule:
     """State of a bucket, reused from step to step; workers have equal `bounds` and `total`."""
 
-    bounds: Tensor
-    """Ends of the regions, int64 `[N]`, the last one n."""
+    bounds: Column
+    """Ends of the regions, the last one n."""
     local: float
     """Threshold for |a|."""
     total: float
@@ -139,35 +141,35 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         if n == 0:
             return torch.zeros_like(bucket.gradient)
         k = count_kept(n, self.parameters.ratio)
-        residual = self.corrected(bucket)
+        residual = bucket_state(self.residual, bucket)
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
         if schedule is None:  # a run that begins in the middle of a period sets up what it needs
-            even = torch.arange(1, self.worker.count + 1, dtype=torch.int64)
-            schedule = _Schedule(bounds=even * n // self.worker.count, local=0.0, total=0.0)
+            bounds = np.arange(1, self.worker.count + 1) * n // self.worker.count
+            schedule = _Schedule(bounds=bounds, local=0.0, total=0.0)
             self._schedules[bucket.layout.index] = schedule
             phase = "repartition"
 
-        chosen, values = self._select(residual, k, schedule, exact=phase != "reuse")
+        chosen, values = self._select(bucket, residual, k, schedule, exact=phase != "reuse")
         if phase == "repartition":
             yield from self._repartition(chosen, schedule, n)
         layout = _as_one(bucket.layout)
         sums = yield from self._reduce(chosen, values, schedule, layout)
         kept = yield from self._survivors(*sums, k, schedule, layout, exact=phase != "reuse")
         update, own = torch.zeros_like(bucket.gradient), (chosen, values, np.array([len(chosen)]))
-        deliver(update, residual, Segments.of(layout), own, kept, 1.0)
+        deliver(update, residual, Segments.of(layout), own, kept, 1.0 / self.worker.count)
         return update
 
     def _select(
-        self, a: Tensor, k: int, schedule: _Schedule, *, exact: bool
+        self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule, *, exact: bool
     ) -> tuple[Tensor, Tensor]:
-        """Elements with |a| >= the local threshold, which is set or adjusted."""
+        """Elements with |a| >= the local threshold, which is set or adjusted; the rest is e."""
+        given = bucket.gradient, Segments.alone(bucket.layout.numel)
         if exact:
-            chosen = largest_of(a, k)
-            values = a[chosen]
+            chosen, values = largest(*given, np.array([k]), memory=residual)
             schedule.local = float(values.abs().min())
             return chosen, values
-        chosen, values = at_least(a, max(schedule.local, _ANYTHING))
+        chosen, values, _ = passing(*given, max(schedule.local, _ANYTHING), memory=residual)
         if chosen.numel() > _LOCAL_MOST * k:
             schedule.local *= _LOCAL_FACTOR
         elif chosen.numel() < _LEAST * k:
@@ -184,26 +186,25 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         places = torch.arange(1, count) * chosen.numel() // count
         own = chosen[places.to(chosen.device)].to(torch.float64)
         total: Tensor = yield AllReduce(tensor=own)
-        bounds = (total / count).round().to(torch.int64).cpu()
-        schedule.bounds = torch.cat((bounds, torch.tensor([n])))
+        bounds = array((total / count).round().to(torch.int64))
+        schedule.bounds = np.append(bounds, n)
 
     def _reduce(
         self, chosen: Tensor, values: Tensor, schedule: _Schedule, layout: BucketLayout
     ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
         """Everybody's selected elements of this worker's region, added up."""
-        cuts = torch.searchsorted(chosen.cpu(), schedule.bounds).numpy()
-        low, high = ([0, *schedule.bounds.tolist()][self.worker.rank + end] for end in (0, 1))
-        regions = _as_one(layout, self.worker.count)
+        bounds = torch.from_numpy(schedule.bounds).to(chosen.device)
+        cuts, regions = array(torch.searchsorted(chosen, bounds)), _as_one(layout, len(bounds))
         parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
-        sums: tuple[Tensor, Tensor] | None = None
-        for payload in received:
-            theirs, added, _ = read_message(payload, layout)
-            if theirs.numel() and (int(theirs[0]) < low or int(theirs[-1]) >= high):
-                raise InputError(f"damaged payload: elements outside the region {low}-{high}")
-            sums = merged_pairs(*sums, theirs, added) if sums else (theirs, added)
-        assert sums  # of this worker's own payload
-        return sums
+        *theirs, counts = _read_all(received, regions)
+        lists = zip(*(torch.split(each, counts.tolist()) for each in theirs), strict=True)
+        indices, sums = reduce(lambda one, other: merged_pairs(*one, *other), lists)
+        low, high = np.append(0, schedule.bounds)[self.worker.rank :][:2]
+        ends = indices[:: max(1, len(indices) - 1)].tolist()  # they ascend
+        if ends and not low <= ends[0] <= ends[-1] < high:
+            raise InputError(f"damaged payload: elements outside the region {low}-{high}")
+        return indices, sums
 
     def _survivors(
         self, indices: Tensor, sums: Tensor, k: int, schedule: _Schedule, layout: BucketLayout,
@@ -220,7 +221,8 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         passed, large = at_least(sums, max(schedule.total, _ANYTHING))
         (survivors,) = _message(indices[passed], large, np.array([len(passed)]), layout)
         payloads = yield from gather_variable(survivors, part=True)
-        kept = once(_shares, payloads, layout, self.worker.count)
+        kept = once(_read_all, payloads, _as_one(layout, self.worker.count))
+        kept = *kept[:2], kept[2].sum(keepdims=True)
         count = len(kept[0])
         if count > _GLOBAL_MOST * k:
             schedule.total *= _GLOBAL_FACTOR
@@ -243,11 +245,10 @@ def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
     return torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
 
 
-def _shares(payloads: Iterable[Tensor], layout: BucketLayout, workers: int) -> Elements:
-    """The sums of all regions, which ascend, divided by the workers."""
-    indices, sums, _ = zip(*(read_message(payload, layout) for payload in payloads), strict=True)
-    places = torch.cat(indices) if len(indices) > 1 else indices[0]
-    return places, torch.cat(sums) / workers, np.array([len(places)])
+def _read_all(payloads: Iterable[Tensor], regions: BucketLayout) -> Elements:
+    """Elements of all payloads, one behind the other; how many of each."""
+    first, *others = payloads
+    return read_message(torch.cat((first, *others)) if others else first, regions)
 
 
 def _as_one(layout: BucketLayout, times: int = 1) -> BucketLayout:

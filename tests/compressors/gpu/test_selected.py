@@ -22,7 +22,7 @@ FREE = ("empty", "new_empty", "detach", "_local_scalar", "lift", "is_pinned", "c
 MOST: dict[str, tuple[int, int]] = {
     "topk": (16, 1),
     "gtopk": (18, 3),
-    "ok_topk": (32, 11),
+    "ok_topk": (24, 8),
     "dgc": (20, 3),
     "threshold": (24, 3),
     "strom": (15, 3),
