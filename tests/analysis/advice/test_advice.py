@@ -90,9 +90,9 @@ def paste_of_use(found: Advice) -> list[str]:
 def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
-    assert "x 75 (from 0.29)" in replace(found, break_even=(one,)).summary()
+    assert "x pays below 75 (from 0.29)" in replace(found, break_even=(one,)).summary()
     one = replace(one, low=SLOWEST, high=80e9)
-    assert "x 75 (to 80)" in replace(found, break_even=(one,)).summary()
+    assert "x pays below 75 (to 80)" in replace(found, break_even=(one,)).summary()
 
 
 def test_what_is_assumed_names_rdma_at_every_width() -> None:
