@@ -57,6 +57,8 @@ def entry_named(
         if found[0] != word.lower():
             _say(kind, word, found[0])
         return found[0]
+    own = _compact(word)
+    found = found or [name for name in titles if own and _compact(name).startswith(own)]
     hint = f"there are {', '.join(found)}" if found else did_you_mean(word, titles, near=_NEAR)
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))

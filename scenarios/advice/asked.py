@@ -45,7 +45,7 @@ from gcsim.traces.synthetic.fit_file import DEFAULT
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])(?:b|bit|b/s|[Bb]ps|igabit)?\s*"
+    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])(?:b|bit|b/s|bit/s|[Bb]ps|igabit)?\s*"
 )
 """Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s"."""
 _MOBILE = {"3g", "4g", "5g"}

@@ -61,7 +61,7 @@ UNDERSTOOD = {
     ),
     ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s",
     ("network", "40gbe"): "40G",
-    ("network", "100gbe"): "100G | 100 Gbps | 100GbE | 100 Gb/s ethernet",
+    ("network", "100gbe"): "100 Gbit/s | 100G | 100 Gbps | 100GbE | 100 Gb/s ethernet",
     ("network", "1gbe"): "1 GbE | 1G | gigabit ethernet | 1 Gbps",
     (
         "network",
