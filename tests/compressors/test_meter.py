@@ -218,6 +218,6 @@ def test_cost_at_four_workers_follows_from_two(name: str) -> None:
             four = sum(c.nbytes for c in total([*fixed4, *payload4]) if c.kind == kind)
             expected = two_fixed + 2 * two_payload
             if name in OWNED_PARTS:
-                assert four <= expected * 1.03 + 256, kind
+                assert four <= expected * 1.05 + 256, kind  # each part has levels of its own
             else:
                 assert four == pytest.approx(expected, rel=0.03, abs=256), kind
