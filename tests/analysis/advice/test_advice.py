@@ -223,7 +223,7 @@ def test_a_plan_by_bucket_is_told_and_its_hook_is_there() -> None:
     one = Plan(label="x", choices=choices, elements=elements, row=fast, alone=slow)
     told = lines(replace(found, plans=(one,)), 80)
     code = paste_plan(choices)
-    assert all(len(line) <= 80 for line in told if line[10:] not in code)
+    assert all(len(line) <= 80 for line in told if line[14:] not in code)
     text = " ".join(line.strip() for line in told[-6:])
     # the last bucket's method comes first; 70, 20 and 10 of 100 elements; 0.2 s over 0.1 s
     assert "100 ms, 2.00x Top-k 1 % for all" in text

@@ -48,6 +48,7 @@ def names(name: str, given: dict[str, Any]) -> set[str]:
     return {cost.name.partition(":")[0] for cost in costs if cost.launches}
 
 
+@pytest.mark.long
 def test_every_metered_kernel_has_an_entry() -> None:
     # the interpreter takes minutes for the Bloom filters of long tensors: priced as the mean kernel
     counted = [(name, given) for name, given in cases() if name != "deepreduce"]
