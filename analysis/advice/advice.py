@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gcsim.analysis.advice.paste import paste, paste_plan
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
-from gcsim.compressors.options.method import OPTIONS, method_of
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven, break_even, rate_key
@@ -27,7 +27,7 @@ from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
-from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier
 from gcsim.scenarios.trained.known import with_trained
 from gcsim.simulator.network.links import Link
@@ -278,8 +278,14 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 
 def _section(word: str, parts: Sequence[str], room: int) -> list[str]:
-    body = [line.replace("\N{NO-BREAK SPACE}", " ") for line in _wrapped(parts, room)]
-    return [(word if n == 0 else "").ljust(_INDENT) + line for n, line in enumerate(body)]
+    found: list[str] = []
+    for line in _wrapped(parts, room):
+        if isinstance(line, _Line):
+            found += [f"    {line}"] if found else [word, f"    {line}"]
+        else:
+            label = "" if found else word
+            found.append(label.ljust(_INDENT) + line.replace("\N{NO-BREAK SPACE}", " "))
+    return found
 
 
 def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str]]]:
@@ -541,62 +547,3 @@ def _link(link: Link) -> str:
             low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
             text += f" ({low.rstrip('%')}-{high.rstrip('%')})"
     return text
-
-
-_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-_CASTS = {
-    "fp16": "fp16_compress_hook",
-    "torch_fp16": "fp16_compress_hook",
-    "bf16": "bf16_compress_hook",
-    "torch_bf16": "bf16_compress_hook",
-}
-_POWER = ("powersgd", "torch_powersgd")
-
-
-def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
-    """Python for a model whose buckets go by these methods; that of most parameters is the hook's,
-    the others come by name."""
-    kinds = list(dict.fromkeys(choice.kind for choice in choices))
-    stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
-    main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in ("none", *_CASTS)))
-    others: dict[str, list[int]] = {}
-    for number, choice in enumerate(choices):
-        if choice.kind != main:
-            others.setdefault(choice.kind, []).append(number)
-    given = "".join(f", {key}={value!r}" for key, value in stated[main].items())
-    said = ", ".join(f'"{kind}": {numbers}' for kind, numbers in others.items())
-    return [
-        "import gcsim",
-        f'gcsim.ddp_hook("{main}"{given}, other_buckets={{{said}}}).register(model)',
-    ]
-
-
-def paste(choice: CompressorChoice) -> list[str]:
-    """Python for a model that DDP has wrapped: PyTorch's own hook where it has one, else gcsim's.
-    Of a method that no hook can carry, why."""
-    kind, given = choice.kind, choice.parameters
-    if kind == "none":
-        return ["nothing to add: DistributedDataParallel as it is"]
-    plain = not any(key in OPTIONS for key in given)
-    if kind in _CASTS and plain:
-        return [
-            f"from {_HOOKS} import default_hooks",
-            f"model.register_comm_hook(None, default_hooks.{_CASTS[kind]})",
-        ]
-    if kind in _POWER and plain:
-        state = f"ps.PowerSGDState(None, {given.get('rank', 4)})"
-        return [
-            f"from {_HOOKS} import powerSGD_hook as ps",
-            f"model.register_comm_hook({state}, ps.powerSGD_hook)",
-        ]
-    cls, checked = method_of(kind, given)
-    if cls.properties(checked).replicas != "identical" or cls.requires:
-        return ["no DDP hook can, its workers step apart"]
-    arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
-    return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
-
-
-def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that are not the method's own defaults."""
-    usual = method_of(kind, {}).parameters.model_dump()
-    return {key: value for key, value in given.items() if usual.get(key) != value}

@@ -1,0 +1,67 @@
+"""Python to paste for a method: PyTorch's own DDP hook where there is one, else gcsim's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcsim.compressors.options.method import OPTIONS, method_of
+from gcsim.scenarios.scenario import CompressorChoice
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+_CASTS = {
+    "fp16": "fp16_compress_hook",
+    "torch_fp16": "fp16_compress_hook",
+    "bf16": "bf16_compress_hook",
+    "torch_bf16": "bf16_compress_hook",
+}
+_POWER = ("powersgd", "torch_powersgd")
+
+
+def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
+    """Python for a model whose buckets go by these methods; that of most parameters is the hook's,
+    the others come by name."""
+    kinds = list(dict.fromkeys(choice.kind for choice in choices))
+    stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
+    main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in ("none", *_CASTS)))
+    others: dict[str, list[int]] = {}
+    for number, choice in enumerate(choices):
+        if choice.kind != main:
+            others.setdefault(choice.kind, []).append(number)
+    given = "".join(f", {key}={value!r}" for key, value in stated[main].items())
+    said = ", ".join(f'"{kind}": {numbers}' for kind, numbers in others.items())
+    return [
+        "import gcsim",
+        f'gcsim.ddp_hook("{main}"{given}, other_buckets={{{said}}}).register(model)',
+    ]
+
+
+def paste(choice: CompressorChoice) -> list[str]:
+    """Python for a model that DDP has wrapped: PyTorch's own hook where it has one, else gcsim's.
+    Of a method that no hook can carry, why."""
+    kind, given = choice.kind, choice.parameters
+    if kind == "none":
+        return ["nothing to add: DistributedDataParallel as it is"]
+    plain = not any(key in OPTIONS for key in given)
+    if kind in _CASTS and plain:
+        return [
+            f"from {_HOOKS} import default_hooks",
+            f"model.register_comm_hook(None, default_hooks.{_CASTS[kind]})",
+        ]
+    if kind in _POWER and plain:
+        state = f"ps.PowerSGDState(None, {given.get('rank', 4)})"
+        return [
+            f"from {_HOOKS} import powerSGD_hook as ps",
+            f"model.register_comm_hook({state}, ps.powerSGD_hook)",
+        ]
+    cls, checked = method_of(kind, given)
+    if cls.properties(checked).replicas != "identical" or cls.requires:
+        return ["no DDP hook can, its workers step apart"]
+    arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
+    return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
+
+
+def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not the method's own defaults."""
+    usual = method_of(kind, {}).parameters.model_dump()
+    return {key: value for key, value in given.items() if usual.get(key) != value}
