@@ -50,10 +50,12 @@ def names(name: str, given: dict[str, Any]) -> set[str]:
 
 @pytest.mark.long
 def test_every_metered_kernel_has_an_entry() -> None:
-    # the interpreter takes minutes for the Bloom filters of long tensors: priced as the mean kernel
+    # the interpreter takes minutes for the Bloom filters of long tensors, and no counted tensor is
+    # dense enough for a bitmap: these are priced as the mean kernel
     counted = [(name, given) for name, given in cases() if name != "deepreduce"]
     found = {kernel for name, given in counted for kernel in names(name, given)}
-    missing = {one for one in found if not one.startswith("aten.")} - {
+    named = {one for one in found if not one.startswith("aten.")} - {"sparse._add_set"}
+    missing = named - {
         one.partition(":")[0] for one in launches()
     }
     assert not missing, (
