@@ -55,9 +55,7 @@ def test_every_metered_kernel_has_an_entry() -> None:
     counted = [(name, given) for name, given in cases() if name != "deepreduce"]
     found = {kernel for name, given in counted for kernel in names(name, given)}
     named = {one for one in found if not one.startswith("aten.")} - {"sparse._add_set"}
-    missing = named - {
-        one.partition(":")[0] for one in launches()
-    }
+    missing = named - {one.partition(":")[0] for one in launches()}
     assert not missing, (
         f"compressors/launches.csv has no line for {', '.join(sorted(missing))}: write it by "
         "PYTHONPATH=. python -m tests.benchmarks.launches > compressors/launches.csv"
