@@ -447,7 +447,7 @@ def _first(advice: Advice) -> list[str]:
 
 
 def _change(advice: Advice, change: Change, dense: Row) -> str:
-    """ "twice the bandwidth saves 27.5 ms (19 %)" of dense training's time"""
+    """ "twice the bandwidth would save 27.5 ms (19 %)" of dense training's time"""
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
@@ -455,8 +455,7 @@ def _change(advice: Advice, change: Change, dense: Row) -> str:
     note = f", {change.note}" if change.note else ""
     unit, in_a_second = unit_of_time(dense.iteration_s)
     time = f"{significant(saved * in_a_second)} {unit}"
-    verb = "save" if change.words.endswith("s") else "saves"
-    return f"{change.words} {verb} {time} ({_percent(share)}{money}{note})"
+    return f"{change.words} would save {time} ({_percent(share)}{money}{note})"
 
 
 def _limit(advice: Advice) -> list[str]:

@@ -261,6 +261,8 @@ def _aliases() -> dict[str, dict[str, list[str]]]:
 
 def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -> Entry:
     """The entry of this name; ideal links only by a name that says so."""
+    if name in known:
+        return known[name]
     aliases = _aliases()[f"{kind}s"]
     names = [one for one in known if not one.endswith("_ideal") or "ideal" in name.lower()]
     titles = {one: str(getattr(known[one], "title", "")).split(",")[0] for one in names}

@@ -138,8 +138,9 @@ class PriceList:
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)
+        queues = any(self._host)
         for cost in costs:
-            if any(self._host):
+            if queues:
                 each = zip(queued(cost), self._host, strict=True)
                 host += cost.launches * sum(count * price for count, price in each)
             curve = self._curve(cost.name)
