@@ -591,7 +591,7 @@ def _costs(rows: Sequence[Any], each: Each) -> list[KernelCost]:
 
 
 def _priced(rows: Sequence[Any], sizes: Sequence[int], device: Device) -> Picoseconds:
-    """Of kernels on all tensors."""
+    """Time of kernels on all tensors."""
     names = {"n": sum(sizes), "t": len(sizes)}
     fixed = tuple(_costs(rows, [(names, 1)]))
     return PriceList(device).compute_time(Compute(stage="decode", fixed=fixed), 1) if rows else 0

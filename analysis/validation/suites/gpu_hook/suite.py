@@ -138,16 +138,9 @@ def _iterations(stages: Iterable[Row], own: Prices, known: Prices) -> Iterator[P
         fitted_on, catalogue = (
             around + buckets * sum(priced(stage, host) for stage in one) for host in (own, known)
         )
-        yield Point(
-            name=f"{row['model']}, {row['hook']}",
-            series="iterations",
-            unit="s",
-            measured=1e-3 * float(row["iteration_ms"]),
-            predicted=fitted_on,
-            unfitted=catalogue,
-            source=_SOURCE.format("deployed"),
-            workers=1,
-            method=row["hook"],
+        name = f"{row['model']}, {row['hook']}"
+        yield _iteration(
+            row, "iterations", name, "deployed", predicted=fitted_on, unfitted=catalogue
         )
 
 
@@ -165,17 +158,25 @@ def _by_launches(own: Prices, known: Prices) -> Iterator[Point]:
             fitted_on, catalogue = (
                 base + triton * host["kernel"] + others * host["operator"] for host in (own, known)
             )
-            yield Point(
-                name=f"{row['model']}, {row['hook']}, 2026-11-{day}",
-                series="iterations, by their launches",
-                unit="s",
-                measured=1e-3 * float(row["iteration_ms"]),
-                predicted=fitted_on,
-                unfitted=catalogue,
-                source=_SOURCE.format(file),
-                workers=1,
-                method=row["hook"],
-            )
+            name = f"{row['model']}, {row['hook']}, 2026-11-{day}"
+            series = "iterations, by their launches"
+            yield _iteration(row, series, name, file, predicted=fitted_on, unfitted=catalogue)
+
+
+def _iteration(
+    row: Row, series: str, name: str, file: str, *, predicted: float, unfitted: float
+) -> Point:
+    return Point(
+        name=name,
+        series=series,
+        unit="s",
+        measured=1e-3 * float(row["iteration_ms"]),
+        predicted=predicted,
+        unfitted=unfitted,
+        source=_SOURCE.format(file),
+        workers=1,
+        method=row["hook"],
+    )
 
 
 def _more(row: Row, alone: Row, column: str) -> float:
