@@ -1,13 +1,15 @@
 """Advice on a scenario, and its text for a terminal.
 
-The method to use is the one that a run of the same scenario recommends (`report/selection.py`), and
-every number is the engine's. In the text each section has a word in front and some parts after it,
+*Use* is the method with the least expected time to the goal of those that are known to train,
+*Safe* that of those whose update is practically the dense one (`report/selection.py`), and every
+number is the engine's. In the text each section has a word in front and some parts after it,
 in the order of their importance; the width wraps the text and selects nothing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,19 +18,20 @@ from typing import Any
 from gcsim.analysis.advice.paste import paste, paste_plan
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
-from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.analysis.report.selection import Verdict, best_known, expected_s, largest_verdict
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven, break_even, rate_key
-from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
+from gcsim.scenarios.advice.changes import LEAST, Change, Limits, changes, limits, plain
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier
+from gcsim.scenarios.trained.evidence import Evidence, evidence_of
 from gcsim.scenarios.trained.known import with_trained
 from gcsim.simulator.network.links import Link
 
@@ -55,6 +58,8 @@ class Advice:
     """Changes that save time in the place of a compressor, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """Parts of the time of dense training and of the advised methods, by label."""
+    known: Mapping[str, Evidence] = field(default_factory=dict)
+    """Evidence that a model trains with a method, by label, of those faster than the safe one."""
     plans: tuple[Plan, ...] | None = None
     """Plans with a method for each bucket, where they were asked for, the fastest first."""
     shipped: tuple[str, ...] = ()
@@ -71,16 +76,21 @@ class Advice:
 
     @property
     def use(self) -> Row | None:
-        """Method that is safe to use: its update is practically the dense one, and it surely pays;
-        else uncompressed training."""
-        found = self.verdict
-        return found.safe or found.dense or found.to_try
+        """The method with the least expected time to the goal of those known to train."""
+        return best_known(self.verdict, steps_of(self.verdict, self.known))
+
+    @property
+    def safe(self) -> Row | None:
+        """The same of those whose update is practically the dense one."""
+        return best_known(self.verdict, {})
 
     @property
     def to_try(self) -> Row | None:
         """The fastest to try, where that is another one and may pay."""
-        found = self.verdict.to_try
-        return None if found is self.use else found
+        found, use = self.verdict.to_try, self.use
+        if found is None or use is None:
+            return found
+        return found if expected_s(found) < expected_s(use) else None
 
     def summary(self, width: int = 80) -> str:
         """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
@@ -93,6 +103,8 @@ class Advice:
             "schema": SCHEMA,
             "scenario": self.result.scenario,
             "use": self._told(self.use),
+            "safe": self._told(self.safe),
+            "known_to_train": {label: asdict(one) for label, one in self.known.items()},
             "to_try": self._told(self.to_try),
             "pays": self.verdict.pays,
             "rows": [self._told(row) for row in self.verdict.rows],
@@ -206,6 +218,10 @@ def advice(
     )
     if verdict.dense is None or engine.scenario.cluster.workers == 1:
         return found
+    safe = found.safe
+    limit = math.inf if safe is None else expected_s(safe)
+    faster = [row.label for row in verdict.rows if expected_s(row) < limit]
+    found = replace(found, known=evidence_of(engine.scenario, faster))
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
     with watcher.task("advice", len(ranked) + 3) as task:
@@ -216,6 +232,19 @@ def advice(
         task.advance()
     found = replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
     return replace(found, plans=tuple(_plans(engine, found, watcher))) if per_bucket else found
+
+
+def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
+    """Steps to the goal over dense training's, by label: of the scenario's own trainings, where
+    every seed of them reached the target; of evidence where there are none."""
+    steps = {label: one.steps_vs_dense for label, one in known.items()}
+    for row in found.rows:
+        if row.seeds_trained is not None:
+            own = row.steps_to_target_vs_dense
+            steps.pop(row.label, None)
+            if own is not None and row.seeds_at_target == row.seeds_trained:
+                steps[row.label] = own
+    return steps
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
@@ -241,7 +270,7 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
 
 def _named(found: Advice) -> list[str]:
     """Methods that are advised, and half precision."""
-    rows = (found.use, found.to_try, found.half)
+    rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
     labels = (row.label for row in rows if row is not None and row is not dense)
     return list(dict.fromkeys(labels))
@@ -291,6 +320,8 @@ def _section(word: str, parts: Sequence[str], room: int) -> list[str]:
 def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str]]]:
     """Each section's word and its parts."""
     yield "Use", _use(advice)
+    if advice.safe is not advice.use:
+        yield "Safe", _safe(advice)
     yield "Try", _try(advice)
     yield "Break-even", _pays(advice)
     yield "Change first", _first(advice)
@@ -347,7 +378,18 @@ def _compared(row: Row, other: Row, name: str) -> str:
     low, high = significant(found.low), significant(found.high)
     within = f" ({low}-{high})" if low != high else ""
     chance = "P(pays)" if name == "dense" else "P"
-    return f"{significant(found.speedup)}x {name}{within}, {chance} {_percent(found.probability)}"
+    draws = len(row.iteration_draws_s)
+    return f"{significant(found.speedup)}x {name}{within}, {chance} {_chance(found, draws)}"
+
+
+def _chance(found: Against, draws: int) -> str:
+    """A probability of 0 or 1 in so many draws is a bound, by Laplace's rule of succession."""
+    least = 1 / (draws + 2) if draws > 1 else 0.0
+    if least and found.probability > 1 - least:
+        return f"over {_percent(math.floor(100 * (1 - least)) / 100)}"
+    if least and found.probability < least:
+        return f"under {_percent(math.ceil(100 * least) / 100)}"
+    return _percent(found.probability)
 
 
 def _percent(share: float) -> str:
@@ -372,10 +414,38 @@ def _use(advice: Advice) -> list[str]:
     found = list(_row(advice, use))
     if advice.scenario.cluster.workers == 1:
         return [*found, SENDS_NOTHING]
-    half = advice.half
-    if use.compressor == DENSE and half is not None and half is not use:
-        found.append(f"{_name(half)} {_compared(half, use, 'dense')}: too close to call")
-    return found
+    if use is advice.safe:
+        half = advice.half
+        if use.compressor == DENSE and half is not None and half is not use:
+            found.append(f"{_name(half)} {_compared(half, use, 'dense')}")
+        return found
+    return [*found, _known(advice, use)]
+
+
+def _known(advice: Advice, row: Row) -> str:
+    """ "known to train: ResNet-50, ImageNet, 8 to 64 GPUs: 76.3 to 76.8 % (dense 76.2 %)" """
+    steps = steps_of(advice.verdict, advice.known).get(row.label, 1.0)
+    shown = advice.known.get(row.label)
+    words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
+    more = f", in {significant(steps)}x dense's steps" if steps != 1 and shown is not None else ""
+    return f"known to train: {words}{more}"
+
+
+def _safe(advice: Advice) -> list[str]:
+    use, safe = advice.use, advice.safe
+    if use is None or safe is None:
+        return []
+    if safe is advice.verdict.dense:
+        found = [f"{_name(safe)}: {elapsed(safe.iteration_s)}"]
+    else:
+        found = list(_row(advice, safe))
+    steps = steps_of(advice.verdict, advice.known).get(use.label, 1.0)
+    left = expected_s(safe) / (expected_s(use) * steps)
+    return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
+
+
+_LEFT = 1.3
+"""Expected time of the safe method over that of the one to use, from which it is said."""
 
 
 def _try(advice: Advice) -> list[str]:
@@ -383,16 +453,19 @@ def _try(advice: Advice) -> list[str]:
     if row is None:
         rivals = [one for one in advice.verdict.rivals if one is not advice.use]
         if rivals:
-            return [f"not clearly slower: {', '.join(map(_name, rivals[:3]))}"]
+            return [f"may be as fast: {', '.join(map(_name, rivals[:3]))}"]
         if advice.scenario.cluster.workers > 1 and (why := uncompressed(advice.verdict)):
             return [why]
         return ["nothing: no method is clearly faster"]
-    trust = "train before you trust it"
-    if row.seeds_trained is not None:
-        reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
-        steps = row.steps_to_target_vs_dense
-        trust = f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
+    trust = "train before you trust it" if row.seeds_trained is None else _seeds(row)
     return [*_row(advice, row), trust]
+
+
+def _seeds(row: Row) -> str:
+    """ "3 of 3 seeds reach the target, in 1.07x dense's steps" """
+    reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
+    steps = row.steps_to_target_vs_dense
+    return f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
 
 
 def _pays(advice: Advice) -> list[str]:
@@ -439,7 +512,9 @@ def _first(advice: Advice) -> list[str]:
     if dense is None:
         return []
     found = [
-        _change(advice, one, dense) for one in advice.changes if one.saves_s.get(dense.label, 0) > 0
+        _change(advice, one, dense)
+        for one in advice.changes
+        if one.saves_s.get(dense.label, 0) > LEAST * dense.iteration_s
     ]
     if not found:
         return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
@@ -490,6 +565,10 @@ def _deploy(advice: Advice) -> list[str]:
     lines = [] if choice is None else paste(choice)
     if len(lines) == 1:  # no code
         return lines if row.compressor == DENSE else [f"{_name(row)}: {lines[0]}"]
+    safe = advice.safe
+    if safe is not None and safe is not row:
+        hook = f'gcsim.ddp_hook("{safe.compressor}").register(model)'
+        lines.append(f"# Safe: {'no hook' if safe.compressor == DENSE else hook}")
     return [_Line(line) for line in lines]
 
 
