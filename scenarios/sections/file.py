@@ -19,7 +19,15 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from gcsim.errors import did_you_mean
 from gcsim.scenarios import catalog
@@ -36,6 +44,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
+from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
@@ -261,7 +270,15 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
+_PRECISION = Annotated[
+    Precision,
+    BeforeValidator(lambda word: "fp16" if word in ("bf16", "bfloat16") else word),
+]
+"""bfloat16 takes the time of half precision."""
+TRAINING = As(
+    Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK),
+    precision=(_PRECISION, "fp32"),
+)  # fmt: skip
 
 
 def build_training(section: Spelled, transport: str) -> Training:
