@@ -250,7 +250,7 @@ def stated(
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
     )
-    training = build_training(file.training, cluster.collectives.transport)
+    training = build_training(file.training, cluster.collectives)
     if file.traffic.optimizer:
         taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
@@ -547,16 +547,16 @@ class Stated:
 
     def _ready(self) -> list[float]:
         """By tensor: seconds from the start of the backward pass until its gradient is there, by
-        the layers' FLOPs; nothing is exchanged before its end without overlap."""
-        if self.training.overlap == "none":
-            return [0.0] * len(self.shapes)
+        the layers' FLOPs, as far as its exchange does not wait."""
+        waits = float(self.training.waits)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
+        backward = self.step * BACKWARD / (1 + BACKWARD)
         found: dict[int, float] = {}
         for layer in reversed(self.model.layers):
             spent += layer.forward_flops
-            backward = self.step * BACKWARD / (1 + BACKWARD)
-            found.update(dict.fromkeys(layer.parameters, backward * spent / total))
+            ready = backward * (1 - waits) * spent / total
+            found.update(dict.fromkeys(layer.parameters, ready))
         return [found[n] for n in range(len(found))]
 
 

@@ -79,7 +79,7 @@ class Planner:
         if any(exchange.collectives for exchange in step.exchanges):
             compute = compute.times(longest(training.noise, self._cluster.workers))
         plan = StepPlan(
-            compute=compute.without_overlap() if training.overlap == "none" else compute,
+            compute=compute.waiting(training.waits),
             buckets=tuple(
                 self._placed(framed(work, around[bucket] if around else 0, bucket))
                 for bucket, work in enumerate(map(self._price, step.exchanges, count()))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import HIGH, LOW
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
-from gcsim.scenarios.uncertainty.figures import OVERLAP, PASSES, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import PASSES, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, draw
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
@@ -74,7 +74,7 @@ def intervals(
     """
     inputs = [
         one
-        for one in uncertain_inputs(cluster, Training(overlap="ddp"), {"stated": _NO_PASSES})
+        for one in uncertain_inputs(cluster, Training(), {"stated": _NO_PASSES})
         if one.main.key_path[0] == "cluster"
     ]
     worlds = draw(inputs, DRAWS, _SEED)
@@ -105,7 +105,7 @@ def kind_of(one: Input, cluster: Cluster) -> str:
     key_path, chosen = one.main.key_path, cluster.collectives
     if key_path == PASSES:
         return "passes"
-    if key_path == OVERLAP:
+    if one.main.field == "exposed":
         return "overlap"
     if one.main.field == "ring_over_tree":
         return "NCCL's choice"

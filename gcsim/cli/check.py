@@ -45,7 +45,7 @@ from gcsim.traces.profile import PassTimes
 Line = tuple[str, str]
 """Label and text."""
 
-_OVERLAP: Mapping[Overlap, str] = {
+_OVERLAP: Mapping[Overlap | None, str] = {
     "ddp": "a bucket is exchanged beside the backward pass",
     "none": "nothing is exchanged before the backward pass has ended",
     "by_tensor": "a tensor is exchanged beside the backward pass",
@@ -189,8 +189,9 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 
 def _training(training: Training) -> Iterator[Line]:
     """Only what is not as usual."""
-    if training.overlap is not None:
-        yield "overlap", _OVERLAP[training.overlap]
+    if training.overlap is not None or training.exposed:
+        share = f"a bucket is exchanged after {float(training.exposed):.0%} of the rest of the"
+        yield "overlap", _OVERLAP.get(training.overlap, f"{share} backward pass")
     if training.encode_on == "side":
         slower = training.side_slowdown
         slowed = f", {times(float(slower))} as long" if slower != 1 else ""

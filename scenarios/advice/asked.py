@@ -222,6 +222,8 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
     if words.parameters is not None:
         put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
+    if words.precision in ("bf16", "bfloat16"):
+        said["precision"] = "fp16"  # whose time it takes
     if words.device == AUTO:
         put("device", device_at_hand)
     look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}

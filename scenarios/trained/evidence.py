@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.catalog.rates import FOLDER
+from gcsim.scenarios.findings import Evidence
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
 
@@ -26,18 +27,6 @@ Field = Literal["images", "text"]
 _TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """One training, or several alike."""
-
-    steps_vs_dense: float
-    """Steps to the goal over dense training's, at least 1: on a small task, fewer are luck."""
-    words: str
-    """Setting and result, e.g. "ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"."""
-    source: str
-    """Citation, or the command that trains."""
 
 
 @dataclass(frozen=True, slots=True)
