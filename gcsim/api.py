@@ -108,12 +108,10 @@ def run(
     `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
     gradients that cannot be used, before anything is simulated.
     """
+    from gcsim.analysis.advice.advice import advised_run
     from gcsim.scenarios.load import loaded
-    from gcsim.scenarios.run import run as simulate
-    from gcsim.scenarios.trained.known import with_trained
 
-    found = loaded(scenario)
-    return _shown(with_trained(found, simulate(found, cache=cache, progress=progress)))
+    return _shown(advised_run(loaded(scenario), cache=cache, progress=progress))
 
 
 def record_scenario(

@@ -43,9 +43,10 @@ Worker = Annotated[int, Index("worker")]
 class InputLoading(Setting):
     """A loader beside each worker that makes one batch after the other."""
 
-    batch: PositiveSeconds
+    batch: Seconds
     """Seconds that the loader needs for a worker's batch (of one micro-batch, with
     accumulation)."""
+    batch_range: RangeOf[Seconds] = None
     prefetch: Batches = 2
     """Finished batches that may wait; the loader stops when so many do."""
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim import units
-from gcsim.analysis.advice.advice import HALF
 from gcsim.analysis.plots.style import BLACK, new_figure, save, settings
 from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, legend_of
 from gcsim.analysis.report.numbers import bits, duration
+from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
 from gcsim.files import replacing

@@ -33,7 +33,7 @@ from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, as
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
-from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
+from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores, on_machines
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
@@ -174,8 +174,9 @@ class ClusterSection(Section):
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
-        Discriminator(_none_or_spelled_out),
+        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(NAMED)]
+        | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
     ] | None = None  # fmt: skip
     sums: Annotated[
         Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
@@ -226,7 +227,7 @@ def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Ho
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
     if isinstance(section.host, str):
-        host = None
+        host = on_machines(section.host, host)
     elif section.host is not None:
         few = few_cores(collectives.transport) if section.host.cores < MANY else None
         host = section.host.value(Host, few or host or Host())

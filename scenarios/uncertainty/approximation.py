@@ -93,6 +93,10 @@ class Drawn:
         }
         """`[3, worlds]` each: what the code around an exchange takes a tensor, a bucket, and in
         passes over the bucket."""
+        self.loading = np.array(
+            [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
+        ) * PS_PER_SECOND  # fmt: skip
+        """Picoseconds that a loader needs for a batch, in each world."""
         self.waits = np.array([float(one.waits) for one in self.trainings])
         """Share of the rest of the backward pass for which exchanges wait."""
         self.beside = [
@@ -306,8 +310,8 @@ class Approximation:
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         computed = alone * passes + exchanged + self._slowdown * plan.optimizer
-        loaded = float(micro * plan.input_batch)
-        return np.maximum(computed, loaded) if loaded else computed
+        loaded: Column = np.maximum(computed, micro * self._drawn.loading)
+        return loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

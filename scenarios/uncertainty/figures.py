@@ -193,6 +193,7 @@ _PLACES: dict[KeyPath, str] = {
     ("training", "noise"): "the workers'",
     ("training", "reducer"): "the dense exchange's",
     ("training", "hook"): "a hook's",
+    ("training", "input"): "the loader's",
 }
 _FIGURES = {
     "latency": ("latency", "s"),
@@ -208,6 +209,7 @@ _FIGURES = {
     "computation": ("computations beside collectives", ""),
     "bus": ("collectives beside computations", ""),
     "per_tensor": ("cost of a tensor", "s"),
+    "batch": ("time for a batch", "s"),
     "per_bucket": ("cost of a bucket", "s"),
     "passes": ("passes over the gradient", ""),
 }
