@@ -29,7 +29,7 @@ def advise(
         str | None, typer.Option("--device", metavar="NAME", help="Of gcsim list devices.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="GPUs a node. Default: 1.")
+        int | None, typer.Option("--gpus", metavar="N", help="GPUs per node. Default: 1.")
     ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
     network: Annotated[
@@ -39,12 +39,12 @@ def advise(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", metavar="N", help="Samples a GPU. Default: 32, or 4096 tokens."
+            "--batch-size", metavar="N", help="Samples per GPU. Default: 32, or 4096 tokens."
         ),
     ] = None,
     cost: Annotated[
         float | None,
-        typer.Option("--cost-per-hour", metavar="X", help="Of a node: what is saved in money."),
+        typer.Option("--cost-per-hour", metavar="X", help="Of a node: savings in money, too."),
     ] = None,
     per_bucket: Annotated[
         bool,

@@ -346,7 +346,7 @@ def test_check_says_what_would_run() -> None:
     done = gcsim("check", SCENARIO)
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
-    assert text.startswith("alexnet_32node: ok. alexnet, 32 samples a worker, live gradients;")
+    assert text.startswith("alexnet_32node: ok. alexnet, 32 samples per worker, live gradients;")
     assert "10 compressors; 1, 2, 4, 8, 16, 32 nodes of 2 devices" in text
     assert gcsim("check", SCENARIO, "-q").stdout == ""
 
