@@ -11,7 +11,7 @@ what `scenarios/uncertainty/approximation.py` says of the world, which is what `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -56,11 +56,13 @@ class Interval:
     high: float
     kind: str
     """Kind of the input that most of its width comes from."""
+    draws: tuple[float, ...]
+    """The prediction in each world."""
 
 
 def ends(found: Interval | None) -> dict[str, Any]:
     """The interval as fields of a `Point`."""
-    return {} if found is None else {"low": found.low, "high": found.high, "kind": found.kind}
+    return {} if found is None else asdict(found)
 
 
 def intervals(
@@ -94,7 +96,8 @@ def interval(
     places = np.array([[world.slowness[one.name] for world in worlds] for one in inputs])
     order = np.argsort(np.argsort(places, axis=1), axis=1)
     together = [abs(float(np.corrcoef(own, ranks)[0, 1])) for own in order]
-    return Interval(low, high, kind_of(inputs[int(np.argmax(together))], cluster))
+    kind = kind_of(inputs[int(np.argmax(together))], cluster)
+    return Interval(low, high, kind, tuple(values.tolist()))
 
 
 def kind_of(one: Input, cluster: Cluster) -> str:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read
+from gcsim.compressors.coding.frames import Codec, Frames, columns_of, packed, read_ahead
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -82,15 +82,10 @@ def add_signed(
     `levels`: (positive, negative), None when the message holds them. Raises `InputError` for a
     damaged message, one of another layout, or one of the other kind.
     """
-    segments, found = Segments.of(layout), read(message, layout, Codec.SIGNED_INDEX)
-    if (found.flags != (LEVELS_INSIDE if levels is None else 0)).any():
-        raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
-    head = segments.column(8 if levels is None else 0)
-    found.demand_sizes(head + 4 * found.nonzero)
-    parts = (head, torch.float32), (4 * found.nonzero, torch.int32)
-    inside, words = found.parts(message, *parts)
-    known = inside.view(-1, 2) if levels is None else np.array([levels])
-    add_words(out, segments, words, found.nonzero, known, weight)
+    inside = LEVELS_INSIDE if levels is None else 0
+    found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
+    known = None if levels is None else np.array([levels])
+    add_words(out, Segments.of(layout), message, found, 8 * inside, known, weight)
 
 
 # --- senders --------------------------------------------------------------------------------------
@@ -235,44 +230,50 @@ def _joined(
 # --- receivers ------------------------------------------------------------------------------------
 
 
-@counted_as(lambda *_: ())
-def levels_of(exponents: Tensor) -> Tensor:
-    """Levels of powers of two, float64 `[tensors, 16]`: 2^e, ... 2^(e - 7), then minus these.
-
-    Not-a-number stands for powers below float32's normal numbers.
-    """
-    return _levels(exponents.device)[exponents.long() + 128]
+def add_powers(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
+    found = read_ahead(message, layout, Codec.VARIANCE, partial(_demand_words, 1))
+    exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
+    add_words(out, Segments.of(layout), message, found, 1, None, exact)
 
 
 @cache
-def _levels(device: torch.device) -> Tensor:
-    """Levels of each exponent from -128 on: float64 `[256, 16]`."""
+def powers() -> NDArray[np.float64]:
+    """Levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then minus these.
+
+    Not-a-number stands for powers below float32's normal numbers.
+    """
     power = np.arange(-128, 128)[:, None] - np.arange(DEEPEST + 1)
     level = np.where(power + BIAS < 1, np.nan, np.ldexp(1.0, power))
-    return torch.from_numpy(np.concatenate((level, -level), axis=1)).to(device)
+    return np.concatenate((level, -level), axis=1)
 
 
 def _adding_launches(
-    _: object, __: object, segments: Segments, words: Tensor, ___: object, levels: Levels,
-    weight: object,
+    _: object, __: object, segments: Segments, ___: object, found: Frames | Tensor, head: int,
+    *____: object,
 ) -> Iterable[KernelCost]:  # fmt: skip
-    n, signs = words.numel(), levels.shape[1] == 2
-    name = "sparse._add_signs" if signs else "variance_words._add_words"
-    return (launch("gather_scatter", f"{name}:{_reach(segments)}", n, (12 if signs else 4) * n),)
+    n = int(columns_of(found).nonzero.sum())
+    for nbytes in (head * len(segments.table), 4 * n):
+        if nbytes:
+            yield launch("streaming", "aten.cat", nbytes, 2 * nbytes)
+    name, each = ("variance_words._add_words", 4) if head == 1 else ("sparse._add_signs", 12)
+    yield launch("gather_scatter", f"{name}:{_reach(segments)}", n, each * n)
 
 
 @counted_as(_adding_launches)
 @primitive
 def add_words(
-    out: Tensor, segments: Segments, words: Tensor, k: Column, levels: Levels, weight: float
-) -> None:
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
+    levels: NDArray[np.float64] | None, weight: float,
+) -> None:  # fmt: skip
     """out += weight * level of each word, in place.
 
     Parameters
     ----------
     out : flat float32 of the table
-    words : int32 `[sum of k]`, k of each tensor
-    levels : `[tensors or 1, 2]` of signs, or `[tensors or 1, 16]` of powers of two
+    found : headers of the message, by `read_ahead`
+    head : bytes before the words: 0, where `levels` are the positive and the negative one; of
+        signs 8, the levels as two float32; of powers of two 1, their exponent
 
     Raises
     ------
@@ -280,13 +281,24 @@ def add_words(
         When indices do not ascend below the tensor's length, or a level is not-a-number; `out` is
         then worthless.
     """
-    wrong = np.zeros(2, dtype=np.uint8)
+    frames, wrong = columns_of(found), np.zeros(2, dtype=np.uint8)
+    k, heads = frames.nonzero, segments.column(head)
+    parts = (heads, torch.int8 if head == 1 else torch.float32), (4 * k, torch.int32)
+    inside, words = (array(each) for each in frames.parts(message, *parts))
+    if levels is None:
+        levels = powers()[inside + np.int64(128)] if head == 1 else inside.reshape(-1, 2)
     with written_back(out) as target:
         in_tiles(
-            _scatter_words, segments.tiles_of(k), array(words).view(np.uint32), starts(k),
-            segments.table, _rows(levels, len(k), weight), index_bits(levels), target, wrong,
+            _scatter_words, segments.tiles_of(k), words.view(np.uint32), starts(k), segments.table,
+            _rows(levels, len(k), weight), index_bits(head), target, wrong,
         )  # fmt: skip
     demand_right(*wrong.tolist())
+
+
+def _demand_words(head: int, found: Frames) -> None:
+    if head != 1 and (found.flags != (LEVELS_INSIDE if head else 0)).any():
+        raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
+    found.demand_sizes(head + 4 * found.nonzero)
 
 
 def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
@@ -296,9 +308,9 @@ def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.broadcast_to(weighted, (count, weighted.shape[1])))
 
 
-def index_bits(levels: Levels) -> int:
-    """Bits of the index beside the number of one of so many levels."""
-    return SIGN_BITS if levels.shape[1] == 2 else POWER_BITS
+def index_bits(head: int) -> int:
+    """Bits of the index in a word behind so many bytes."""
+    return POWER_BITS if head == 1 else SIGN_BITS
 
 
 def demand_right(unordered: int, strange: int) -> None:

@@ -65,7 +65,6 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
     ("onebit_sgd", {"aggregation": "all_gather"}),
-    ("count_sketch", {"aggregate": "push_pull"}),
     ("powersgd", {"start": 2, "rank": 3}),
     # inner compressors whose requests are fused
     ("l_greco", {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 2,

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -108,7 +107,7 @@ def test_a_method_without_kernels_is_noticed() -> None:
     """The test above looks at what is copied to the host; so this must be seen."""
     values, bins = torch.randn(1000), Segments.alone(1000).cells(50)
     with kernels(), host_copies() as seen:
-        adacomp.encoded(torch.zeros(1000), values, bins, np.float32(1))
+        adacomp.encoded(torch.zeros(1000), values, bins)
     assert max(seen) > ON_HOST
 
 
