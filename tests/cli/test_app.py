@@ -374,7 +374,7 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")
     assert said["servers"].startswith("2, on machines of their own, 40gbe: 15 Gbit/s of 40 ")
-    assert said["encoding"] == "on a stream beside the backward pass, 1.50x as long"
+    assert said["encoding"] == "on a stream parallel to the backward pass, 1.50x as long"
     assert said["iteration"] == "4 micro-batches, one exchange"
     assert said["compute takes"] == "node 3 2.00x as long"
     assert said["random"] == "training.noise; means of 50 iterations, seed 0"
