@@ -80,7 +80,6 @@ KERNELS = {
     "selection": "_sum kth_magnitude largest take_largest",
     "sidco": "excess",
     "signs": "add_signs fold fold_average fold_nesterov scaled_sign_bits write_signs",
-    "signsgd": "from_counters",
     "sparse": "_add_checked _add_set _add_signs signed_words",
     "strom": "_add two_bits",
     "subsets": "distinct_positions",
