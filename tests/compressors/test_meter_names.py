@@ -81,7 +81,6 @@ KERNELS = {
     "sidco": "excess",
     "signs": "add_signs fold fold_average fold_nesterov scaled_sign_bits write_signs",
     "sparse": "_add_checked _add_set _add_signs signed_words",
-    "strom": "_add two_bits",
     "subsets": "distinct_positions",
     "table": "estimate sketch take_off",
     "tables": "add_table encode_table rounding_error",

@@ -43,7 +43,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("alq", {}),
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
-    ("strom", {"variant": "mxnet"}),
     ("variance_bounded", {"ratio": 0.6}),  # certain and uncertain elements in each message
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
@@ -96,7 +95,6 @@ FIXED: list[tuple[str, dict[str, Any]]] = [
     ("bingrad_b", {}),
     ("orq", {}),
     ("nuqsgd", {}),
-    ("strom", {"variant": "mxnet"}),
 ]
 """Methods whose messages have one length."""
 

@@ -50,7 +50,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
     ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
-    ("strom", {"variant": "mxnet"}),
 ]
 """Defaults are in `test_every_method.py`."""
 
