@@ -59,7 +59,7 @@ def advise(
     ] = None,
     cost: Annotated[
         str | None,
-        typer.Option("--cost-per-hour", metavar="X", help="Of a node: what is saved in money."),
+        typer.Option("--cost-per-hour", metavar="X", help="Of a node: savings in money, too."),
     ] = None,
     per_bucket: Annotated[
         bool,
