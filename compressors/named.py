@@ -114,5 +114,5 @@ def _value(kind: str, key: str, value: float) -> float:
     if key == "ratio":
         return round(value / 100, 12)
     if key == "bits" and kind == "qsgd":
-        return 2 ** (int(value) - 1) - 1  # a sign, and whole steps
+        return (1 << int(value) - 1) - 1  # a sign, and whole steps
     return int(value) if value.is_integer() else value
