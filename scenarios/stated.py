@@ -205,6 +205,8 @@ class TrafficSection(Section):
     """Formulas are a tensor's, and a bucket has their sums."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
     """Kernels over all n elements and t tensors, after the last bucket."""
+    slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
+    """Factors on the device's time in this code, by class of kernels."""
     let: dict[str, Formula] = {}  # noqa: RUF012
     """Names and their values in turn."""
     last: list[EntrySection] = []  # noqa: RUF012
@@ -250,6 +252,10 @@ def stated(
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
     )
+    device, slower = cluster.device, file.traffic.slower
+    if slower:
+        rates = {k: rate.faster(1 / slower.get(k, 1)) for k, rate in device.kernels.items()}
+        cluster = replace(cluster, device=replace(device, kernels=rates))
     training = build_training(file.training, cluster.collectives)
     if file.traffic.optimizer:
         taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
