@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import selection
@@ -54,6 +54,9 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import evidence_of
 from gcsim.scenarios.trained.known import with_trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
@@ -105,6 +108,26 @@ class Advice(Recommendation):
     def limits(self) -> Mapping[str, Limits]:
         """Parts of the time of dense training and of the advised methods, by label."""
         return self.findings.limits
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Rows of the cluster."""
+        return self.result.rows
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        return self.result.to_frame()
+
+    def plot_speedup(self) -> Figure:
+        """Throughput relative to one device against the number of workers."""
+        from gcsim.analysis.plots.speedup import speedup_figure
+
+        return speedup_figure(self.result)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.answer import html
+
+        return html(self.result)
 
     def summary(self, width: int = 80) -> str:
         """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
