@@ -17,7 +17,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,12 +31,14 @@ from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
     COVERAGE,
     COVERAGE_LEGEND,
+    REGRET,
     bound_text,
     coverage_cells,
     decisions_text,
     fit_text,
     ordering_text,
     percent,
+    regret_rows,
     signed,
     value,
 )
@@ -214,6 +216,9 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         yield from _block(*_table(_heading("series"), rows))
     yield from _spread(findings.points)
     yield from _statements(findings.statements)
+    if findings.regrets:
+        headings = ("regret", *(title.replace("\n", " ") for title in REGRET))
+        yield from _block(*_table(headings, list(regret_rows(findings.regrets))))
     for one in findings.orderings:
         yield f"- Order of {ordering_text(one)}."
     for kept in report.bounds:
@@ -417,12 +422,15 @@ def _report(report: Report) -> dict[str, Any]:
             for one in findings.orderings
         ],
         "points": [_point_row(point) for point in findings.points],
+        "regrets": [asdict(one) for one in findings.regrets],
     }
 
 
 def _point_row(point: Point) -> dict[str, Any]:
     """A point with its errors, plain values."""
-    return {**asdict(point), "error": point.error, "unfitted_error": point.unfitted_error}
+    fields = asdict(replace(point, draws=()))
+    fields.pop("draws")
+    return {**fields, "error": point.error, "unfitted_error": point.unfitted_error}
 
 
 def _errors(errors: Errors | None) -> dict[str, Any] | None:
