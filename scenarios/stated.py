@@ -457,7 +457,8 @@ class Stated:
         step = Step(number=0, exchanges=tuple(exchanges))
         return TrafficProfile(
             compressor="hook" if self.traffic.hook else "none", parameters={}, model=self.model,
-            buckets=layouts, workers=1, period=1, phases=(Phase(name="every step", count=1, steps=(step,)),),
+            buckets=layouts, workers=1, period=1,
+            phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
 

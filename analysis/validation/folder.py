@@ -42,6 +42,7 @@ from gcsim.scenarios.stated import BARE, Stated, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _LET, _HOST = "traffic.let.", "cluster.host."
 _CLOSE = 1e-3
 
@@ -173,8 +174,8 @@ class Folder:
     def _fitted(self, row: Row, key: str, text: str) -> str:
         """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
-        names = [one for one in factors if not one[0].isdigit()]
-        number = math.prod(float(one) for one in factors if one[0].isdigit())
+        names = [one for one in factors if not _NUMBER.fullmatch(one)]
+        number = math.prod(float(one) for one in factors if one not in names)
         for name in names:
             if name not in self._fits:
                 hint = did_you_mean(name, self._fits)

@@ -18,9 +18,10 @@
     bounds: [{name: ..., series: [...], limit: 0.1}]
 
 In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does; those
-that begin with `_` are for people. In the place of a value may stand `@ROW` (the seconds that the row of this name or id measured; the median
-of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER*161`) and, in the
-YAML, `$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
+that begin with `_` are for people. In the place of a value may stand `@ROW` (the seconds that the
+row of this name or id measured; the median of several, "@ROW @OTHER"), `?NAME` (a fitted value, or
+a product `?NAME*OTHER*161`) and, in the YAML, `$COLUMN` (the row's own cell). The prediction by the
+catalogue alone leaves out @ and ?.
 
 `page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
 explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
