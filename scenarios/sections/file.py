@@ -37,7 +37,8 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.steps.step_plan import Kind
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
@@ -272,8 +273,10 @@ TRAINING = As(
 )
 
 
-def build_training(section: Spelled, collectives: Collectives) -> Training:
-    """Settings of the training job; unstated ones come from the catalogue."""
+def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
+    """Settings of the training job; unstated ones come from the catalogue. Ranks of a CPU that has
+    fewer cores than ranks share them in all they compute but passes that are `measured`."""
+    collectives = cluster.collectives
     transport = collectives.transport
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
     loop = loops.loop(section.loop, on_devices=on_devices)
@@ -293,6 +296,12 @@ def build_training(section: Spelled, collectives: Collectives) -> Training:
         hook=hook,
         noise=loops.workers(),
     )
+    kinds: set[Kind] = {"encode", "decode"}
+    kinds |= set() if measured else {"forward", "backward"}
+    kinds |= {"optimizer"} if section.optimizer and not measured else set()
+    sharing = replace(usual, encode_on=section.encode_on, on_host=frozenset(kinds))
+    if cluster.device.processor == "cpu" and sharing.machines(cluster):
+        usual = replace(usual, on_host=sharing.on_host)
     return section.value(Training, usual)
 
 

@@ -208,6 +208,7 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
         "precision": "fp32",
         "exposed": 0,
         "exposed_range": [0, 1],
+        "on_host": [],
         "interference": {"computation": 0, "bus": 0},
         "shared_node": {"slowdown": 0},
         "framework": {

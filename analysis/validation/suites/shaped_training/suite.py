@@ -274,7 +274,7 @@ def fitted_step(run: Run, machine: Machine) -> Prediction:
 
 def bare_step(run: Run) -> Prediction:
     """From the catalogue alone: its link and what Gloo costs where ranks share cores, and our own
-    compressors on its device, each rank with cores of its own, ranks that do not vary."""
+    compressors on its device, whose cores ranks share, ranks that do not vary."""
     cluster, passes, training = _bare(run)
     return predict(profile(run, ours=True), cluster, passes, training=training, spans=False)
 
@@ -296,6 +296,7 @@ def _bare(run: Run) -> tuple[Cluster, ComputeTimes, Training]:
         interference=loops.interference("gloo"),
         reducer=reducer,
         hook=hook,
+        on_host=_ON_HOST - {"optimizer"},
         noise=loops.workers(),
     )
     host = with_few_cores("gloo", Host(cores=2, ranks="all"))
