@@ -158,9 +158,9 @@ def advise(
         Names of `gcsim list`; a network may be a rate alone ("25 Gbit/s"), a file, or a mapping as
         in a scenario.
     gpus, nodes
-        GPUs a node (1), and machines.
+        GPUs per node (1), and machines.
     batch_size
-        Samples a GPU; 32, of sequences at most as many as hold 4,096 tokens.
+        Samples per GPU; 32, of sequences at most as many as hold 4,096 tokens.
     cost_per_hour
         Of a node, in any currency: what is saved is then told in money, too.
     overrides, seed

@@ -11,7 +11,7 @@ SLOWEST, FASTEST = 1e6, 1.6e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Break-even of one method, in bits a second."""
+    """Break-even of one method, in bits per second."""
 
     label: str
     rate: float | None
@@ -73,7 +73,7 @@ class Findings:
     """Estimates for the methods that are advised."""
 
     break_even: tuple[BreakEven, ...] = ()
-    """Break-evens of the advised methods, and of well-known ones, in bits a second."""
+    """Break-evens of the advised methods, and of well-known ones, in bits per second."""
     changes: tuple[Change, ...] = ()
     """Changes that save time in the place of a compressor, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)

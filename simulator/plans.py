@@ -47,7 +47,7 @@ class Planner:
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Where cores are shared, computations in the collectives' stream use them."""
+        """Whether computations in the collectives' stream use cores that are shared."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
         self._together = together or Together(cluster, training, execute or _collectives(cluster))

@@ -70,7 +70,7 @@ class Advice(Recommendation):
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
-        """Break-evens of the advised methods, and of well-known ones, in bits a second."""
+        """Break-evens of the advised methods, and of well-known ones, in bits per second."""
         return self.findings.break_even
 
     @property

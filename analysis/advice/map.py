@@ -127,7 +127,8 @@ def _axis(text: str, scenario: Scenario) -> Axis:
     elif name == "nodes":
         key, own = "cluster.nodes", float(cluster.nodes)
     elif name == "gpus":
-        key, title, own = "cluster.devices_per_node", "GPUs a node", float(cluster.devices_per_node)
+        key, title = "cluster.devices_per_node", "GPUs per node"
+        own = float(cluster.devices_per_node)
     elif not ends:
         raise InputError(
             f"{name!r} needs its ends",

@@ -349,10 +349,9 @@ def demand_frames(
 ) -> None:
     """`InputError` unless a message of `total` bytes is intact and of the layout; see `read`."""
     allowed = (codec,) if isinstance(codec, int) else tuple(codec)
-    length = layout.table[:, 1]
-    whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
+    columns = found.codec, found.nonzero, found.numel, found.intact
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not whole.all() or not set(found.codec.tolist()).issubset(allowed):
+    if ends != total or not _whole(*columns, layout.table, sum(1 << each for each in allowed)):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -542,6 +541,16 @@ def _write_frame(
     fits = _write_header(frame, (codec, flags, params, numel, nonzero, body.size))
     put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, body))
     return fits
+
+
+@loop
+def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, allowed: int) -> bool:
+    """Whether frames are intact, those of the tensors, and of the codecs of these bits."""
+    whole = True
+    for t in range(numel.size):
+        whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
+        whole &= (allowed >> codec[t]) & 1 == 1
+    return whole
 
 
 @loop

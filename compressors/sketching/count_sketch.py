@@ -45,7 +45,7 @@ PARTS = 2
 _CHUNK = 1024
 """Elements that are hashed together: they stay in the processor's cache."""
 Keys = NDArray[np.uint64]
-"""Of the hashes of each row."""
+"""Keys of the hashes of each row."""
 
 
 class CountSketchParameters(CompressorParameters):

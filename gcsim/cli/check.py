@@ -46,9 +46,9 @@ Line = tuple[str, str]
 """Label and text."""
 
 _OVERLAP: Mapping[Overlap | None, str] = {
-    "ddp": "a bucket is exchanged beside the backward pass",
+    "ddp": "each bucket is exchanged during the backward pass",
     "none": "nothing is exchanged before the backward pass has ended",
-    "by_tensor": "a tensor is exchanged beside the backward pass",
+    "by_tensor": "each tensor is exchanged during the backward pass",
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
 """Types of elements whose additions are named."""
@@ -195,7 +195,7 @@ def _training(training: Training) -> Iterator[Line]:
     if training.encode_on == "side":
         slower = training.side_slowdown
         slowed = f", {times(float(slower))} as long" if slower != 1 else ""
-        yield "encoding", f"on a stream beside the backward pass{slowed}"
+        yield "encoding", f"on a stream parallel to the backward pass{slowed}"
     if training.encode_on == "communicator":
         yield "encoding", "in the stream of the collectives, a bucket at a time"
     if training.concurrent_collectives > 1:

@@ -36,10 +36,10 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop(Setting):
-    """How a framework trains."""
+    """Training loop of a framework."""
 
     exposed: Probability
-    """As of `Training`."""
+    """Field of the same name of `Training`."""
     exposed_range: RangeOf[Probability] = None
     framework: Text = FRAMEWORK
     """Entry of the code around an exchange."""

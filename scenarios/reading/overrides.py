@@ -69,9 +69,9 @@ def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
     """Drop the file's range of a value that is replaced."""
     *above, last = key_path
     beside = (*above, f"{last}_range")
-    if isinstance(container, dict) and not document.keys.get(beside, "").startswith("--set"):
-        if container.pop(beside[-1], None) is not None:
-            document.forget(beside)
+    if not document.keys.get(beside, "--set").startswith("--set"):
+        del container[beside[-1]]
+        document.forget(beside)
 
 
 @lru_cache(maxsize=4096)

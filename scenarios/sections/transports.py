@@ -33,7 +33,7 @@ _SERVERS = "servers"
 GROUPED: Mapping[str, tuple[Fraction, tuple[Fraction, Fraction]]] = MappingProxyType(
     {"nccl": (Fraction(4, 5), (Fraction(11, 20), Fraction(1)))}
 )
-"""By transport: the share of a network's goodput that an all-to-all reaches, and its range. Stated:
+"""Share of a network's goodput that an all-to-all reaches, and its range, by transport. Stated:
 fitted to synchronisations of 256 MiB on 4 to 16 machines by two groups of sends each, over TCP at 1
 to 10 Gbit/s, 0.77 to 0.79 (BinhangYuan/tc_cluster_setting @75581a5b, results/Simulate_DP.md); on
 eight nodes over InfiniBand an all-to-all's NICs carry 0.83 of what they do in an all-reduce

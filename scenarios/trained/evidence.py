@@ -99,11 +99,10 @@ def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Eviden
 
 
 def field_of(scenario: Scenario) -> Field | None:
-    """The field of a scenario's model; None of a recording that does not name its model."""
-    model = scenario.model
-    if model.name == "recorded":
-        return None
-    return "text" if model.input == "tokens" else "images"
+    """The field of a scenario's model, by the shape of a sample; None where it is neither."""
+    if scenario.model.input == "tokens":
+        return "text"
+    return "images" if len(scenario.model.input_shape) == len("CHW") else None
 
 
 def _in_field(kind: str, parameters: Mapping[str, Any], field: Field) -> Evidence | None:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, Frames, columns_of, packed, read_ahead
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
@@ -282,15 +283,11 @@ def add_words(
         then worthless.
     """
     frames, wrong = columns_of(found), np.zeros(2, dtype=np.uint8)
-    k, heads = frames.nonzero, segments.column(head)
-    parts = (heads, torch.int8 if head == 1 else torch.float32), (4 * k, torch.int32)
-    inside, words = (array(each) for each in frames.parts(message, *parts))
-    if levels is None:
-        levels = powers()[inside + np.int64(128)] if head == 1 else inside.reshape(-1, 2)
+    known, data = powers() if levels is None else levels, array(message)
     with written_back(out) as target:
         in_tiles(
-            _scatter_words, segments.tiles_of(k), words.view(np.uint32), starts(k), segments.table,
-            _rows(levels, len(k), weight), index_bits(head), target, wrong,
+            _scatter_words, segments.tiles_of(frames.nonzero), data, frames.at, segments.table,
+            head, known, weight, index_bits(head), target, wrong,
         )  # fmt: skip
     demand_right(*wrong.tolist())
 
@@ -458,22 +455,32 @@ def _take_words(
 
 @loop
 def _scatter_words(
-    start: int, stop: int, tiles: Any, words: Any, firsts: Any, table: Any, levels: Any, bits: int,
-    out: Any, wrong: Any,
+    start: int, stop: int, tiles: Any, message: Any, begins: Any, table: Any, head: int,
+    known: Any, weight: float, bits: int, out: Any, wrong: Any,
 ) -> None:  # fmt: skip
-    shift, low = np.uint32(bits), np.uint32((1 << bits) - 1)
+    shift, low = np.uint64(bits), np.uint64((1 << bits) - 1)
+    inside = np.empty(2, dtype=np.float32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         target = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        own, level = words[firsts[t] :], levels[t]
+        body = message[begins[t] : begins[t] + head + 4 * last]
+        level = np.empty(known.shape[1], dtype=np.float32)
+        row = np.int64(body[0] ^ np.uint8(128)) if head == 1 else 0
+        for j in range(level.size):
+            level[j] = known[row, j] * weight
+        if head == 8:
+            inside.view(np.uint8)[:] = body[:8]
+            level[0], level[1] = inside[0] * weight, inside[1] * weight
+        own = body[head:]
         # a tile must begin above the last place of the tile before
-        before = np.int64(own[first - 1] & low) if first > 0 else np.int64(-1)
+        before = np.int64(number_at(own, 4 * first - 4, 4) & low) if first > 0 else np.int64(-1)
         for i in range(first, last):
-            at = np.int64(own[i] & low)
+            word = number_at(own, 4 * i, 4)
+            at = np.int64(word & low)
             if at <= before or at >= target.size:
                 wrong[0] = 1
                 break
-            value = level[own[i] >> shift]
+            value = level[word >> shift]
             if np.isnan(value):
                 wrong[1] = 1
             target[at] += value

@@ -70,7 +70,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
         self._stages: dict[int, tuple[Numbers, list[Numbers]]] = {}
-        """By bucket: stages, and the fractions sent in each step since they were decided."""
+        """Stages, and the fractions sent in each step since they were decided, by bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         ratio, segments = self.parameters.ratio, Segments.of(bucket.layout)

@@ -57,11 +57,6 @@ PHASES: dict[str, dict[str, Any]] = {
 }
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     # collectives that the defaults do not use
-    ("signsgd", {"aggregation": "counters"}),
-    ("signum", {"aggregation": "all_gather"}),
-    ("ef_signsgd", {"aggregation": "push_pull"}),
-    ("fp8", {"aggregation": "all_to_all"}),
-    ("fp8", {"aggregation": "tree"}),
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
     ("onebit_sgd", {"aggregation": "all_gather"}),

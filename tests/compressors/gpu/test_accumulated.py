@@ -14,12 +14,10 @@ from torch import Tensor
 from gcsim.compressors.coding import momentum
 from gcsim.compressors.coding.frames import Codec, packed
 from gcsim.compressors.coding.indices import pairs, words
-from gcsim.compressors.coding.integers import two_bits
-from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
 from gcsim.compressors.coding.selecting.selection import deliver, sampled
-from gcsim.compressors.segments import Segments, starts
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
@@ -173,18 +171,6 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
 
     demand_same(chosen, values, gradient)
     demand_same(chosen, values.abs(), gradient.abs())
-
-
-@few
-@given(values=VECTORS, seed=SEEDS, tau=st.sampled_from((0.1, 2.0)))
-def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
-    segments, added = parts_of(values.numel()), vector(values.numel(), "ties", seed)
-    size = packed_bytes(segments.length, 2)
-    at, packed = starts(size), torch.zeros(int(size.sum()), dtype=torch.uint8)
-    demand_same(two_bits.two_bits, values, added, segments, tau, packed, at)
-    two_bits.two_bits(values.clone(), added, segments, tau, packed, at)
-    for sent in (packed, packed | 1, packed | 0x80):  # code 1 stands for nothing; padding is zero
-        demand_same(two_bits.add_two_bits, values, segments, sent, at, tau / 3)
 
 
 def test_not_a_number_is_marked_and_refused() -> None:

@@ -33,10 +33,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("terngrad", {"packing": "two_bit", "shared": False}),
     ("terngrad", {"packing": "all_reduce"}),
     ("natural", {"bits": 8}),
-    ("signsgd", {"aggregation": "all_gather"}),
-    ("signum", {"aggregation": "counters"}),
-    ("scaled_sign", {"aggregation": "push_pull"}),
-    ("fp8", {"format": "e5m2", "aggregation": "tree"}),
+    ("fp8", {"format": "e5m2"}),
     ("topk", {"indices": "bitmap", "values": "fp16"}),
     ("topk", {"indices": "packed", "error_feedback": False}),
     ("topk", {"indices": "omega"}),
@@ -53,7 +50,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
     ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
-    ("strom", {"variant": "mxnet"}),
 ]
 """Defaults are in `test_every_method.py`."""
 

@@ -47,7 +47,7 @@ _PROFILES = TypeAdapter(list[TrafficProfile])
 
 @cache
 def rows(**changes: str) -> dict[str, Row]:
-    """By method, on all nodes, of the scenario with such changes."""
+    """Rows of the changed scenario on all nodes, by method."""
     scenario = _scenario(changes)
     packed = (files("gcsim.analysis.validation") / "data" / _FILE).read_bytes()
     profiles = _PROFILES.validate_json(gzip.decompress(packed))
@@ -101,14 +101,14 @@ def _speedup(row: Row) -> float:
 
 
 def traffic() -> list[TrafficProfile]:
-    """What the methods send: stage 1, from the cache or now."""
+    """Traffic of the methods: stage 1, from the cache or now."""
     scenario = _scenario({})
     keys = profile_keys(scenario)
     return traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
 
 
 def write(profiles: Sequence[TrafficProfile], path: Path) -> None:
-    """As the suite reads them."""
+    """Write the profiles as the suite reads them."""
     packed = gzip.compress(_PROFILES.dump_json(list(profiles)), mtime=0)
     path.write_bytes(packed)
 
