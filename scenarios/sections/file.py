@@ -39,7 +39,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
@@ -257,6 +257,13 @@ _FRAMEWORK = Annotated[
 ]
 
 
+_CONTENTION = Annotated[
+    Annotated[str, in_catalogue(loops.contention), Tag(NAMED)]
+    | Annotated[Annotated[Spelled, As(SharedNode)], Tag(SPELLED_OUT)],
+    Discriminator(by_shape),
+]
+
+
 def buckets_of(section: Spelled) -> DdpBuckets:
     """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
     limits, stated = section.value(DdpBuckets), section.model_fields_set
@@ -270,6 +277,7 @@ TRAINING = As(
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
     framework=(_FRAMEWORK | None, None),
+    shared_node=(_CONTENTION | None, None),
 )
 
 
@@ -287,11 +295,15 @@ def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False
         reducer, hook = code.codes(loops.framework(code.like))
     if section.overlap is not None:
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
+    shared_node, beside = loops.shared_node(transport), section.shared_node
+    if beside is not None:
+        named = isinstance(beside, str)
+        shared_node = loops.contention(beside) if named else beside.value(SharedNode, shared_node)
     usual = Training(
         exposed=loop.exposed,
         exposed_range=loop.exposed_range,
         interference=loops.interference(transport),
-        shared_node=loops.shared_node(transport),
+        shared_node=shared_node,
         reducer=reducer,
         hook=hook,
         noise=loops.workers(),

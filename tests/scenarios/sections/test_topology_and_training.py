@@ -326,6 +326,16 @@ def test_a_named_loop_says_how_long_exchanges_wait(
         load(tmp_path, text, "training.loop=horovood")
 
 
+def test_one_process_for_all_devices_of_a_node_slows_them_more(tmp_path: Path) -> None:
+    text = PLAIN.replace("transport: textbook", "transport: nccl")
+    usual = load(tmp_path, text).training.shared_node
+    scenario = load(tmp_path, text, "training.shared_node=process_for_all")
+    assert scenario.training.shared_node.slowdown > usual.slowdown
+    assert load(tmp_path, write(scenario.resolved)).training == scenario.training
+    with pytest.raises(InputError, match=r"unknown kind of processes 'one'.*process_each"):
+        load(tmp_path, text, "training.shared_node=one")
+
+
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
     text = PLAIN.replace("transport: textbook", "transport: gloo")
     resolved = write(load(tmp_path, text).resolved)
