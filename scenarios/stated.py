@@ -287,7 +287,7 @@ def stated(
     if slower:
         rates = {k: rate.faster(1 / slower.get(k, 1)) for k, rate in device.kernels.items()}
         cluster = replace(cluster, device=replace(device, kernels=rates))
-    training = build_training(file.training, cluster.collectives)
+    training = build_training(file.training, cluster, measured=file.compute.step is not None)
     if file.traffic.optimizer:
         taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
