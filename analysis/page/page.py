@@ -71,7 +71,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
 .under { color: var(--soft); margin: 0 0 1rem; } .verdict p { margin: .3rem 0; }
 dl.answer { font-size: 1rem; gap: .3rem 1rem; } dl.answer dt { font-weight: 600; color: inherit; }
-dl.answer dd:first-of-type { font-weight: 600; } dl.answer pre { margin: 0; }
+dl.answer dd:first-of-type { font-weight: 600; } dl.answer pre { margin: 0;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; max-width: 100%; } .chart { width: 100%; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(--line); }
