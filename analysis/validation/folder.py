@@ -25,7 +25,15 @@ from gcsim.analysis.validation.interval import (
     intervals,
     passes_of,
 )
-from gcsim.analysis.validation.rows import Changes, Row, SuiteFile, read_page, read_rows, read_suite
+from gcsim.analysis.validation.rows import (
+    Changes,
+    FitSection,
+    Row,
+    SuiteFile,
+    read_page,
+    read_rows,
+    read_suite,
+)
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
@@ -34,6 +42,8 @@ from gcsim.scenarios.stated import BARE, Stated, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_LET, _HOST = "traffic.let.", "cluster.host."
 _CLOSE = 1e-3
 
 
@@ -106,24 +116,34 @@ class Folder:
 
     def _run(self, row: Row, variant: Changes, catalogue: bool) -> Stated:
         changes: dict[str, str] = {}
+        prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
             text = value if isinstance(value, str) else json.dumps(value)
             text = _CELL.sub(lambda found: row[found[1]], text)
             if text[:1] == "?":
                 text = "" if catalogue else self._fitted(row, key, text)
+                if key.startswith(_HOST):  # put into the run, which need not be read again
+                    prices |= {key.removeprefix(_HOST): text.split()[0]} if text else {}
+                    continue
             elif text[:1] == "@":
                 text = "" if catalogue else f"{self.given(row, text)!r} s"
             if isinstance(value, Mapping):
                 changes = {k: old for k, old in changes.items() if not k.startswith(f"{key}.")}
             if text:
                 changes[key] = text
-        name = json.dumps(changes, sort_keys=True)
+        let = {key: text for key, text in changes.items() if key.startswith(_LET)}
+        name = json.dumps([changes, prices], sort_keys=True)
         if name not in self._runs:
-            document = self._defaults()
+            others = {key: text for key, text in changes.items() if key not in let}
+            base = json.dumps(others, sort_keys=True)
             try:
-                if problems := apply(document, changes):
-                    raise InputError(problems)
-                self._runs[name] = stated(document, self._facts)
+                if base not in self._runs:
+                    document = self._defaults()
+                    if problems := apply(document, others):
+                        raise InputError(problems)
+                    self._runs[base] = stated(document, self._facts)
+                own = {key.removeprefix(_LET): text for key, text in let.items()}
+                self._runs[name] = self._runs[base].changed(own, prices)
             except InputError as error:
                 raise InputError([_placed(row, one) for one in error.problems]) from error
         return self._runs[name]
@@ -154,16 +174,16 @@ class Folder:
     def _fitted(self, row: Row, key: str, text: str) -> str:
         """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
-        names = [one for one in factors if not one.isdigit()]
-        number = math.prod(int(one) for one in factors if one.isdigit())
+        names = [one for one in factors if not _NUMBER.fullmatch(one)]
+        number = math.prod(float(one) for one in factors if one not in names)
         for name in names:
-            if name not in self.file.fit:
-                hint = did_you_mean(name, self.file.fit)
+            if name not in self._fits:
+                hint = did_you_mean(name, self._fits)
                 raise InputError(f"nothing is fitted as {name!r}", place=row.place(key), hint=hint)
         if not all(name in self.values for name in names):
             return ""
         value = math.prod(self.values[name] for name in names) * number
-        return f"{value:.9g} {self.file.fit[names[0]].unit}".strip()
+        return f"{value:.9g} {self._fits[names[0]].unit}".strip()
 
     def given(self, row: Row, text: str) -> float:
         """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
@@ -208,8 +228,21 @@ class Folder:
 
     def fit(self) -> None:
         """Find the fitted values in turn; together those of the same rows."""
+        if self._beside is not None:
+            self._beside.fit()
+            self.values |= self._beside.values
         for served, names in groupby(self.file.fit, key=self._served):
             self._together(served, list(names))
+
+    @cached_property
+    def _beside(self) -> Folder | None:
+        path = self.path.parent / self.file.beside
+        return Folder(path, *read_suite(path)) if self.file.beside else None
+
+    @cached_property
+    def _fits(self) -> dict[str, FitSection]:
+        """What is fitted here and in the suite beside this one."""
+        return (self._beside._fits if self._beside else {}) | self.file.fit
 
     def _together(self, served: list[Row], names: list[str]) -> None:
         measured = [self.measured(row) for row in served]

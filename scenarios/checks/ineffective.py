@@ -398,7 +398,7 @@ def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 def _on_host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("training", "on_host")
-    if not training.on_host:
+    if not (document.data.get("training") or {}).get("on_host"):
         return
     if host is None or host.cores == MANY:
         why, hint = ": nobody says how many cores a machine has", "set cluster.host.cores"
