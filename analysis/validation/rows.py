@@ -86,7 +86,7 @@ class BoundSection(Section):
 
     name: str
     series: list[str] = []  # noqa: RUF012
-    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
+    statistic: Literal["median", "decisions", "statements", "ordering"] = "median"
     limit: float = 0.0
     target: float | None = None
 

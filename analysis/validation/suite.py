@@ -58,19 +58,11 @@ class Point:
     """Its curve in the panel."""
     x: float | None = None
     """Its place on the curve, e.g. workers or bytes."""
-    low: float | None = None
-    high: float | None = None
-    """The 80 % interval of `unfitted`, from the ranges that the catalogue's figures have; None
-    where nothing has a range that moves it."""
-    kind: str = ""
-    """Kind of the input that most of the interval's width comes from."""
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the interval holds the measurement; None without one."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low <= self.measured <= self.high
+    worlds: tuple[float, ...] = ()
+    """Of a training step: `unfitted` in drawn worlds, without what the catalogue has of this source
+    about the device's steps; empty where the catalogue alone predicts nothing."""
+    stated_worlds: tuple[float, ...] = ()
+    """The same, with the own step stated; empty where it is not."""
 
     @property
     def error(self) -> float:
@@ -195,12 +187,11 @@ class Bound:
     series: tuple[str, ...] = ()
     """Series of the points; (): all of the suite."""
     _: KW_ONLY
-    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
+    statistic: Literal["median", "decisions", "statements", "ordering"] = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all
     verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
-    `limit`; coverage: share of the measurements inside the catalogue's interval, at least `limit`
-    (broken where no point has one)."""
+    `limit`."""
     limit: float = 0.0
     target: float | None = None
     """The aim, where that is not reached: shown, and `limit` must hold."""

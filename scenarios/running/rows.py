@@ -13,12 +13,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
@@ -33,7 +35,13 @@ from gcsim.simulator.collectives.dispatch import (
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
-from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter, standard_error
+from gcsim.simulator.luck import (
+    Luck,
+    doubted,
+    error_of_difference,
+    probability_shorter,
+    standard_error,
+)
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.steps import step_plan
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
@@ -137,7 +145,7 @@ def _over_draws(
         "iteration_low_s": min([float(low), *shapes]),
         "iteration_high_s": max([float(high), *shapes]),
         "iteration_as_stated_s": found.prediction.iteration,
-        "probability_fastest": float(np.mean(times <= fastest)),
+        "probability_fastest": 1.0 if len(of_size) == 1 else doubted(np.mean(times <= fastest)),
     }
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
@@ -197,16 +205,19 @@ class _OneDevice:
         self._known: dict[int, Prediction] = {}
 
     @cached_property
-    def _worlds(self) -> Sequence[float]:
+    def _worlds(self) -> NDArray[np.float64]:
         """Iteration of each drawn world over that as stated."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
+        shared = discrepancy.factors(worlds, self._uncertainty.unexplained)
+        if not inputs:
+            return shared
         about = Approximation(
             Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),
             1, self._training, self._compute, [self._profile],
             prices=self._prices, seed=self._scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
-        ratios: list[float] = (times[1 : 1 + len(worlds)] / times[0]).tolist()
+        ratios: NDArray[np.float64] = shared * times[1 : 1 + len(worlds)] / times[0]
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:

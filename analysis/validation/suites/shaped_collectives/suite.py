@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from gcsim.analysis.validation.folder import suite_of
-from gcsim.analysis.validation.interval import ends, intervals
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point
 from gcsim.analysis.validation.suites.shaped_collectives.fit import (
     fitted,
@@ -92,10 +91,6 @@ def _find() -> Findings:
     for setting in measured:
         cluster = cluster_of(setting, found.conditions)
         bare = cluster_of(setting, known)
-        (within,) = intervals(
-            bare,
-            lambda one, setting=setting: [predicted(setting, one)],  # type: ignore[misc]
-        )
         points.append(
             Point(
                 name=setting.name,
@@ -111,7 +106,6 @@ def _find() -> Findings:
                 panel=_panel(setting),
                 curve=f"{setting.ranks} ranks",
                 x=float(setting.nbytes),
-                **ends(within),
             )
         )
     host = found.host

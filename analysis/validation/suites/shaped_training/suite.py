@@ -34,8 +34,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import get_args
 
+from gcsim.analysis.validation.drawn import in_worlds
 from gcsim.analysis.validation.folder import suite_of
-from gcsim.analysis.validation.interval import Interval, StepIntervals, ends
 from gcsim.analysis.validation.suite import Factor, Findings, Point, given_step
 from gcsim.analysis.validation.suites.shaped_collectives import fit as shaped_collectives_fit
 from gcsim.analysis.validation.suites.shaped_training.runs import (
@@ -120,7 +120,7 @@ def points(measured: Sequence[Run], machine: Machine) -> Iterator[Point]:
             panel=f"{_model(run)}, {_RATE[run.rate_mbit]}, {run.bucket_mb}-MB buckets",
             curve=_HOOK[run.hook],
             x=float(run.ranks),
-            **ends(_bare_interval(run)),
+            stated_worlds=_in_worlds(run),
         )
 
 
@@ -279,12 +279,12 @@ def bare_step(run: Run) -> Prediction:
     return predict(profile(run, ours=True), cluster, passes, training=training, spans=False)
 
 
-def _bare_interval(run: Run) -> Interval | None:
-    """Interval of that step."""
+def _in_worlds(run: Run) -> tuple[float, ...]:
+    """That step in drawn worlds."""
     cluster, passes, training = _bare(run)
-    traffic = profile(run, ours=True)
-    drawn = StepIntervals(cluster, training, [traffic])
-    return drawn.draw(traffic, {"stated": passes}, bare_step(run).iteration).interval()
+    exact = bare_step(run).iteration
+    drawn = in_worlds(cluster, training, profile(run, ours=True), {"stated": passes}, exact)
+    return tuple(drawn.tolist())
 
 
 def _bare(run: Run) -> tuple[Cluster, ComputeTimes, Training]:
