@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
-_SUREST = 0.99
 BATCHES = 10
 """Batches of iterations, about, for the standard error: few and long rather than many that depend
 on each other (B. Schmeiser, "Batch size effects in the analysis of simulation output", 1982: 10 to
@@ -78,7 +77,7 @@ def probability_shorter(
 def doubted(share: float | np.floating[Any]) -> float:
     """A share of drawn worlds as a probability: within 1 and 99 %, since a few worlds tell no
     more."""
-    return float(np.clip(share, 1 - _SUREST, _SUREST))
+    return min(max(float(share), 0.01), 0.99)
 
 
 def error_of_difference(one: Luck, other: Luck) -> float:
