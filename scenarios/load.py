@@ -127,7 +127,7 @@ def scenario_of(
         problems += unread
         if not unread:
             cluster = build_cluster(file.cluster)
-            training = build_training(file.training, cluster.collectives.transport)
+            training = build_training(file.training, cluster.collectives)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
         model, mistakes = model_of(document, file, path)
         problems += mistakes

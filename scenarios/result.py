@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
+from gcsim.scenarios.findings import Findings
 
 SCHEMA = 3
 LOW, HIGH = 10, 90
@@ -332,6 +333,8 @@ class Result:
     """None where the scenario has no faults."""
     inputs: tuple[UncertainInput, ...] = ()
     """Inputs that the rows' draws vary; empty where nothing that is needed has a range."""
+    advice: Findings | None = None
+    """Break-evens and changes at the largest size; None where nobody asked, or nothing is dense."""
     trained: Trained | None = None
     """None where no trajectory of the scenario's `train` is known; `results.json` has it not."""
 
@@ -343,6 +346,7 @@ class Result:
             "provenance": self.provenance,
             "rows": [columns_of(row) for row in self.rows],
             "inputs": [columns_of(one) for one in self.inputs],
+            "advice": None if self.advice is None else asdict(self.advice),
             "wall": self.wall,
         }
 

@@ -146,7 +146,7 @@ class EntrySection(Section):
     encode: list[_Kernel] | None = None
     decode: list[_Kernel] | None = None
     per_payload: list[_Kernel] | None = None
-    """As decode, once for each payload."""
+    """Kernels of decode that run once for each payload."""
     busy: Formula | None = None
     """Seconds that a device computes, as measured."""
     copied: Formula | None = None
@@ -166,8 +166,8 @@ class EntrySection(Section):
     """Devices of a node that carry this out among themselves, over `cluster.intra_node`, before one
     of them goes on: it takes as long as a copy by that one."""
     whole_variables: bool = False
-    """Of a push-pull: servers hold whole tensors, each in forward order with the one that holds
-    the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
+    """Whether servers of a push-pull hold whole tensors, each in forward order with the one that
+    holds the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
@@ -180,7 +180,7 @@ class EntrySection(Section):
 
     @property
     def sent(self) -> list[Any]:
-        """By collective, its bytes."""
+        """Bytes of each collective."""
         return [getattr(self, name) for name in _COLLECTIVES]
 
     @property
@@ -204,7 +204,9 @@ class TrafficSection(Section):
     by_tensor: bool = False
     """Formulas are a tensor's, and a bucket has their sums."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """Of all n elements and t tensors, after the last bucket."""
+    """Kernels over all n elements and t tensors, after the last bucket."""
+    slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
+    """Factors on the device's time in this code, by class of kernels."""
     let: dict[str, Formula] = {}  # noqa: RUF012
     """Names and their values in turn."""
     last: list[EntrySection] = []  # noqa: RUF012
@@ -220,7 +222,7 @@ class StepSection(Section):
     step: PositiveDuration | None = None
     """Forward and backward of one device; None: the catalogue's."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """That is in that time, and in no pass."""
+    """Optimiser's kernels in that time, outside of both passes."""
 
 
 class StatedFile(Section):
@@ -250,7 +252,11 @@ def stated(
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
     )
-    training = build_training(file.training, cluster.collectives.transport)
+    device, slower = cluster.device, file.traffic.slower
+    if slower:
+        rates = {k: rate.faster(1 / slower.get(k, 1)) for k, rate in device.kernels.items()}
+        cluster = replace(cluster, device=replace(device, kernels=rates))
+    training = build_training(file.training, cluster.collectives)
     if file.traffic.optimizer:
         taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
@@ -268,7 +274,7 @@ def stated(
 
 
 BARE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
-"""Of clusters on which nothing is computed."""
+"""Device of clusters on which nothing is computed."""
 BACKWARD = BARE.backward_over_forward
 """Backward over forward, of every device that nothing else is known of."""
 
@@ -288,12 +294,12 @@ class Stated:
     model: ModelFacts | None
     """None: the exchange alone."""
     shapes: tuple[Shape, ...]
-    """Of the model's tensors, in forward order."""
+    """Shapes of the model's tensors, in forward order."""
     stated_step: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
     _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
-    """By elements, tensors and whole elements."""
+    """Exchanges by elements, tensors and whole elements."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -546,17 +552,17 @@ class Stated:
         return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
 
     def _ready(self) -> list[float]:
-        """By tensor: seconds from the start of the backward pass until its gradient is there, by
-        the layers' FLOPs; nothing is exchanged before its end without overlap."""
-        if self.training.overlap == "none":
-            return [0.0] * len(self.shapes)
+        """Seconds from the start of the backward pass until each tensor's gradient is ready, by
+        the layers' FLOPs, as far as its exchange does not wait."""
+        waits = float(self.training.waits)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
+        backward = self.step * BACKWARD / (1 + BACKWARD)
         found: dict[int, float] = {}
         for layer in reversed(self.model.layers):
             spent += layer.forward_flops
-            backward = self.step * BACKWARD / (1 + BACKWARD)
-            found.update(dict.fromkeys(layer.parameters, backward * spent / total))
+            ready = backward * (1 - waits) * spent / total
+            found.update(dict.fromkeys(layer.parameters, ready))
         return [found[n] for n in range(len(found))]
 
 
@@ -572,7 +578,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
 
 
 def _times(entry: EntrySection, each: Each) -> int:
-    """How often it is sent; tensors have it in common."""
+    """Number of times that an entry is sent; all tensors share it."""
     return math.ceil(_parsed(entry.times)(each[0][0]))
 
 

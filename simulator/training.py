@@ -43,9 +43,10 @@ Worker = Annotated[int, Index("worker")]
 class InputLoading(Setting):
     """A loader beside each worker that makes one batch after the other."""
 
-    batch: PositiveSeconds
+    batch: Seconds
     """Seconds that the loader needs for a worker's batch (of one micro-batch, with
     accumulation)."""
+    batch_range: RangeOf[Seconds] = None
     prefetch: Batches = 2
     """Finished batches that may wait; the loader stops when so many do."""
 
@@ -146,7 +147,11 @@ class Training(Setting):
     precision: Precision = "fp32"
     """Precision of forward and backward; gradients are exchanged as float32 in any case."""
     overlap: Overlap | None = None
-    """None: nobody has said; simulated as `ddp`."""
+    """None: nobody has said; simulated as `ddp`, but for what is `exposed`."""
+    exposed: Probability = Fraction(0)
+    """Share of the way from when a bucket's gradients are there to the end of the backward pass for
+    which its exchange waits: between `ddp` (0) and `none` (1)."""
+    exposed_range: RangeOf[Probability] = None
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
     reducer: Framework = Framework()
@@ -178,6 +183,11 @@ class Training(Setting):
     """Consecutive iterations over which random times are averaged. Beyond the limit the times of
     all workers in all of them fill the memory."""
     faults: Faults | None = None
+
+    @property
+    def waits(self) -> Fraction:
+        """`exposed`, as far as nobody has said that nothing overlaps."""
+        return Fraction(1) if self.overlap == "none" else self.exposed
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

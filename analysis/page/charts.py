@@ -116,7 +116,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
     ]  # fmt: skip
     stated = ""
     if any(row.iteration_low_s is not None for row in rows):
-        stated = "; bars: inputs as stated"
+        stated = "; bars: default inputs"
         ends = [
             (row.iteration_s, row.iteration_low_s or row.iteration_s,
              row.iteration_high_s or row.iteration_s)

@@ -18,6 +18,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gcsim.analysis.report.sections import Line, Section
+
 Html = str
 """Text that is markup already."""
 Chart = dict[str, Any]
@@ -42,7 +44,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; margin: 0 auto; pad
   max-width: 72rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
 .under { color: #555; margin: 0 0 1rem; } .verdict p { margin: .3rem 0; }
-.verdict p:first-child { font-weight: 600; font-size: 1.1rem; }
+dl.answer { font-size: 1rem; gap: .3rem 1rem; } dl.answer dt { font-weight: 600; color: inherit; }
+dl.answer dd:first-of-type { font-weight: 600; } dl.answer pre { margin: 0; }
 .wide { overflow-x: auto; } .chart { width: 100%; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid #ddd; }
@@ -100,6 +103,18 @@ def paragraphs(lines: Iterable[str], kind: str) -> Html:
     """Sentences, one below the other."""
     inner = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return f'<div class="{kind}">{inner}</div>'
+
+
+def worded(sections: Iterable[Section]) -> Html:
+    """Words, and what is said after each; code below its word."""
+
+    def said(parts: Sequence[str]) -> Html:
+        code = [part for part in parts if isinstance(part, Line)]
+        words = "; ".join(part for part in parts if not isinstance(part, Line))
+        return escape(words) + (f"<pre>{escape(chr(10).join(code))}</pre>" if code else "")
+
+    inner = "".join(f"<dt>{escape(word)}</dt><dd>{said(parts)}</dd>" for word, parts in sections)
+    return f'<dl class="answer">{inner}</dl>'
 
 
 def table(

@@ -17,10 +17,12 @@ from gcsim.analysis.page.page import (
     page,
     paragraphs,
     table,
+    worded,
 )
-from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.answer import notes as notes_of
 from gcsim.analysis.report.intervals import shares
 from gcsim.analysis.report.numbers import duration, plural, significant
+from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import (
@@ -45,11 +47,13 @@ def run_page(result: Result, command: str) -> Html:
     """The report as HTML; `command` is what made it."""
     found = largest_verdict(result)
     first = found.rows[0]
+    advised = Recommendation(result=result, verdict=found)
+    said = notes_of(result, found, full=True)
     bars, height = breakdown_chart(result)
     banded = [row.label for row in (found.safe, *found.foremost) if row is not None]
     everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
     sections: list[tuple[str, Html]] = [
-        ("Answer", paragraphs(answer(result), "verdict")),
+        ("Answer", worded(answer_sections(advised)) + paragraphs(said, "verdict")),
         (
             f"Methods on {plural(first.nodes, 'node')}",
             _table(found.rows, found) + notes(footnotes(result, found)),

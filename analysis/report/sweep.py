@@ -1,4 +1,4 @@
-"""A finished sweep on a terminal: one line a point, and a sentence.
+"""A finished sweep on a terminal: one line per point, and a sentence.
 
 A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
 rows are in `results.csv`.
@@ -73,7 +73,7 @@ def _verdicts(result: SweepResult) -> list[Verdict | None]:
 def _lines(
     result: SweepResult, found: Sequence[Verdict | None]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and one line a point; keys with a single value are left to `results.csv`."""
+    """Headings and one line per point; keys with a single value are left to `results.csv`."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     ranges = _open(found)
     numbers = NUMBERS if ranges else NUMBERS[:1]

@@ -149,7 +149,7 @@ SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
 COSINE = Column(heading="cosine", value=lambda row: row.cosine_similarity, decimals=lambda rows: 3)
 INPUT = _time("input\nwait", lambda row: row.input_s)
-AS_STATED = _time("as\nstated", lambda row: row.iteration_as_stated_s)
+AS_STATED = _time("default\ninputs", lambda row: row.iteration_as_stated_s)
 PARTS = (
     _time("compute", lambda row: row.forward_s + row.backward_s),
     _time("encode", lambda row: row.encode_s),
@@ -167,7 +167,7 @@ WITH_FAULTS = _column(
 )
 
 LEGEND = (
-    "sent: bytes that a worker hands to its collectives in an iteration. "
+    "sent: bytes per worker and iteration. "
     "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
     "of as many devices that train alone. NMSE: |update - dense update|^2 / |dense update|^2, mean "
     "over the steps that were run, from empty residuals (with error feedback later steps differ "
@@ -332,10 +332,10 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     batches = micro_batches(result)
     many = "" if batches == 1 else f"An iteration has {batches} micro-batches. "
     stated = any(row.iteration_as_stated_s is not None for row in rows)
-    total = "as stated" if stated else "iteration"
+    total = "default inputs" if stated else "iteration"
     middle = (
-        "iteration and speedup: medians over the draws. as stated: the iteration with each input "
-        "at its stated value; its parts are those of that. "
+        "iteration and speedup: medians over the draws. default inputs: the iteration with each "
+        "input at its default; the parts add up to it. "
         if stated
         else ""
     )

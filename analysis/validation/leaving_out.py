@@ -35,7 +35,9 @@ from gcsim.analysis.validation.decisions import TIE
 from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.files import write_text
+from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.discrepancy import FILE, SourceSection, Widths, shipped
+from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.simulator.luck import doubted
 
 if TYPE_CHECKING:
@@ -58,6 +60,17 @@ def work_of(citation: str, otherwise: str) -> str:
     """The repository that a citation names; `otherwise` where it names none."""
     found = (pattern.search(citation) for pattern in _WORK)
     return next((match[1] for match in found if match), otherwise)
+
+
+def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
+    """Seconds in the drawn worlds of a point's method, by the catalogue alone, with factors that
+    come from other sources."""
+    known = shipped().without(work_of(point.source, suite))
+    worlds = [STATED] * len(point.worlds)
+    found = discrepancy.inputs(known, stated=False, kinds=[kind])
+    drawn = discrepancy.factors(discrepancy.with_factors(worlds, found, 0), found, kind)
+    seconds = point.worlds if point.less_is_better else np.divide(1, point.worlds)
+    return tuple((drawn * seconds).tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

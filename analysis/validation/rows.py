@@ -32,11 +32,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcsim.analysis.validation.suite import Unit
+from gcsim.analysis.validation.suite import Statistic, Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
@@ -86,7 +86,7 @@ class BoundSection(Section):
 
     name: str
     series: list[str] = []  # noqa: RUF012
-    statistic: Literal["median", "decisions", "statements", "ordering"] = "median"
+    statistic: Statistic = "median"
     limit: float = 0.0
     target: float | None = None
 

@@ -21,6 +21,9 @@ from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, 
 DENSE = "none"
 """The method of the uncompressed exchange: what decisions are against."""
 
+IN_ALL = "in all"
+
+Statistic = Literal["median", "decisions", "statements", "ordering", "regret"]
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement. Less is better of times and bytes, more of rates and speedups."""
 
@@ -178,6 +181,23 @@ class Excluded:
     """Why, in a sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """Cost of choosing methods by a rule, against always knowing the fastest measured one."""
+
+    source: str
+    """A suite, or `IN_ALL`."""
+    rule: str
+    settings: int
+    mean: float
+    """Mean over the settings of the chosen method's time over that of the fastest, less 1."""
+    worst: float
+    where: str
+    """Setting with the worst."""
+    use: float
+    """Mean of the first rule over the same settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Bound that a suite must keep on the points that were not fitted."""
@@ -187,10 +207,11 @@ class Bound:
     series: tuple[str, ...] = ()
     """Series of the points; (): all of the suite."""
     _: KW_ONLY
-    statistic: Literal["median", "decisions", "statements", "ordering"] = "median"
+    statistic: Statistic = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all
     verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
+    `limit`; regret: mean in all of the rule in `series`, at most
     `limit`."""
     limit: float = 0.0
     target: float | None = None
@@ -206,6 +227,7 @@ class Findings:
     orderings: tuple[Ordering, ...] = ()
     factors: tuple[Factor, ...] = ()
     excluded: tuple[Excluded, ...] = ()
+    regrets: tuple[Regret, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

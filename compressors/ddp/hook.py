@@ -61,7 +61,7 @@ from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.options.method import Method, checked
-from gcsim.compressors.participation import participate
+from gcsim.compressors.participation import named, participate
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
@@ -427,6 +427,7 @@ class DdpHook:
         else:
             for number in [number for number in self._members if number > part.layout.index]:
                 del self._members[number]  # DDP has fewer buckets than before
+        step.check()
         overflow = bool(agreed())
         if not overflow and step.shared() is None:
             step.end([each.update for each in step.parts])
@@ -445,15 +446,14 @@ class DdpHook:
         """The update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
+        bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:
-            return self._update(
-                Bucket(layout=layout, gradient=gradient, loss=step.loss), step.number
-            )
-        except NotFiniteError as error:
+            return self._update(bucket, step.number, step.checks)
+        except NotFiniteError as error:  # in host memory it is known at once
             step.shared_problem = error.problems[0]
             return gradient
 
-    def _update(self, bucket: Bucket, step: int) -> Tensor:
+    def _update(self, bucket: Bucket, step: int, checks: Demands) -> Tensor:
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=False, unmodified=False)
         index = bucket.layout.index
@@ -462,13 +462,14 @@ class DdpHook:
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
-        reply, checks = None, Demands()
+        reply, own = None, Demands()
         while True:
             try:
-                request = exchange.send(reply)
+                with own:
+                    request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
-                checks.require()
+                checks.take_over(own, partial(named, member.about.title))
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, None)
                 sums.took("whole_s", started, self._now())

@@ -414,7 +414,7 @@ def model_details(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "built by", entry["build"]
     else:
         forward = sum(layer["forward_flops"] for layer in entry["layers"])
-        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs a sample"
+        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs per sample"
     if entry["paper"]:
         yield "paper", entry["paper"]
 

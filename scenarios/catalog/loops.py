@@ -1,19 +1,21 @@
 """Default costs of a training loop beside its passes, its kernels and its network.
 
 `catalog/loops.yaml`: interference by transport, what devices of a node take from each other,
-workers' skew, code around an exchange by framework. A number that a scenario states takes the place
-of the catalogue's, and of its range.
+workers' skew, how long an exchange waits by loop, code around it by framework. A number that a
+scenario states takes the place of the catalogue's, and of its range.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from gcsim.errors import InputError, did_you_mean
+from gcsim.fields import Probability, RangeOf, Setting, Text
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
@@ -28,6 +30,19 @@ _CITED: dict[str, Any] = {
 _Code = As(Framework)
 FRAMEWORK = "pytorch"
 """The framework of a scenario that names none."""
+UNKNOWN = "unknown"
+"""The loop of a scenario that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Setting):
+    """Training loop of a framework."""
+
+    exposed: Probability
+    """Field of the same name of `Training`."""
+    exposed_range: RangeOf[Probability] = None
+    framework: Text = FRAMEWORK
+    """Entry of the code around an exchange."""
 
 
 class _Exchanges(Section):
@@ -50,6 +65,7 @@ class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
     shared_node: Annotated[Spelled, As(SharedNode, **_CITED)]
+    loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
 
 
@@ -77,6 +93,16 @@ def shared_node(transport: str) -> SharedNode:
     """Contention between devices of a node; none for the ideal transport."""
     loops = _loops()
     return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
+
+
+def loop(name: str, *, on_devices: bool = False) -> Loop:
+    """A loop, whose sums the devices make or not. Raises `InputError` for an unknown name."""
+    known = _loops().loops
+    entry = known.get(f"{name}_nccl" if on_devices else name, known.get(name))
+    if entry is None:
+        named = [one for one in known if "_" not in one]
+        raise InputError(f"unknown loop {name!r}", hint=did_you_mean(name, named))
+    return entry.value(Loop)
 
 
 def frameworks() -> Mapping[str, str]:

@@ -317,7 +317,11 @@ def _said(
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("cluster", "host")
     stated = document.data["cluster"]["host"]
+    named = isinstance(stated, str)
     if host is None:
+        if named:
+            why = ": this transport's messages cost the host nothing"
+            yield _said(document, key_path, why, "leave it out", value=stated)
         return
     if cluster.workers == 1:
         yield _said(document, key_path, ": one worker alone sends nothing", "set cluster.nodes")
@@ -336,13 +340,14 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         yield _said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
     if (
-        "per_received_byte" in stated
+        (named or "per_received_byte" in stated)
         and host.per_received_byte
         and reduces not in {"gloo", "gloo_ring"}
     ):
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
-        yield _said(document, (*key_path, "per_received_byte"), why, hint)
+        place = key_path if named else (*key_path, "per_received_byte")
+        yield _said(document, place, why, hint)
     if host.in_flight != Host().in_flight and not host.interleaved:
         why = ": no message costs any processor time"
         hint = "set per_message, per_byte or per_call, or leave it out"

@@ -125,6 +125,7 @@ def simulate(
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:
         unexplained = discrepancy.inputs(
+            discrepancy.shipped().widths,
             stated=not any(one.main.key_path == PASSES for one in inputs),
             kinds=[profile.compressor for profile in profiles],
         )

@@ -4,8 +4,8 @@ These classes exist only while a file is read: `gcsim.scenarios.load` builds the
 values from them. `schema_json` gives editors the same rules.
 
 Under `training`, which says how the job runs beside its compressor, the keys are the fields of
-`gcsim.simulator.training.Training`, but for the costs of a framework's code: `framework` names one
-of the catalogue, or changes figures of one.
+`gcsim.simulator.training.Training`, but for the framework's loop, which `loop` names, and the costs
+of its code: `framework` names one of the catalogue, or changes figures of one.
 
 Under `train`, which says how `gcsim train` trains the model to an end, they are the fields of
 `gcsim.traces.training.plan.Plan`; one learning rate may be a number, and data that are alike on all
@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -36,6 +37,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
+from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
@@ -263,17 +265,30 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
+TRAINING = As(
+    Training,
+    reducer=None,
+    hook=None,
+    loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
+    framework=(_FRAMEWORK | None, None),
+)
 
 
-def build_training(section: Spelled, transport: str) -> Training:
+def build_training(section: Spelled, collectives: Collectives) -> Training:
     """Settings of the training job; unstated ones come from the catalogue."""
-    code = section.framework
+    transport = collectives.transport
+    on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
+    loop = loops.loop(section.loop, on_devices=on_devices)
+    code = loop.framework if section.framework is None else section.framework
     if isinstance(code, str):
         reducer, hook = loops.framework(code)
     else:
         reducer, hook = code.codes(loops.framework(code.like))
+    if section.overlap is not None:
+        loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
     usual = Training(
+        exposed=loop.exposed,
+        exposed_range=loop.exposed_range,
         interference=loops.interference(transport),
         shared_node=loops.shared_node(transport),
         reducer=reducer,

@@ -75,9 +75,8 @@ def shipped() -> DiscrepancyFile:
     return file
 
 
-def inputs(*, stated: bool, kinds: Iterable[str]) -> list[Input]:
+def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]:
     """Inputs of these kinds of compressors, with stated passes or the catalogue's."""
-    widths = shipped().widths
     width, measure = widths.catalogue, "compute.forward and compute.backward"
     if stated:
         width, measure = widths.stated, _STEP

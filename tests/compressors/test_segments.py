@@ -45,7 +45,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {"block_elements": 5000}),
     ("signsgd", {}),
-    ("signum", {"aggregation": "all_gather"}),
+    ("signum", {}),
     ("bingrad_b", {"clip": 2.0, "bucket": 100}),
     ("bingrad_pb", {}),
     ("onebit_sgd", {"aggregation": "all_gather"}),

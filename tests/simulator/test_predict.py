@@ -37,6 +37,7 @@ from gcsim.simulator.training import (
     InputLoading,
     Interference,
     Noise,
+    Overlap,
     SharedNode,
     Training,
 )
@@ -578,6 +579,22 @@ def test_without_overlap_the_exchange_follows_the_backward_pass() -> None:
     spans = [span for span in none.spans if span.rank == 0]
     backward = max(span.end for span in spans if span.kind == "backward")
     assert min(span.start for span in spans if span.resource == "communicator") >= backward
+
+
+def test_an_exchange_waits_for_its_share_of_the_backward_pass() -> None:
+    """The bucket that is ready after 5 of 20 ms and waits for a third of the rest starts at 10."""
+    passes = ComputeTimes(forward=0, backward=20, parts=(5, 5), provenance="")
+    assert passes.waiting(Fraction(1, 3)).parts == (10, 3)
+    assert passes.waiting(Fraction(0)) == passes
+    assert passes.waiting(Fraction(1)).parts == (20, 0)
+
+    def at(overlap: Overlap | None = None, exposed: Fraction = Fraction(0)) -> float:
+        training = Training(overlap=overlap, exposed=exposed)
+        return predict(DENSE, cluster(2, devices=1), COMPUTE, training=training).iteration
+
+    assert at(exposed=Fraction(0)) == at(overlap="ddp")
+    assert at(exposed=Fraction(1)) == at(overlap="none") == at(overlap="none", exposed=Fraction(0))
+    assert at(overlap="ddp") < at(exposed=Fraction(9, 10)) < at(overlap="none")
 
 
 def test_two_collectives_at_a_time_hide_each_others_latency() -> None:

@@ -20,7 +20,7 @@ from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, left_out, reliability
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import Findings, Ordering, Point, Statement
+from gcsim.analysis.validation.suite import Findings, Ordering, Point, Regret, Statement
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
@@ -85,6 +85,9 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
         yield _wrapped(f"order of {ordering_text(one_order)}", width)
     for one in report.findings.excluded:
         yield _wrapped(f"not compared: {one.count} {one.what}: {one.rule}", width)
+    if report.findings.regrets:
+        yield _regrets(report.findings.regrets)
+        yield _wrapped(REGRET_LEGEND, width)
     for kept in report.bounds:
         yield _wrapped(bound_text(kept), width, style="" if kept.kept else "bold red")
     yield Text("")
@@ -120,6 +123,11 @@ def bound_text(kept: Kept) -> str:
     if kept.bound.statistic == "statements":
         right = round(kept.reached * kept.points)
         return f"{word} {kept.bound.name}: {right} of {kept.points}"
+    if kept.bound.statistic == "regret":
+        return (
+            f"{word} {kept.bound.name}: {percent(kept.reached)} % over "
+            f"{plural(kept.points, 'setting')}, at most {kept.bound.limit:.0%} asked"
+        )
     if kept.bound.statistic == "decisions":
         return (
             f"{word} {kept.bound.name}: {percent(kept.reached)} % of "
@@ -267,6 +275,34 @@ def reliability_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
     """Cells by predicted probability."""
     for low, high, count, share in reliability([each for one in found for each in one.pays]):
         yield f"{100 * low:.0f} to {100 * high:.0f} %", str(count), f"{100 * share:.0f}"
+
+
+REGRET_LEGEND = (
+    "regret: how much longer an iteration of the chosen method took than one of the fastest "
+    "measured, in percent; mean and worst over the settings that have the method, and the mean of "
+    "Use over the same settings."
+)
+
+
+def regret_rows(regrets: Sequence[Regret]) -> Iterator[tuple[str, ...]]:
+    """Rule, settings, mean, worst, and the mean of Use; each source has a row in front."""
+    before = ""
+    for one in regrets:
+        if one.source != before:
+            yield one.source, *[""] * len(REGRET)
+        means = percent(one.mean), percent(one.worst), percent(one.use)
+        yield f"- {one.rule}", str(one.settings), *means
+        before = one.source
+
+
+REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")
+
+
+def _regrets(regrets: Sequence[Regret]) -> Table:
+    table = _numbers("\nregret", *REGRET)
+    for rule, *cells in regret_rows(regrets):
+        table.add_row(Text(rule), *cells)
+    return table
 
 
 def _statements(statements: Sequence[Statement]) -> Table:

@@ -31,6 +31,7 @@ from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
     LEFT_OUT,
     LEFT_OUT_LEGEND,
+    REGRET,
     RELIABILITY,
     bound_text,
     decisions_text,
@@ -38,6 +39,7 @@ from gcsim.analysis.validation.report.table import (
     left_out_rows,
     ordering_text,
     percent,
+    regret_rows,
     reliability_rows,
     signed,
     value,
@@ -215,6 +217,9 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         yield from _block(*_table(_heading("series"), rows))
     yield from _spread(findings.points)
     yield from _statements(findings.statements)
+    if findings.regrets:
+        headings = ("regret", *(title.replace("\n", " ") for title in REGRET))
+        yield from _block(*_table(headings, list(regret_rows(findings.regrets))))
     for one in findings.orderings:
         yield f"- Order of {ordering_text(one)}."
     for kept in report.bounds:
@@ -414,6 +419,7 @@ def _report(report: Report) -> dict[str, Any]:
             for one in findings.orderings
         ],
         "points": [_point_row(point) for point in findings.points],
+        "regrets": [asdict(one) for one in findings.regrets],
     }
 
 

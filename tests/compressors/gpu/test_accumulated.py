@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors.coding import momentum
+from gcsim.compressors.coding.frames import Codec, packed
 from gcsim.compressors.coding.indices import pairs, words
-from gcsim.compressors.coding.integers import two_bits
-from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
 from gcsim.compressors.coding.selecting.selection import deliver, sampled
-from gcsim.compressors.segments import Segments, starts
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
 from tests.compressors.gpu.examples import SEEDS, VECTORS, few, parts_of, spoilt, vector
+from tests.compressors.shared import layout_of
 
 
 @few
@@ -64,20 +64,36 @@ def test_words_are_added(n: int, seed: int, powers: bool) -> None:
     k = np.array([len(each) for each in places])
     drawn = np.concatenate(places) | (rng.integers(0, width, k.sum()) << bits)
     sent = torch.from_numpy(drawn.astype(np.uint32).view(np.int32))
-    out, levels = torch.linspace(-1, 1, n), torch.tensor([[0.5, -0.25]]).expand(3, 2).clone()
-    if powers:
-        levels = demand_same(words.levels_of, torch.tensor([3, -128, -120], dtype=torch.int8))
-        assert levels[0, 9] == -4.0  # of e = 3 and d = 1
-        assert levels.isnan().sum() == 16 + 2  # 2^-127 is no normal number
-    levels[1:] = levels[0]
-    demand_same(words.add_words, out, segments, sent, k, levels, 1 / 3)
-    demand_same(words.add_words, out, segments, sent, k, levels[:1].numpy(), 1 / 3)
+    out, layout = torch.linspace(-1, 1, n), layout_of(*segments.length.tolist())
+    levels = torch.tensor([[0.5, -0.25], [1, -1], [2, -3]])
+
+    def added(sent: Tensor, many: Any) -> list[tuple[Any, ...]]:
+        if powers:
+            top = torch.tensor([3, 100, -118], dtype=torch.int8)
+            parts = (top, segments.column(1)), (sent, 4 * many)
+            message = packed(sent, Codec.VARIANCE, segments, *parts, nonzero=many)
+            return [(words.add_powers, message, layout, out, 1 / 3)]
+        inside, outside = (
+            words.signed_message(sent, segments, many, each) for each in (levels, None)
+        )
+        calls = (inside,), (outside, (0.5, -0.25))
+        return [(words.add_signed, each, layout, out, 1 / 3, *known) for each, *known in calls]
+
+    for each in added(sent, k):
+        demand_same(*each)
     for wrong, many in ((sent.flip(0), k), (sent, np.array([k.sum(), 0, 0]))):
-        if k.min(initial=9, where=k > 0) > 1 and k[0] and k[2]:
-            with pytest.raises(InputError, match="ascend"):
-                words.add_words(out.clone(), segments, wrong, many, levels, 1.0)
-            with kernels(), pytest.raises(InputError, match="ascend"):
-                words.add_words(out.clone(), segments, wrong, many, levels, 1.0)
+        if k.min(initial=9, where=k > 0) > 1 and k[0] and k[2] and (many <= segments.length).all():
+            for each in added(wrong, many):
+                with pytest.raises(InputError, match="ascend"):
+                    each[0](*each[1:])
+                with kernels(), pytest.raises(InputError, match="ascend"):
+                    each[0](*each[1:])
+
+
+def test_levels_of_powers() -> None:
+    levels = words.powers()[np.array([3, -128, -120]) + 128]
+    assert levels[0, 9] == -4.0  # of e = 3 and d = 1
+    assert np.isnan(levels).sum() == 16 + 2  # 2^-127 is no normal number
 
 
 @few
@@ -155,18 +171,6 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
 
     demand_same(chosen, values, gradient)
     demand_same(chosen, values.abs(), gradient.abs())
-
-
-@few
-@given(values=VECTORS, seed=SEEDS, tau=st.sampled_from((0.1, 2.0)))
-def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
-    segments, added = parts_of(values.numel()), vector(values.numel(), "ties", seed)
-    size = packed_bytes(segments.length, 2)
-    at, packed = starts(size), torch.zeros(int(size.sum()), dtype=torch.uint8)
-    demand_same(two_bits.two_bits, values, added, segments, tau, packed, at)
-    two_bits.two_bits(values.clone(), added, segments, tau, packed, at)
-    for sent in (packed, packed | 1, packed | 0x80):  # code 1 stands for nothing; padding is zero
-        demand_same(two_bits.add_two_bits, values, segments, sent, at, tau / 3)
 
 
 def test_not_a_number_is_marked_and_refused() -> None:

@@ -111,6 +111,10 @@ def test_mistakes_are_told(tmp_path: Path, setting: str, message: str) -> None:
             "cluster.host.per_copied_byte has no effect: only Gloo's all-gather copies",
         ),
         (
+            ["cluster.host=bare_metal", "cluster.collectives.transport=nccl"],
+            "cluster.host = 'bare_metal' has no effect: this transport's messages cost",
+        ),
+        (
             ["training.concurrent_collectives=2"],
             "training.concurrent_collectives = 2 has no effect: collectives whose processors",
         ),

@@ -106,6 +106,7 @@ def test_the_topology_becomes_the_engines_own_values(
 
 def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert load(tmp_path, FULL).training == Training(
+        exposed_range=(Fraction(0), Fraction(1)),
         reducer=loops.framework("pytorch")[0],
         hook=loops.framework("pytorch")[1],
         interference=loops.interference("gloo"),
@@ -134,8 +135,10 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
 
 
 def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
-    scenario = load(tmp_path, PLAIN, "training.framework=none")
-    assert scenario.training == Training(noise=loops.workers())  # what may be, and is not
+    scenario = load(tmp_path, PLAIN, "training.framework=none", "training.overlap=ddp")
+    assert scenario.training == Training(
+        overlap="ddp", noise=loops.workers()
+    )  # what may be, and is not
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
     assert not scenario.cluster.nics
@@ -203,6 +206,8 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).resolved["training"] == {
         "precision": "fp32",
+        "exposed": 0,
+        "exposed_range": [0, 1],
         "interference": {"computation": 0, "bus": 0},
         "shared_node": {"slowdown": 0},
         "framework": {
@@ -296,6 +301,30 @@ def test_a_stated_overlap_is_known_and_an_unstated_one_is_not(tmp_path: Path, ov
     assert load(tmp_path, write(scenario.resolved)).training.overlap == overlap
 
 
+@pytest.mark.parametrize(
+    ("loop", "transport", "exposed"),
+    [
+        ("ddp", "nccl", (0, 0.5)), ("horovod", "nccl", (0, 1)), ("horovod", "mpich", (0.5, 1)),
+        ("paddle", "nccl", None), ("deepspeed", "nccl", None), ("own", "gloo", None),
+    ],
+)  # fmt: skip
+def test_a_named_loop_says_how_long_exchanges_wait(
+    tmp_path: Path, loop: str, transport: str, exposed: tuple[float, float] | None
+) -> None:
+    """A stated overlap comes first; Horovod's sums on the host overlap less than NCCL's."""
+    text = PLAIN.replace("transport: textbook", f"transport: {transport}")
+    scenario = load(tmp_path, text, f"training.loop={loop}")
+    found = scenario.training
+    assert found.exposed_range == exposed
+    if exposed is None:
+        assert found.exposed == 1
+    assert load(tmp_path, write(scenario.resolved)).training == found
+    known = load(tmp_path, text, f"training.loop={loop}", "training.overlap=ddp").training
+    assert (known.waits, known.exposed_range) == (0, None)
+    with pytest.raises(InputError, match=r"unknown loop 'horovood'.*horovod"):
+        load(tmp_path, text, "training.loop=horovood")
+
+
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
     text = PLAIN.replace("transport: textbook", "transport: gloo")
     resolved = write(load(tmp_path, text).resolved)
@@ -369,8 +398,8 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "must be at least 1"),
         ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:25:3: error: key 'batch' is "
          "missing in training.input"),
-        ("batch: 40 ms", "batch: 0 ms", "a.yaml:25:18: error: training.input.batch: 0 ms is zero; "
-         "it must be more"),
+        ("batch: 40 ms", "batch: -1 ms", "a.yaml:25:18: error: training.input.batch: "
+         "-1 ms"),
         ("prefetch: 3", "prefetch: 0", "a.yaml:25:35: error: training.input.prefetch = 0: must be "
          "at"),
         ("slow_nodes: {3: 1.5,", "slow_nodes: {9: 1.5,", "a.yaml:26:16: error: "

@@ -81,6 +81,21 @@ def test_few_cores_have_the_transports_prices_but_for_those_stated(tmp_path: Pat
     assert own == replace(shipped, cores=2, per_call=Fraction(1, 1000), per_call_range=None)
 
 
+def test_a_named_machine_narrows_the_reception(tmp_path: Path) -> None:
+    """An unnamed host may keep up or be as slow as EC2's."""
+    gloo = "cluster.collectives={transport: gloo}"
+    ends = {
+        name: load(tmp_path, TEXT, gloo, f"cluster.host={name}").cluster.host
+        for name in ("{}", "bare_metal", "virtual_machine")
+    }
+    low = {name: host and host.per_received_byte_range for name, host in ends.items()}
+    assert low["{}"] == (0, Fraction(145, 10**11))
+    assert low["bare_metal"] == (0, Fraction(1, 10**9))
+    assert low["virtual_machine"] == (Fraction(5, 10**10), Fraction(145, 10**11))
+    assert ends["bare_metal"] is not None
+    assert ends["bare_metal"].dispatch_range is not None
+
+
 def test_a_generation_that_makes_no_difference_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -43,7 +43,8 @@ CLOCK = {
     "training.interference", "training.shared_node", "training.encode_on",
     "training.side_slowdown", "training.concurrent_collectives", "training.optimizer",
     "training.input", "training.on_host", "training.slow_nodes", "training.slow_workers",
-    "training.noise", "training.iterations", "training.framework",
+    "training.noise", "training.iterations", "training.framework", "training.loop",
+    "training.exposed", "training.exposed_range",
     # the gradients that a run compresses: trajectories have gradients of their own
     "gradients.workers", "gradients.warmup_steps", "gradients.iterations",
     "gradients.learning_rate", "gradients.momentum", "gradients.device", "gradients.source",

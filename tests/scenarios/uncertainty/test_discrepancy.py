@@ -19,7 +19,7 @@ WORLDS = [World({"other": 0.5}) for _ in range(64)]
 
 
 def drawn(kinds: tuple[str, ...], kind: str, *, stated: bool = False) -> np.ndarray:
-    found = inputs(stated=stated, kinds=kinds)
+    found = inputs(WIDTHS, stated=stated, kinds=kinds)
     worlds = with_factors(WORLDS, found, 7)
     assert all(world.slowness["other"] == 0.5 for world in worlds)
     return factors(worlds, found, kind)

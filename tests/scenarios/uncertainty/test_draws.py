@@ -27,7 +27,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, Figure, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import Figure, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.kernel_use import use
 from gcsim.scenarios.uncertainty.worlds import (
     World,
@@ -288,11 +288,11 @@ def test_an_uplinks_figures_are_drawn_and_a_stated_one_has_no_range(tmp_path: Pa
 
 
 def test_overlap_that_nobody_has_stated_is_drawn(scenario: Scenario) -> None:
-    training = replace(scenario.training, overlap=None)
+    training = replace(scenario.training, exposed_range=(Fraction(0), Fraction(1)))
     inputs = uncertain_inputs(scenario.cluster, training, {"stated": passes(TOY)})
     worlds = draw(inputs, 64, 5)
-    without = [training_in(world, training, inputs).overlap == "none" for world in worlds]
-    assert sum(without) == NO_OVERLAP * 64
+    waits = sorted(float(training_in(world, training, inputs).exposed) for world in worlds)
+    assert all(k / 64 <= share <= (k + 1) / 64 for k, share in enumerate(waits))
     assert not any("waits" in each.name for each in uncertain_inputs(
         scenario.cluster, scenario.training, {"stated": passes(TOY)}
     ))  # fmt: skip
@@ -413,7 +413,7 @@ def test_percentiles_are_near_those_of_exact_worlds(
     }
     inputs = uncertain_inputs(cluster, training, times)
     ways = {one.main.key_path[:2] for one in inputs}
-    assert {("cluster", "network"), ("cluster", "host"), ("training", "overlap")} <= ways
+    assert {("cluster", "network"), ("cluster", "host"), ("training",)} <= ways
     compare(run(scenario), scenario, METHODS, times, 4)
 
 
