@@ -37,7 +37,7 @@ from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.files import write_text
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.discrepancy import FILE, SourceSection, Widths, shipped
-from gcsim.scenarios.uncertainty.worlds import STATED
+from gcsim.scenarios.uncertainty.worlds import draw
 from gcsim.simulator.luck import doubted
 
 if TYPE_CHECKING:
@@ -66,11 +66,10 @@ def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
     """Seconds in the drawn worlds of a point's method, by the catalogue alone, with factors that
     come from other sources."""
     known = shipped().without(work_of(point.source, suite))
-    worlds = [STATED] * len(point.worlds)
     found = discrepancy.inputs(known, stated=False, kinds=[kind])
-    drawn = discrepancy.factors(discrepancy.with_factors(worlds, found, 0), found, kind)
-    seconds = point.worlds if point.less_is_better else np.divide(1, point.worlds)
-    return tuple((drawn * seconds).tolist())
+    by = discrepancy.factors(draw(found, len(point.worlds), 0), found, kind)
+    seconds = np.array(point.worlds) ** (1 if point.less_is_better else -1)
+    return tuple(discrepancy.widened(seconds, by).tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,7 +282,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
 
 def fault(reports: Sequence[Report]) -> str:
     """Fault of the file, or of the coverage of steps, once every suite was run; else empty."""
-    if {report.suite.name for report in reports} < set(SUITES):
+    if not set(SUITES) <= {report.suite.name for report in reports}:
         return ""
     now = widths(*(misses(reports, stated=stated) for stated in (False, True)))
     pairs = [(getattr(now, name), getattr(shipped().widths, name)) for name in Widths.model_fields]

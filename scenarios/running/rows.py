@@ -13,14 +13,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
@@ -136,12 +134,12 @@ def _over_draws(
     world."""
     if not found.draws:
         return {}
-    times = np.array(found.draws)
-    fastest = np.array([one.draws for one in of_size]).min(axis=0)
+    times = np.array(found.widened)
+    fastest = np.array([one.widened for one in of_size]).min(axis=0)
     shapes = _ends(found) if found.either else ()
     low, high = np.percentile(times, (LOW, HIGH))
     fields: dict[str, Any] = {
-        "iteration_draws_s": found.draws,
+        "iteration_draws_s": found.widened,
         "iteration_low_s": min([float(low), *shapes]),
         "iteration_high_s": max([float(high), *shapes]),
         "iteration_as_stated_s": found.prediction.iteration,
@@ -150,18 +148,17 @@ def _over_draws(
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        speedups = np.array(dense.draws) / times
-        low, median, high = np.percentile(speedups, (LOW, 50, HIGH))
+        low, high = np.percentile(np.array(dense.widened) / times, (LOW, HIGH))
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
             ends = []
         error = error_of_difference(_luck(dense), _luck(found))
         fields |= {
-            "speedup_vs_dense": float(median),
+            "speedup_vs_dense": _median_ratio(dense.draws, found.draws),
             "speedup_low": min([float(low), *ends]),
             "speedup_high": max([float(high), *ends]),
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
-            "probability_pays": probability_shorter(times, np.array(dense.draws), error),
+            "probability_pays": probability_shorter(times, np.array(dense.widened), error),
         }
     return fields
 
@@ -205,19 +202,16 @@ class _OneDevice:
         self._known: dict[int, Prediction] = {}
 
     @cached_property
-    def _worlds(self) -> NDArray[np.float64]:
+    def _worlds(self) -> Sequence[float]:
         """Iteration of each drawn world over that as stated."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
-        shared = discrepancy.factors(worlds, self._uncertainty.unexplained)
-        if not inputs:
-            return shared
         about = Approximation(
             Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),
             1, self._training, self._compute, [self._profile],
             prices=self._prices, seed=self._scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
-        ratios: NDArray[np.float64] = shared * times[1 : 1 + len(worlds)] / times[0]
+        ratios: list[float] = (times[1 : 1 + len(worlds)] / times[0]).tolist()
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:

@@ -47,7 +47,9 @@ class Simulated:
     prediction: Prediction
     """Prediction as stated."""
     draws: tuple[float, ...] = ()
-    """Seconds an iteration, by drawn world."""
+    """Seconds an iteration, by drawn world: estimates are of these."""
+    widened: tuple[float, ...] = ()
+    """The same with factors on whole steps: ranges and probabilities are of these."""
     either: tuple[float, float] | None = None
     """Seconds an iteration with a ring and with a tree, as stated, where NCCL may take either: its
     tuner at the ends of `Collectives.ring_over_tree_range`."""
@@ -131,8 +133,7 @@ def simulate(
         )
     if not scenario.draws:
         inputs = []
-    worlds = draw(inputs, scenario.draws, scenario.seed)
-    worlds = discrepancy.with_factors(worlds, unexplained, scenario.seed)
+    worlds = draw([*inputs, *unexplained], scenario.draws, scenario.seed)
     drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
     found: list[list[Simulated]] = []
     moved = np.zeros(len(inputs))
@@ -164,19 +165,26 @@ def simulate(
             for profile, prediction, shapes in zip(
                 profiles, told_apart(first, scenario.dense, again), either, strict=True
             ):
-                ratios = discrepancy.factors(worlds, unexplained, profile.compressor)
+                ratios = np.ones(len(worlds))
+                by = discrepancy.factors(worlds, unexplained, profile.compressor)
                 if about is not None:
                     times = about.iteration(profile)
                     ends = times[1 + len(worlds) :]  # each input's farther one
                     moved = np.maximum(moved, abs(ends / times[0] - 1))
-                    ratios = ratios * times[1 : 1 + len(worlds)] / times[0]
-                draws = in_worlds(prediction.iteration, ratios)
+                    ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
-                of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
+                stated = prediction.iteration
+                known = Simulated(
+                    prediction=prediction,
+                    draws=in_worlds(stated, ratios),
+                    widened=in_worlds(stated, discrepancy.widened(ratios, by)),
+                    either=shapes,
+                )
+                of_size.append(known)
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
     if not kept and not unexplained:
-        found = [[replace(one, draws=()) for one in of_size] for of_size in found]
+        found = [[replace(one, draws=(), widened=()) for one in of_size] for of_size in found]
         worlds = []
     uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds), unexplained=tuple(unexplained))
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty

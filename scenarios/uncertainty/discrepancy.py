@@ -5,7 +5,7 @@ step is multiplied by factors as wide as those measurements ask for: one that al
 cluster share, narrower where the passes are stated; one that all compressors share beside dense
 training; one of each compressor. `gcsim.analysis.validation.leaving_out` finds the widths.
 
-Half of the worlds have the inverse factors of the other half, so that medians stay where they are.
+They widen ranges and probabilities; estimates are without them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
-from gcsim.scenarios.uncertainty.worlds import World, draw
+from gcsim.scenarios.uncertainty.worlds import World
 from gcsim.simulator.plans import DENSE
 
+Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
 WIDER = 1.25
 """A range drawn evenly is so many times as wide as its middle 80 %."""
@@ -99,20 +100,18 @@ def _input(place: KeyPath, name: str, width: float, measure: str) -> Input:
     return Input(name=name, unit="", measure=measure, figures=(figure,))
 
 
-def with_factors(worlds: Sequence[World], found: Sequence[Input], seed: int) -> list[World]:
-    """The worlds with factors drawn beside their inputs."""
-    half = draw(found, -(-len(worlds) // 2), seed)
-    mirrored = [World({name: 1 - slow for name, slow in one.slowness.items()}) for one in half]
-    pairs = zip(worlds, [*half, *mirrored], strict=False)
-    return [World({**world.slowness, **own.slowness}) for world, own in pairs]
-
-
-def factors(
-    worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE
-) -> NDArray[np.float64]:
+def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) -> Values:
     """Factor on the step of a kind of compressor, by world."""
     place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
     own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
     return np.array(
         [math.prod(one.main.at(world.slowness[one.name]) for one in own) for world in worlds]
     )
+
+
+def widened(ratios: Values, by: Values) -> Values:
+    """Iterations in the worlds, times these factors: with the median that they had."""
+    if not len(ratios):
+        return ratios
+    product: Values = ratios * by
+    return product * (np.median(ratios) / np.median(product))

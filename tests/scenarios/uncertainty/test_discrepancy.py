@@ -11,18 +11,15 @@ from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import run
-from gcsim.scenarios.uncertainty.discrepancy import factors, inputs, shipped, with_factors
-from gcsim.scenarios.uncertainty.worlds import World
+from gcsim.scenarios.uncertainty.discrepancy import factors, inputs, shipped, widened
+from gcsim.scenarios.uncertainty.worlds import draw
 
 WIDTHS = shipped().widths
-WORLDS = [World({"other": 0.5}) for _ in range(64)]
 
 
 def drawn(kinds: tuple[str, ...], kind: str, *, stated: bool = False) -> np.ndarray:
     found = inputs(WIDTHS, stated=stated, kinds=kinds)
-    worlds = with_factors(WORLDS, found, 7)
-    assert all(world.slowness["other"] == 0.5 for world in worlds)
-    return factors(worlds, found, kind)
+    return factors(draw(found, 64, 7), found, kind)
 
 
 @pytest.mark.parametrize("stated", [False, True])
@@ -31,8 +28,7 @@ def test_eighty_percent_of_the_shared_factors_are_within_the_catalogues_width(st
     width = WIDTHS.stated if stated else WIDTHS.catalogue
     inside = np.mean((shared >= 1 / width) & (shared <= width))
     assert inside == pytest.approx(0.8, abs=0.04)
-    assert np.median(shared) == pytest.approx(1, abs=0.01)
-    assert np.sort(shared) == pytest.approx(np.sort(1 / shared))
+    assert np.sort(shared) == pytest.approx(np.sort(1 / shared), rel=0.05)
 
 
 def test_compressors_share_a_factor_and_have_one_each_whatever_else_runs() -> None:
@@ -43,7 +39,13 @@ def test_compressors_share_a_factor_and_have_one_each_whatever_else_runs() -> No
     assert 0 < np.std(np.log(topk / fp16)) < spread * np.sqrt(2)  # in part the same
     end = 1.25 * np.log(WIDTHS.compressor)
     assert abs(np.log(topk / fp16)).max() <= 2 * end
-    assert np.median(topk) == pytest.approx(1, abs=0.02)
+
+
+def test_a_median_stays_where_it_was() -> None:
+    ratios = np.linspace(1, 3, 64) ** 2
+    found = widened(ratios, drawn(("topk",), "topk"))
+    assert np.median(found) == pytest.approx(np.median(ratios))
+    assert np.ptp(np.log(found)) > np.ptp(np.log(ratios))
 
 
 def _run(path: Path, *settings: str) -> Result:
@@ -72,11 +74,11 @@ def test_factors_widen_ranges_move_no_time_and_can_be_taken_away(path: Path) -> 
     spread, before = ((row.speedup_high or 0) / (row.speedup_low or 1) for row in (wide, narrow))
     assert spread > 1.1 * before > 1
     assert wide.iteration_as_stated_s == narrow.iteration_as_stated_s
-    assert wide.speedup_vs_dense == pytest.approx(narrow.speedup_vs_dense, rel=0.06)
+    assert wide.iteration_s == pytest.approx(narrow.iteration_s)
+    assert wide.speedup_vs_dense == pytest.approx(narrow.speedup_vs_dense)
+    assert wide.scaling_efficiency == pytest.approx(narrow.scaling_efficiency)
     named = {one.name for one in known.inputs} - {one.name for one in bare.inputs}
     assert len(named) == 3  # shared, of compressors, of top-k
-    dense = [row for row in known.rows if row.compressor == "none"]
-    assert dense[0].scaling_efficiency == pytest.approx(1)  # one device has the cluster's factor
 
 
 def test_stated_passes_take_the_narrower_factor_and_p_is_never_sure(path: Path) -> None:
