@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import selection
+from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.paste import paste_plan
 from gcsim.analysis.report.sections import (
@@ -31,11 +32,18 @@ from gcsim.analysis.report.sections import (
     section_lines,
     short,
 )
-from gcsim.analysis.report.selection import expected_s, largest_verdict
+from gcsim.analysis.report.selection import (
+    Verdict,
+    best_known,
+    expected_s,
+    largest_verdict,
+    verdict,
+)
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.open_questions import Answer, open_questions
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.findings import BreakEven, Change, Findings, Limits
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -47,11 +55,27 @@ from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import evidence_of
 from gcsim.scenarios.trained.known import with_trained
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
 _PLANNED = 2
 """Methods whose mixture with dense buckets is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """What one answer to an open question would change."""
+
+    answer: Answer
+    dense_s: float
+    """Dense training's iteration, median over the drawn worlds."""
+    use: str
+    """Label of the method to use."""
+    speedup: float
+    """Its speed over dense training's, median over the drawn worlds."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -60,6 +84,8 @@ class Advice(Recommendation):
 
     scenario: Scenario
     """At its largest size alone, as the result is."""
+    open: tuple[Open, ...] = ()
+    """Answers that nobody has given and that would change this one."""
     plans: tuple[Plan, ...] | None = None
     """Plans with a method for each bucket, where they were asked for, the fastest first."""
     shipped: tuple[str, ...] = ()
@@ -82,6 +108,26 @@ class Advice(Recommendation):
     def limits(self) -> Mapping[str, Limits]:
         """Parts of the time of dense training and of the advised methods, by label."""
         return self.findings.limits
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Rows of the cluster."""
+        return self.result.rows
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        return self.result.to_frame()
+
+    def plot_speedup(self) -> Figure:
+        """Throughput relative to one device against the number of workers."""
+        from gcsim.analysis.plots.speedup import speedup_figure
+
+        return speedup_figure(self.result)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.answer import html
+
+        return html(self.result)
 
     def summary(self, width: int = 80) -> str:
         """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
@@ -110,6 +156,7 @@ class Advice(Recommendation):
                 for one in self.changes
             ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "open": [asdict(one) for one in self.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
                 if self.plans is not None
@@ -188,6 +235,7 @@ def advice(
         measured_s=engine.measured_s,
     )
     found = replace(found, result=replace(result, advice=_findings(engine, found, watcher)))
+    found = replace(found, open=tuple(_open(engine, found)))
     if not per_bucket or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
@@ -221,10 +269,7 @@ def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findi
     alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
-    safe = found.safe
-    limit = math.inf if safe is None else expected_s(safe)
-    faster = [row.label for row in found.verdict.rows if expected_s(row) < limit]
-    evidence = Findings(known=evidence_of(engine.scenario, faster))
+    evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
     found = Recommendation(result=replace(found.result, advice=evidence), verdict=found.verdict)
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
@@ -235,6 +280,41 @@ def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findi
         parts = limits(engine, named)
         task.advance()
     return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+
+
+_MATTERS = 0.1
+"""Relative change of dense training's time from which an answer is said."""
+
+
+def _open(engine: Engine, found: Advice) -> Iterator[Open]:
+    """Answers with which another method is to use, or dense training takes another time.
+
+    The method is that of the default inputs; its times are those of the drawn worlds.
+    """
+    now, use = found.verdict.dense, found.use
+    if now is None or use is None:
+        return
+    for answer in open_questions(engine.asked):
+        stated = engine.rows(answer.overrides)
+        if stated is None:
+            continue
+        there = verdict(stated.values())
+        known = evidence_of(engine.scenario, _faster(there))
+        chosen = best_known(there, {name: one.steps_vs_dense for name, one in known.items()})
+        rows = engine.rows(answer.overrides, [chosen.label], draws=True) if chosen else None
+        if chosen is None or rows is None:
+            continue
+        dense = rows[now.label]
+        if chosen.label != use.label or abs(dense.iteration_s / now.iteration_s - 1) > _MATTERS:
+            speedup = ratio(rows[chosen.label], dense).median
+            yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
+
+
+def _faster(found: Verdict) -> list[str]:
+    """Methods that are faster than the safe one: evidence is asked for of these."""
+    safe = best_known(found, {})
+    limit = math.inf if safe is None else expected_s(safe)
+    return [row.label for row in found.rows if expected_s(row) < limit]
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
@@ -293,9 +373,18 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[Section]:
     yield from answer_sections(advice)
+    if advice.open:
+        yield "Open", [_opened(one) for one in advice.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
+
+
+def _opened(one: Open) -> str:
+    """ "with RDMA (--network 25gbe_roce): dense 424 ms, use half precision, 1.2x dense" """
+    gain = "" if one.speedup == 1 else f", {significant(one.speedup)}x dense"
+    dense = f"dense {elapsed(one.dense_s)}"
+    return f"{one.answer.words} ({one.answer.option}): {dense}, use {short(one.use)}{gain}\n"
 
 
 _GAIN = 0.01

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from gcsim.analysis.validation.data_files import citation, layer_table
 from gcsim.analysis.validation.drawn import in_worlds, passes_of, without
 from gcsim.analysis.validation.leaving_out import work_of
-from gcsim.analysis.validation.rows import Changes, Row, SuiteFile, read_page, read_rows, read_suite
+from gcsim.analysis.validation.rows import (
+    Changes,
+    FitSection,
+    Row,
+    SuiteFile,
+    read_page,
+    read_rows,
+    read_suite,
+)
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
@@ -30,6 +38,8 @@ from gcsim.scenarios.stated import Stated, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_LET, _HOST = "traffic.let.", "cluster.host."
 _CLOSE = 1e-3
 
 
@@ -102,25 +112,35 @@ class Folder:
 
     def _run(self, row: Row, variant: Changes, catalogue: bool, steps: bool = False) -> Stated:
         changes: dict[str, str] = {}
+        prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
             text = value if isinstance(value, str) else json.dumps(value)
             text = _CELL.sub(lambda found: row[found[1]], text)
             if text[:1] == "?":
                 known = not catalogue or (steps and self._is_given(text))
                 text = self._fitted(row, key, text) if known else ""
+                if key.startswith(_HOST):  # put into the run, which need not be read again
+                    prices |= {key.removeprefix(_HOST): text.split()[0]} if text else {}
+                    continue
             elif text[:1] == "@":
                 text = f"{self.given(row, text)!r} s" if steps or not catalogue else ""
             if isinstance(value, Mapping):
                 changes = {k: old for k, old in changes.items() if not k.startswith(f"{key}.")}
             if text:
                 changes[key] = text
-        name = json.dumps(changes, sort_keys=True)
+        let = {key: text for key, text in changes.items() if key.startswith(_LET)}
+        name = json.dumps([changes, prices], sort_keys=True)
         if name not in self._runs:
-            document = self._defaults()
+            others = {key: text for key, text in changes.items() if key not in let}
+            base = json.dumps(others, sort_keys=True)
             try:
-                if problems := apply(document, changes):
-                    raise InputError(problems)
-                self._runs[name] = stated(document, self._facts)
+                if base not in self._runs:
+                    document = self._defaults()
+                    if problems := apply(document, others):
+                        raise InputError(problems)
+                    self._runs[base] = stated(document, self._facts)
+                own = {key.removeprefix(_LET): text for key, text in let.items()}
+                self._runs[name] = self._runs[base].changed(own, prices)
             except InputError as error:
                 raise InputError([_placed(row, one) for one in error.problems]) from error
         return self._runs[name]
@@ -151,20 +171,20 @@ class Folder:
     def _fitted(self, row: Row, key: str, text: str) -> str:
         """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
-        names = [one for one in factors if not one.isdigit()]
-        number = math.prod(int(one) for one in factors if one.isdigit())
+        names = [one for one in factors if not _NUMBER.fullmatch(one)]
+        number = math.prod(float(one) for one in factors if one not in names)
         for name in names:
-            if name not in self.file.fit:
-                hint = did_you_mean(name, self.file.fit)
+            if name not in self._fits:
+                hint = did_you_mean(name, self._fits)
                 raise InputError(f"nothing is fitted as {name!r}", place=row.place(key), hint=hint)
         if not all(name in self.values for name in names):
             return ""
         value = math.prod(self.values[name] for name in names) * number
-        return f"{value:.9g} {self.file.fit[names[0]].unit}".strip()
+        return f"{value:.9g} {self._fits[names[0]].unit}".strip()
 
     def _is_given(self, text: str) -> bool:
         names = text[1:].split("*")
-        return all(name in self.file.fit and self.file.fit[name].given for name in names)
+        return all(name in self._fits and self._fits[name].given for name in names)
 
     def given(self, row: Row, text: str) -> float:
         """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
@@ -209,8 +229,21 @@ class Folder:
 
     def fit(self) -> None:
         """Find the fitted values in turn; together those of the same rows."""
+        if self._beside is not None:
+            self._beside.fit()
+            self.values |= self._beside.values
         for served, names in groupby(self.file.fit, key=self._served):
             self._together(served, list(names))
+
+    @cached_property
+    def _beside(self) -> Folder | None:
+        path = self.path.parent / self.file.beside
+        return Folder(path, *read_suite(path)) if self.file.beside else None
+
+    @cached_property
+    def _fits(self) -> dict[str, FitSection]:
+        """What is fitted here and in the suite beside this one."""
+        return (self._beside._fits if self._beside else {}) | self.file.fit
 
     def _together(self, served: list[Row], names: list[str]) -> None:
         measured = [self.measured(row) for row in served]
@@ -286,6 +319,8 @@ class Folder:
         if any(one.stated_step is None for one in own):
             own = []
         others = self._without(source, known) if step else []
+        if any(one.stated_step is not None for one in others):  # by both
+            others = []
         return Point(
             name=row["name"],
             series=row["series"],

@@ -1,22 +1,15 @@
 """A validation suite: measured points beside predictions of them, and bounds to keep.
 
-A suite reads its measurements from package data (`data/`), predicts every one of them with the
+A suite reads its measurements, predicts every one of them with the
 simulator, twice (with the factors that were fitted on a stated subset, and with the catalogue's
 values alone), and says which points served the fit. Those are never judged.
-
-A measured code's step is a traffic profile of plain data: one kind of step, its exchanges. No
-compressor runs: how well a gradient is kept is unknown, and nothing of it is predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
-
-from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile
 
 DENSE = "none"
 """The method of the uncompressed exchange: what decisions are against."""
@@ -248,29 +241,3 @@ class Suite:
     """Reads the data and predicts; takes seconds, not minutes."""
     figure_x: str = ""
     """Label of the small multiples' horizontal axis, with unit."""
-
-
-def one_step(
-    compressor: str,
-    model: ModelFacts,
-    buckets: Sequence[BucketLayout],
-    exchanges: Sequence[Exchange],
-) -> TrafficProfile:
-    """Every step is the same; each worker sends what one exchange says."""
-    step = Step(number=0, exchanges=tuple(exchanges))
-    return TrafficProfile(
-        compressor=compressor,
-        parameters={},
-        model=model,
-        buckets=tuple(buckets),
-        workers=1,
-        period=1,
-        phases=(Phase(name="every step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
-
-
-def bare_exchange(*collectives: CollectiveRecord) -> Exchange:
-    """One collective after the other; what a worker computes for them is not counted."""
-    stages = [Compute(stage="encode", fixed=())] * len(collectives)
-    return Exchange(computes=(*stages, Compute(stage="decode", fixed=())), collectives=collectives)

@@ -64,7 +64,7 @@ class _FrameworkEntry(_Exchanges):
 class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
-    shared_node: Annotated[Spelled, As(SharedNode, **_CITED)]
+    shared_node: dict[str, Annotated[Spelled, As(SharedNode, **_CITED)]]
     loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
 
@@ -91,8 +91,15 @@ def workers() -> Noise:
 
 def shared_node(transport: str) -> SharedNode:
     """Contention between devices of a node; none for the ideal transport."""
-    loops = _loops()
-    return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
+    return contention("process_each") if transport in _loops().interference else SharedNode()
+
+
+def contention(name: str) -> SharedNode:
+    """Contention under processes of this kind. Raises `InputError` for an unknown one."""
+    known = _loops().shared_node
+    if name not in known:
+        raise InputError(f"unknown kind of processes {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(SharedNode)
 
 
 def loop(name: str, *, on_devices: bool = False) -> Loop:

@@ -115,6 +115,9 @@ def make_rows(
             )
             over = _over_draws(found, baseline, [one[size] for one in simulated])
             rows[-1] = replace(rows[-1], **over)
+            if scenario.cost_per_hour is not None:
+                cost = scenario.cost_per_hour * nodes * 1000 * rows[-1].iteration_s / 3600
+                rows[-1] = replace(rows[-1], cost_per_1000_iterations=cost)
     return tuple(rows)
 
 

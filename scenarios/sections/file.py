@@ -37,8 +37,9 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.simulator.cluster import Collectives
-from gcsim.simulator.training import Training
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.training import SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
@@ -258,6 +259,13 @@ _FRAMEWORK = Annotated[
 ]
 
 
+_CONTENTION = Annotated[
+    Annotated[str, in_catalogue(loops.contention), Tag(NAMED)]
+    | Annotated[Annotated[Spelled, As(SharedNode)], Tag(SPELLED_OUT)],
+    Discriminator(by_shape),
+]
+
+
 def buckets_of(section: Spelled) -> DdpBuckets:
     """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
     limits, stated = section.value(DdpBuckets), section.model_fields_set
@@ -271,11 +279,14 @@ TRAINING = As(
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
     framework=(_FRAMEWORK | None, None),
+    shared_node=(_CONTENTION | None, None),
 )
 
 
-def build_training(section: Spelled, collectives: Collectives) -> Training:
-    """Settings of the training job; unstated ones come from the catalogue."""
+def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
+    """Settings of the training job; unstated ones come from the catalogue. Ranks of a CPU that has
+    fewer cores than ranks share them in all they compute but passes that are `measured`."""
+    collectives = cluster.collectives
     transport = collectives.transport
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
     loop = loops.loop(section.loop, on_devices=on_devices)
@@ -286,15 +297,25 @@ def build_training(section: Spelled, collectives: Collectives) -> Training:
         reducer, hook = code.codes(loops.framework(code.like))
     if section.overlap is not None:
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
+    shared_node, beside = loops.shared_node(transport), section.shared_node
+    if beside is not None:
+        named = isinstance(beside, str)
+        shared_node = loops.contention(beside) if named else beside.value(SharedNode, shared_node)
     usual = Training(
         exposed=loop.exposed,
         exposed_range=loop.exposed_range,
         interference=loops.interference(transport),
-        shared_node=loops.shared_node(transport),
+        shared_node=shared_node,
         reducer=reducer,
         hook=hook,
         noise=loops.workers(),
     )
+    kinds: set[Kind] = {"encode", "decode"}
+    kinds |= set() if measured else {"forward", "backward"}
+    kinds |= {"optimizer"} if section.optimizer and not measured else set()
+    sharing = replace(usual, encode_on=section.encode_on, on_host=frozenset(kinds))
+    if cluster.device.processor == "cpu" and sharing.machines(cluster):
+        usual = replace(usual, on_host=sharing.on_host)
     return section.value(Training, usual)
 
 

@@ -142,7 +142,7 @@ def _servers(chosen: Collectives) -> int | str:
 
 
 def _training(training: Training) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = {} if training.on_host else {"on_host": []}
     for key, entry in text_of(training).items():
         if key in ("reducer", "hook"):
             entries.setdefault("framework", {})[key] = entry

@@ -208,6 +208,7 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
         "precision": "fp32",
         "exposed": 0,
         "exposed_range": [0, 1],
+        "on_host": [],
         "interference": {"computation": 0, "bus": 0},
         "shared_node": {"slowdown": 0},
         "framework": {
@@ -323,6 +324,16 @@ def test_a_named_loop_says_how_long_exchanges_wait(
     assert (known.waits, known.exposed_range) == (0, None)
     with pytest.raises(InputError, match=r"unknown loop 'horovood'.*horovod"):
         load(tmp_path, text, "training.loop=horovood")
+
+
+def test_one_process_for_all_devices_of_a_node_slows_them_more(tmp_path: Path) -> None:
+    text = PLAIN.replace("transport: textbook", "transport: nccl")
+    usual = load(tmp_path, text).training.shared_node
+    scenario = load(tmp_path, text, "training.shared_node=process_for_all")
+    assert scenario.training.shared_node.slowdown > usual.slowdown
+    assert load(tmp_path, write(scenario.resolved)).training == scenario.training
+    with pytest.raises(InputError, match=r"unknown kind of processes 'one'.*process_each"):
+        load(tmp_path, text, "training.shared_node=one")
 
 
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
