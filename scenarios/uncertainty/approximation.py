@@ -193,7 +193,7 @@ class Approximation:
         alone = replace(training, interference=Interference())
         self._alone = (
             self._planner
-            if alone == training or not drawn.late.any()
+            if alone == training or not drawn.waits.any()
             else Planner(cluster, compute, alone, prices, self._together)
         )
         """Planner without anything beside the exchange, for worlds in which it comes late."""
