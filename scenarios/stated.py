@@ -299,7 +299,7 @@ def stated(
         model=model,
         shapes=tuple(shapes),
         stated_step=file.compute.seconds,
-        stated_backward=file.compute.backward and float(file.compute.backward),
+        stated_backward=None if file.compute.backward is None else float(file.compute.backward),
         own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
     )
@@ -344,8 +344,8 @@ class Stated:
                 raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
-            exact = {name: Fraction(text) for name, text in prices.items()}
-            host = replace(host, **exact, **{f"{name}_range": None for name in prices})
+            exact: dict[str, Any] = {name: Fraction(text) for name, text in prices.items()}
+            host = replace(host, **exact, **dict.fromkeys(map("{}_range".format, prices)))
         return replace(
             self,
             cluster=replace(self.cluster, host=host),
