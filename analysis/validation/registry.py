@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gcsim.analysis.validation.suite import Suite
 
 SUITES: dict[str, str] = {
-    "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
-    "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
+    "shaped-collectives": "shaped_collectives",
+    "shaped-training": "shaped_training",
     "ddl-benchmarks": "ddl_benchmarks",
     "grace": "grace",
     "other-clusters": "other_clusters",

@@ -309,14 +309,39 @@ def columns_of(found: Frames | Tensor) -> Frames:
 def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames | None:
     """The headers that all messages of the exchange have."""
     exchange, key = entered(), (Segments.of(layout), message.shape, message.dtype)
-    if exchange is not None and key in exchange.fixed:
-        found, heads = exchange.fixed[key]
-        right = agree(message, heads, found.at, found.size)
-        if right is False:
-            _read(message, layout, codec)  # says what is wrong with which frame
-        when_known(right, partial(_demand_right, layout))
-        return found  # type: ignore[no-any-return]  # of `frames`
-    return None
+    if exchange is None or key not in exchange.fixed:
+        return None
+    return _agreed(message, layout, codec, *exchange.fixed[key])
+
+
+def read_known(
+    message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
+) -> Frames:
+    """`read`, where the length of what each worker has sent says how many elements travel.
+
+    Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
+    """
+    heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
+    none, length = np.zeros_like(sizes), layout.table[:, 1]
+    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    _write_headers(heads, int(codec), none, none, nonzero, length, sizes)
+    found = Frames(at, sizes, none + int(codec), none, none, nonzero, length, none + 1)
+    if int(sizes.sum()) + heads.size != message.numel() or (nonzero > length).any():
+        _read(message, layout, codec)  # says what is wrong
+        raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
+    return _agreed(message, layout, codec, found, heads)
+
+
+def _agreed(
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
+    heads: NDArray[np.uint8],
+) -> Frames:  # fmt: skip
+    """The headers, once a message is known to have them."""
+    right = agree(message, heads, found.at, found.size)
+    if right is False:
+        _read(message, layout, codec)  # says what is wrong with which frame
+    when_known(right, partial(_demand_right, layout))
+    return found
 
 
 def _demand_right(layout: BucketLayout, *right: bool) -> None:

@@ -16,17 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import (
+    HEADER_BYTES,
     Codec,
     Frames,
     columns_of,
     packed,
     read,
     read_ahead,
+    read_known,
 )
 from gcsim.compressors.coding.indices.coded import (
     chosen_coders,
     decoded_positions,
+    demand_ascending,
     fixed_length,
     positions_in,
     widths_of,
@@ -38,7 +42,7 @@ from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.demands import entered
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
@@ -179,6 +183,42 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
 
 
+def read_raw(
+    message: Tensor, layout: BucketLayout, lengths: Column
+) -> tuple[Tensor, Tensor, Column]:
+    """`read_message` of raw indices and float32 values, of frames of so many bytes.
+
+    How many elements travel follows from the lengths: nobody waits for a device.
+    """
+    k = (lengths - HEADER_BYTES) // 8
+    found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
+    return *raw_elements(message, Segments.of(layout), k, found.at), k
+
+
+def _raw_launches(
+    _: object, message: object, segments: object, k: Column, at: object
+) -> Iterator[KernelCost]:
+    if n := 4 * int(k.sum()):
+        yield launch("streaming", "aten.cat", n, 2 * n)
+        yield launch("streaming", "aten.cat", n, 2 * n)
+    yield launch("streaming", f"index_coding.decode_indices:coder_{Coder.RAW:d}", n, 3 * n)
+
+
+@counted_as(_raw_launches)
+@primitive
+def raw_elements(
+    message: Tensor, segments: Segments, k: Column, at: Column
+) -> tuple[Tensor, Tensor]:
+    """(indices within the tensor, int64, values float32, each `[sum of k]`) of bodies at `at`.
+
+    Raises `InputError` when indices do not ascend below the tensor's length.
+    """
+    indices, values = np.empty(int(k.sum()), dtype=np.int64), np.empty(int(k.sum()), np.float32)
+    bad = _read_raw(array(message), segments.length, k, at, indices, values.view(np.uint32))
+    demand_ascending(bad)
+    return tensor(indices, message), tensor(values, message)
+
+
 def _parts(message: Tensor, found: Frames) -> tuple[Tensor, Tensor, Column, Column, Column]:
     """(values as they travel; coded indices, their bytes and coders; how many of each tensor)."""
     dtype, head, k, sizes, coders = _shape(found)
@@ -252,13 +292,22 @@ def scatter_add(
     demand_ascending(bad[0])
 
 
-def demand_ascending(wrong: int) -> None:
-    """`InputError` for positions that do not ascend, or cannot be read."""
-    if wrong:
-        raise damaged("positions do not ascend below the tensor's length")
-
-
 # --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> bool:
+    first, bad = 0, False
+    for t in range(k.size):
+        before, body = np.int64(-1), message[at[t] : at[t] + 8 * k[t]]
+        for i in range(k[t]):
+            values[first + i] = number_at(body, 4 * i, 4)
+            place = np.int64(number_at(body, 4 * (k[t] + i), 4))
+            bad |= place <= before
+            indices[first + i] = before = place
+        bad |= before >= length[t]
+        first += k[t]
+    return bad
 
 
 @loop

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import sparse as loops
-from gcsim.compressors.coding.frames import Frames, from_bytes
-from gcsim.compressors.coding.indices.coded import decoded_positions
+from gcsim.compressors.coding.frames import Frames, from_bytes, taken_all
+from gcsim.compressors.coding.indices.coded import decoded_positions, demand_ascending
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
@@ -43,7 +43,21 @@ def scatter_add(
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
-    when_known(wrong, loops.demand_ascending)
+    when_known(wrong, demand_ascending)
+
+
+@kernel_of(loops.raw_elements)
+def raw_elements(
+    message: Tensor, segments: Segments, k: Column, at: Column
+) -> tuple[Tensor, Tensor]:
+    """Two launches; the order of indices is checked `when_known`."""
+    values, coded = taken_all(
+        message, [(at, 4 * k, torch.float32), (at + 4 * k, 4 * k, torch.uint8)]
+    )  # fmt: skip
+    found = read_positions(coded, segments, 4 * k, k, segments.column(Coder.RAW))
+    assert found is not None  # raw indices have no limit of length
+    when_known(found[1], demand_ascending)
+    return found[0], values
 
 
 @kernel_of(loops.add_plain)
@@ -57,7 +71,7 @@ def add_plain(
         _add_plain, parts_in_blocks(out, segments, packed), out, message, table_of(found, out),
         wrong, float(np.float32(weight)), BLOCK=BLOCK,
     )  # fmt: skip
-    when_known(wrong, loops.demand_ascending)
+    when_known(wrong, demand_ascending)
 
 
 @triton.jit

@@ -242,6 +242,8 @@ class UncertaintySection(Section):
     """Treatment of figures that are known within ranges only."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
+    discrepancy: bool = True
+    """Whether steps differ by as much as other measured clusters do beyond these ranges."""
 
 
 class CostSection(Section):

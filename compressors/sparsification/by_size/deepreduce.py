@@ -36,11 +36,12 @@ from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frames import Codec, packed, read
+from gcsim.compressors.coding.indices.coded import demand_ascending
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import draw_subset
-from gcsim.compressors.coding.sparse import demand_ascending, energy
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, tensor

@@ -138,11 +138,22 @@ def test_kept_elements_are_delivered(values: Tensor, seed: int) -> None:
 @few
 @given(values=VECTORS, seed=SEEDS)
 def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    first, second = (
-        torch.from_numpy(np.flatnonzero(rng.random(values.numel()) < 0.4)) for _ in range(2)
-    )
-    demand_same(pairs.merged_pairs, first, values[first], second, values[second])
+    """On a device each tensor's sums are followed by nothing, up to its room."""
+    rng, segments = np.random.default_rng(seed), parts_of(values.numel())
+    first, second = (np.flatnonzero(rng.random(values.numel()) < 0.4) for _ in range(2))
+    inside = segments.begin[:, None], (segments.begin + segments.length)[:, None]
+    room = sum(((inside[0] <= each) & (each < inside[1])).sum(1) for each in (first, second))
+    ours, theirs = torch.from_numpy(first), torch.from_numpy(second)
+    given_ = ours, values[ours], theirs, values[theirs], segments, room
+    expected = pairs.merged_pairs(*given_)
+    with kernels():
+        *found, many = pairs.merged_pairs(*given_)
+    assert many is room
+    used = found[0] != pairs.BEYOND
+    assert equal([each[used] for each in found], list(expected[:2]))
+    assert not found[1][~used].any()
+    for own, count in zip(torch.split(used, room.tolist()), expected[2].tolist(), strict=True):
+        assert own.tolist() == [True] * count + [False] * (len(own) - count)
 
 
 @few

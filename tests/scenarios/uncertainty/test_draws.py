@@ -74,6 +74,7 @@ gradients: {workers: 2}
 cluster: {nodes: [1, 4], device: p100_pcie, network: 10gbe, collectives: {transport: gloo}}
 training: {overlap: ddp}
 compressors: [none, topk, qsgd]
+uncertainty: {discrepancy: false}
 """
 MODEL = ModelFacts(
     name="toy",
@@ -362,8 +363,8 @@ def test_rows_have_the_percentiles_and_shares_of_their_draws(scenario: Scenario)
         assert (row.speedup_low, row.speedup_vs_dense, row.speedup_high) == tuple(
             np.percentile(speedups, (10, 50, 90))
         )
-        assert row.probability_pays == np.mean(speedups > 1)
-        assert row.probability_fastest == np.mean(draws[kind] <= fastest)
+        assert row.probability_pays == np.clip(np.mean(speedups > 1), 0.01, 0.99)
+        assert row.probability_fastest == np.clip(np.mean(draws[kind] <= fastest), 0.01, 0.99)
 
 
 @pytest.mark.parametrize("noise", [None, Noise(variation=Fraction(1, 20))])
@@ -554,7 +555,7 @@ def test_one_class_may_be_fast_while_another_is_slow(scenario: Scenario) -> None
     assert found["qsgd"].probability_fastest
     assert found["topk"].probability_fastest
     total = sum(row.probability_fastest or 0 for row in found.values())
-    assert total == pytest.approx(1)
+    assert total == pytest.approx(1, abs=0.02)  # of none less than 1 %
 
 
 def test_links_move_the_draws_and_are_told(scenario: Scenario) -> None:
