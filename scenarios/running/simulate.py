@@ -34,7 +34,7 @@ from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.traces.profile import PassTimes, TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
 """Least share of an iteration by which an input must move one somewhere, to be reported."""
@@ -274,5 +274,8 @@ def as_carried(
     return (
         replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
         [key for _, key, _ in methods],
-        [as_collectives(profile, cluster) for _, _, profile in methods],
+        [
+            every(as_collectives(profile, cluster), scenario.training.local_steps)
+            for _, _, profile in methods
+        ],
     )
