@@ -289,8 +289,5 @@ def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
                 for key, entry in layout.items()
             },
         },
-        "config": {
-            "responsive": True, "displaylogo": False, "modeBarButtons": [["toImage"]],
-            "toImageButtonOptions": {"format": "svg", "filename": "gcsim"},
-        },
+        "config": {"responsive": True, "displayModeBar": False},
     }  # fmt: skip

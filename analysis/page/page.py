@@ -42,6 +42,13 @@ for (const data of document.querySelectorAll("script.chart")) {
   const draw = () => Plotly.react(place, ink(), look(figure.layout), figure.config);
   draw();
   dark.addEventListener("change", draw);
+  new ResizeObserver(() => Plotly.Plots.resize(place)).observe(place);
+  const save = document.createElement("button");
+  save.className = "save";
+  save.textContent = "download this picture";
+  save.addEventListener("click", () => Plotly.downloadImage(place, {format: "svg",
+    filename: place.closest("section").querySelector("h2").textContent.replaceAll(" ", "_")}));
+  data.after(save);
 }
 for (const box of document.querySelectorAll("input.more")) {
   box.addEventListener("change", () =>
@@ -64,7 +71,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
 .under { color: var(--soft); margin: 0 0 1rem; } .verdict p { margin: .3rem 0; }
 dl.answer { font-size: 1rem; gap: .3rem 1rem; } dl.answer dt { font-weight: 600; color: inherit; }
-dl.answer dd:first-of-type { font-weight: 600; } dl.answer pre { margin: 0; }
+dl.answer dd:first-of-type { font-weight: 600; } dl.answer pre { margin: 0;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; max-width: 100%; } .chart { width: 100%; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(--line); }
@@ -81,12 +89,18 @@ table.rows:not(.all) .extra { display: none; } label.more { font-size: .85rem; }
 .dt-search input { font: inherit; padding: .25rem .5rem; margin: .25rem 0; max-width: 100%; }
 .note { color: var(--soft); font-size: .85rem; margin: .3rem 0; }
 pre { background: var(--code); padding: .6rem; overflow-x: auto; font-size: .85rem; }
-dl { display: grid; grid-template-columns: minmax(6rem, max-content) 1fr; gap: .1rem .8rem;
+dl { display: grid; grid-template-columns: minmax(6rem, max-content) minmax(0, 1fr);
+  gap: .1rem .8rem;
   margin: .2rem 0; font-size: .9rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 40rem) { body { padding: .6rem; } dl { grid-template-columns: 1fr; }
-  dd { padding-left: .8rem; } td:first-child { white-space: normal; min-width: 7rem; } }
-@media print { .dt-search, label.more { display: none; }
+button.save { font: inherit; font-size: .8rem; color: var(--soft); background: none;
+  border: 1px solid var(--line); border-radius: .3rem; }
+@media (max-width: 40rem) { table.rows { font-size: .64rem; }
+  table.rows th, table.rows td { padding: .2rem .15rem; }
+  body { padding: .6rem; } dl { grid-template-columns: minmax(0, 1fr); }
+  dd { padding-left: .8rem; } td:first-child { white-space: normal; min-width: 3.4rem; }
+  td.words { white-space: normal; overflow-wrap: anywhere; } }
+@media print { .dt-search, label.more, button.save { display: none; }
   table.rows:not(.all) .extra { display: table-cell; } section { break-inside: avoid-page; }
   html { font-size: 10px; } body { max-width: none; font-size: 1rem; } .wide { overflow: visible; }
   table { font-size: .75rem; } th, td { padding: .1rem .2rem; } }
@@ -172,8 +186,10 @@ _EXTRA = ' class="extra"'
 
 
 def _cell(cell: Cell, extra: bool) -> Html:
+    kinds = [*(["extra"] if extra else []), *(["words"] if cell.number is None else [])]
+    of = f' class="{" ".join(kinds)}"' if kinds else ""
     by = "" if cell.number is None else f' data-order="{cell.number!r}"'
-    return f"<td{_EXTRA if extra else ''}{by}>{escape(cell.shown)}</td>"
+    return f"<td{of}{by}>{escape(cell.shown)}</td>"
 
 
 def chart(figure: Chart, height: int) -> Html:

@@ -44,6 +44,7 @@ _KINDS = {
     "reducer": "framework",
     "hook": "framework",
     "noise": "skew",
+    "code": "passes",
 }
 _TRANSPORTS = {"gloo": "Gloo", "nccl": "NCCL", "mpich": "MPI"}
 

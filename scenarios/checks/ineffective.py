@@ -196,7 +196,7 @@ def _one_bucket(
     count = sum(math.prod(layer.shape) for layer in model.layers) or model.parameters
     if count is None:
         return
-    if "bucket" in (document.data.get("ddp") or {}) and 4 * count < buckets.cap:
+    if buckets.cap != DdpBuckets().cap and 4 * count < buckets.cap:
         above = f" is above the gradient ({4 * count:,} bytes), which is one bucket"
         yield document.problem(("ddp", "bucket"), above, "set it below that, or leave it out")
     if 4 * count > buckets.first:
