@@ -60,6 +60,12 @@ class SweepResult(of_sweep.SweepResult):
 
         return plain(parts(self, width), width)
 
+    def plot_speedup(self) -> Figure:
+        """Speedup of the recommended method by point (`gcsim plot`)."""
+        from gcsim.analysis.plots.sweep import gain_figure
+
+        return gain_figure(self)
+
     def _repr_html_(self) -> str:
         from gcsim.analysis.report.sweep import html
 

@@ -147,6 +147,10 @@ class Row:
     median. Seeds with which dense training does not reach it are left out."""
     steps_to_target_error: float = 0.0
     """Share by which steps to the target are unknown, because training is judged now and then."""
+    cost_per_1000_iterations: float | None = None
+    """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`; None without."""
+    cost_to_target: float | None = None
+    """Cost until the target, median over seeds; None where that or `cost.per_hour` is not known."""
     wire_bytes_over_training: float | None = None
     """Mean of `wire_bytes_per_worker` over all steps of the trainings; None where it is the same,
     within a tenth, or not known."""
@@ -442,6 +446,6 @@ def frame(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     try:
         import pandas
     except ImportError as error:
-        problem = Problem(message="to_frame() needs pandas", hint="pip install pandas")
+        problem = Problem(message="to_frame() needs pandas", hint="pip install 'gcsim[notebook]'")
         raise InputError(problem) from error
     return pandas.DataFrame(list(records), columns=list(columns))

@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import selection
+from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.paste import paste_plan
 from gcsim.analysis.report.sections import (
@@ -31,21 +32,32 @@ from gcsim.analysis.report.sections import (
     section_lines,
     short,
 )
-from gcsim.analysis.report.selection import expected_s, largest_verdict
+from gcsim.analysis.report.selection import (
+    Verdict,
+    best_known,
+    expected_s,
+    largest_verdict,
+    verdict,
+)
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
-from gcsim.scenarios.findings import BreakEven, Change, Findings, Limits
+from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
 from gcsim.scenarios.trained.known import with_trained
+from gcsim.traces.profile import PassTimes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
@@ -83,6 +95,26 @@ class Advice(Recommendation):
         """Parts of the time of dense training and of the advised methods, by label."""
         return self.findings.limits
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Rows of the cluster."""
+        return self.result.rows
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        return self.result.to_frame()
+
+    def plot_speedup(self) -> Figure:
+        """Throughput relative to one device against the number of workers."""
+        from gcsim.analysis.plots.speedup import speedup_figure
+
+        return speedup_figure(self.result)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.answer import html
+
+        return html(self.result)
+
     def summary(self, width: int = 80) -> str:
         """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
 
@@ -110,6 +142,7 @@ class Advice(Recommendation):
                 for one in self.changes
             ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "open": [asdict(one) for one in self.findings.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
                 if self.plans is not None
@@ -187,7 +220,16 @@ def advice(
         measured=engine.measured,
         measured_s=engine.measured_s,
     )
-    found = replace(found, result=replace(result, advice=_findings(engine, found, watcher)))
+    questions = tuple(open_questions(asked))
+
+    def estimated() -> Findings | None:
+        made = _findings(engine, found, watcher)
+        asking = replace(found, result=replace(result, advice=made))
+        return made and replace(made, open=tuple(_open(engine, asking, questions)))
+
+    name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
+    made = kept.findings(name, estimated) if name else estimated()
+    found = replace(found, result=replace(result, advice=made))
     if not per_bucket or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
@@ -209,11 +251,22 @@ def advised_run(
 
     if not cache:
         return replace(result, advice=estimated())
-    trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
-    code = [Path(file).read_text(encoding="utf-8") for file in (__file__, selection.__file__)]
-    passes = measured_passes(scenario, profiles[0])
-    name = kept.result_key(scenario, ["advice", *keys, repr(trained), *code], passes)
+    name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
     return replace(result, advice=kept.findings(name, estimated))
+
+
+def _name(
+    scenario: Scenario,
+    result: Result,
+    keys: Sequence[str],
+    passes: PassTimes | None,
+    questions: Sequence[Answer] = (),
+) -> str:
+    """Name under which the findings of these profiles are kept."""
+    trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
+    files = (Path(__file__), Path(selection.__file__), PUBLISHED)
+    rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
+    return kept.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
 def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findings | None:
@@ -221,10 +274,7 @@ def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findi
     alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
-    safe = found.safe
-    limit = math.inf if safe is None else expected_s(safe)
-    faster = [row.label for row in found.verdict.rows if expected_s(row) < limit]
-    evidence = Findings(known=evidence_of(engine.scenario, faster))
+    evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
     found = Recommendation(result=replace(found.result, advice=evidence), verdict=found.verdict)
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
@@ -235,6 +285,41 @@ def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findi
         parts = limits(engine, named)
         task.advance()
     return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+
+
+_MATTERS = 0.1
+"""Relative change of dense training's time from which an answer is said."""
+
+
+def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
+    """Answers with which another method is to use, or dense training takes another time.
+
+    The method is that of the default inputs; its times are those of the drawn worlds.
+    """
+    now, use = found.verdict.dense, found.use
+    if now is None or use is None:
+        return
+    for answer in questions:
+        stated = engine.rows(answer.overrides)
+        if stated is None:
+            continue
+        there = verdict(stated.values())
+        known = evidence_of(engine.scenario, _faster(there))
+        chosen = best_known(there, {name: one.steps_vs_dense for name, one in known.items()})
+        rows = engine.rows(answer.overrides, [chosen.label], draws=True) if chosen else None
+        if chosen is None or rows is None:
+            continue
+        dense = rows[now.label]
+        if chosen.label != use.label or abs(dense.iteration_s / now.iteration_s - 1) > _MATTERS:
+            speedup = ratio(rows[chosen.label], dense).median
+            yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
+
+
+def _faster(found: Verdict) -> list[str]:
+    """Methods that are faster than the safe one: evidence is asked for of these."""
+    safe = best_known(found, {})
+    limit = math.inf if safe is None else expected_s(safe)
+    return [row.label for row in found.rows if expected_s(row) < limit]
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
@@ -293,9 +378,18 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[Section]:
     yield from answer_sections(advice)
+    if advice.findings.open:
+        yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
+
+
+def _opened(one: Open) -> str:
+    """ "with RDMA (--network 25gbe_roce): dense 424 ms, use half precision, 1.2x dense" """
+    gain = "" if one.speedup == 1 else f", {significant(one.speedup)}x dense"
+    dense = f"dense {elapsed(one.dense_s)}"
+    return f"{one.answer.words} ({one.answer.option}): {dense}, use {short(one.use)}{gain}\n"
 
 
 _GAIN = 0.01

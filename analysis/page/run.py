@@ -12,6 +12,7 @@ from gcsim.analysis.page.page import (
     chart,
     code,
     facts,
+    files,
     folded,
     notes,
     page,
@@ -21,7 +22,7 @@ from gcsim.analysis.page.page import (
 )
 from gcsim.analysis.report.answer import notes as notes_of
 from gcsim.analysis.report.intervals import shares
-from gcsim.analysis.report.numbers import duration, plural, significant
+from gcsim.analysis.report.numbers import duration, plural, scaled
 from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
@@ -32,6 +33,7 @@ from gcsim.analysis.report.table import (
     SAFE,
     Column,
     answer_columns,
+    brief_columns,
     footnotes,
     mark_of,
     other_columns,
@@ -39,6 +41,15 @@ from gcsim.analysis.report.table import (
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first
 
+_FILES = {
+    "results.json": "all numbers",
+    "results.csv": "all rows",
+    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
+    "scenario.yaml": "the scenario with every default",
+    "speedup.png": "",
+    "breakdown.png": "",
+}
+"""Files beside a report."""
 SPEEDUPS = 480
 """Pixels of the chart."""
 
@@ -59,13 +70,14 @@ def run_page(result: Result, command: str) -> Html:
             _table(found.rows, found) + notes(footnotes(result, found)),
         ),
         ("Speedup", chart(speedup_chart(result, banded), SPEEDUPS)),
-        ("Where an iteration goes", chart(bars, height)),
+        ("Parts of an iteration", chart(bars, height)),
         *_training(result),
         *_ranges(result, found),
         ("All sizes", folded(f"{len(everywhere)} rows", _table(everywhere, None))),
-        ("Where the numbers come from", facts(_told(result))),
-        ("The command that made it", code(command)),
-        ("The scenario", folded("with every default", code(document.write(result.scenario)))),
+        ("Sources", folded("devices, links, methods, versions", facts(_told(result)))),
+        ("Files", files(_FILES)),
+        ("Command", code(command)),
+        ("Scenario", folded("with every default", code(document.write(result.scenario)))),
     ]
     return page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
 
@@ -88,7 +100,7 @@ def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
     verdict, or without one with the number of nodes."""
     columns = (*answer_columns(rows), *other_columns(rows))
     headings = [HEADING, *(["nodes"] if found is None else [])]
-    headings += [column.heading.replace("\n", " ") for column in columns]
+    headings += map(_flat, columns)
     shown = zip(*(column.cells(rows) for column in columns), strict=True)
     return table(
         headings,
@@ -103,8 +115,13 @@ def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
             ]
             for row, texts in zip(rows, shown, strict=True)
         ),
+        first=[HEADING, "nodes", "NMSE", *(_flat(one) for one in brief_columns(rows))],
         marked=[found is not None and mark_of(row, found) in (BEST, SAFE) for row in rows],
     )
+
+
+def _flat(column: Column) -> str:
+    return column.heading.replace("\n", " ")
 
 
 def _label(row: Row, found: Verdict | None) -> str:
@@ -155,11 +172,11 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
         for one in of_row
     ]
     headings = ["input", "share of the width", "stated", "low", "high", "to narrow it"]
-    yield f"What the range of {row.label} comes from", table(headings, lines)
+    yield f"Uncertainties of {row.label}", table(headings, lines)
 
 
 def _valued(value: float, unit: str) -> str:
-    return duration(value) if unit == "s" else f"{significant(value)} {unit}".strip()
+    return duration(value) if unit == "s" else scaled(value, unit)
 
 
 def _told(result: Result) -> dict[str, Any]:

@@ -60,6 +60,7 @@ from gcsim.compressors.demands import Demands
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import Method, checked
 from gcsim.compressors.participation import named, participate
 from gcsim.compressors.registry import compressor_class
@@ -115,7 +116,8 @@ def ddp_hook(
             raise InputError("no compressor is named", place="kind")
         compressor, given = kind, {**entry, **given}
     if isinstance(compressor, str):
-        kind, cls = compressor, compressor_class(compressor)
+        kind, in_name = method_named(compressor)
+        cls, given = compressor_class(kind), {**in_name, **given}
     else:
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
@@ -123,7 +125,8 @@ def ddp_hook(
     method = _method(kind, cls, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
-        other = _method(name, compressor_class(name), {})
+        kind_there, in_name = method_named(name)
+        other = _method(kind_there, compressor_class(kind_there), in_name)
         for number in numbers:
             if number in others or not isinstance(number, int) or number < 0:
                 twice = f"bucket {number} has two compressors"

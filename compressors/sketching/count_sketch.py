@@ -137,10 +137,11 @@ def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
 
 @counted_as(lambda _, indices, table, keys: _launch("table.take_off", 0, indices))
 def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
-    """Zero the cells of elements, int32, in place."""
+    """Zero the cells of elements, int64, in place."""
+    plain: Any = bits64  # of all elements at once
     with written_back(table) as cells:
         for row, key in zip(cells, keys, strict=True):
-            hashed = bits64.py_func(key, array(indices))  # of all elements at once
+            hashed = plain.py_func(key, array(indices))
             row[((hashed >> 32) * np.uint64(row.size)) >> 32] = 0
 
 

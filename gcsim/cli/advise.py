@@ -43,6 +43,14 @@ def advise(
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16.")
     ] = None,
+    loop: Annotated[
+        str | None,
+        typer.Option("--loop", metavar="NAME", help="ddp, horovod, paddle, deepspeed or own."),
+    ] = None,
+    limited: Annotated[
+        bool | None,
+        typer.Option("--limited/--nic", help="Who sets the network's rate: tc or a provider?"),
+    ] = None,
     batch_size: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +101,8 @@ def advise(
         network=network,
         parameters=parameters,
         precision=precision,
+        loop=loop,
+        limited=limited,
         batch_size=number(batch_size),
         cost_per_hour=number(cost),
     )

@@ -1,8 +1,8 @@
 """The scenario that advice is asked for, from a few words, a recorded trace or a file.
 
 A word stands for a setting of a scenario file and is checked as that; a mistake is told by what the
-user calls it. What nobody says is what most have: DDP's overlap, NCCL between GPUs and Gloo between
-CPUs, the bus of the board, a batch of 32.
+user calls it. What nobody says is what most have: NCCL between GPUs and Gloo between CPUs, the bus
+of the board, a batch of 32.
 
 Without a file the methods are those that are deployed, or that frameworks and well-known papers
 offer, one setting each: the method's own default, or what its paper and `docs/compressors.md` use
@@ -35,6 +35,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
+from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.named_files import names_a_file
@@ -70,6 +71,10 @@ class Words:
     batch_size: int | None = None
     """Samples a GPU."""
     precision: str | None = None
+    loop: str | None = None
+    """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
+    limited: bool | None = None
+    """Whether `tc` or a provider holds the network's rate, not the NIC."""
     cost_per_hour: float | None = None
     """Cost of a node."""
 
@@ -82,6 +87,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
+    "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
 _NEEDED = {
@@ -113,6 +119,17 @@ class Asked:
         """At its largest size alone; raises as `load_scenario`."""
         found = self._loaded((), warn=True)
         return replace(found, node_counts=found.node_counts[-1:])
+
+    def says(self, *keys: str) -> bool:
+        """Whether the file, a word or an override states a setting."""
+        document = deepcopy(self.document)
+        apply(document, self.overrides)
+        held: Any = document.data
+        for key in keys:
+            if not isinstance(held, Mapping) or key not in held:
+                return False
+            held = held[key]
+        return True
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
         """The question with settings in the form of `--set`; None where that is no scenario."""
@@ -156,7 +173,7 @@ def asked(
     else:
         document, path = read_scenario(source)
     _put_into(document, said, called)
-    found = Asked(document, path, tuple(overrides), seed)
+    found = Asked(document, path, (*_limit(words), *overrides), seed)
     if problems:
         try:
             found.scenario  # noqa: B018
@@ -186,7 +203,12 @@ def asked_of(
     if problems:
         raise InputError(problems)
     _put_into(document, said, str)
-    return Asked(document, Path.cwd() / f"{scenario.name}.yaml", tuple(overrides), seed)
+    path = Path.cwd() / f"{scenario.name}.yaml"
+    return Asked(document, path, (*_limit(words), *overrides), seed)
+
+
+def _limit(words: Words) -> list[str]:
+    return [] if words.limited is None else [f"cluster.network.limited={words.limited}"]
 
 
 def number(text: str | None) -> Any:
@@ -294,7 +316,6 @@ def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
     data["cluster"] = {}
     if device is not None and device.bus and said.get("gpus", 1) != 1:
         data["cluster"]["intra_node"] = device.bus
-    data["training"] = {"overlap": "ddp"}
     data["compressors"] = [dict(one) for one in METHODS]
     _put(data, said)
     return data

@@ -21,7 +21,7 @@ from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
+from gcsim.simulator.training import Code, Framework, Interference, Noise, SharedNode
 
 _CITED: dict[str, Any] = {
     "estimate": (bool, ...),
@@ -64,7 +64,8 @@ class _FrameworkEntry(_Exchanges):
 class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
-    shared_node: Annotated[Spelled, As(SharedNode, **_CITED)]
+    codes: dict[str, Annotated[Spelled, As(Code, **_CITED)]]
+    shared_node: dict[str, Annotated[Spelled, As(SharedNode, **_CITED)]]
     loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
 
@@ -91,8 +92,15 @@ def workers() -> Noise:
 
 def shared_node(transport: str) -> SharedNode:
     """Contention between devices of a node; none for the ideal transport."""
-    loops = _loops()
-    return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
+    return contention("process_each") if transport in _loops().interference else SharedNode()
+
+
+def contention(name: str) -> SharedNode:
+    """Contention under processes of this kind. Raises `InputError` for an unknown one."""
+    known = _loops().shared_node
+    if name not in known:
+        raise InputError(f"unknown kind of processes {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(SharedNode)
 
 
 def loop(name: str, *, on_devices: bool = False) -> Loop:
@@ -103,6 +111,14 @@ def loop(name: str, *, on_devices: bool = False) -> Loop:
         named = [one for one in known if "_" not in one]
         raise InputError(f"unknown loop {name!r}", hint=did_you_mean(name, named))
     return entry.value(Loop)
+
+
+def code(name: str) -> Code:
+    """Code of the passes. Raises `InputError` for an unknown name."""
+    known = _loops().codes
+    if name not in known:
+        raise InputError(f"unknown code {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(Code)
 
 
 def frameworks() -> Mapping[str, str]:

@@ -74,7 +74,7 @@ class Drawn:
         The cluster and the training are those of the scenario.
         """
         self.inputs, self.worlds = inputs, worlds
-        linked = [one for one in inputs if moves_links(one)]
+        linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
         self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
         """Clusters with the stated device; one and the same where nothing about it differs."""
         own = tuple(one for one in inputs if any(f.key_path[0] == "training" for f in one.figures))
@@ -127,7 +127,8 @@ class Drawn:
                     self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
 
 
-_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=1)
+_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=2)
+"""Trainings of the last worlds: those of the cluster, and those of one device by itself."""
 
 
 def _trainings(
@@ -135,13 +136,14 @@ def _trainings(
 ) -> tuple[Training, ...]:
     """The training in worlds of these inputs' slowness: the same at all points of most sweeps."""
     asked = training, inputs, slow
-    if not _LAST or _LAST[0][0] != asked:
+    found = next((made for before, made in _LAST if before == asked), None)
+    if found is None:
         names = [one.name for one in inputs]
         of_world = [dict(zip(names, row, strict=True)) for row in slow]
         worlds = [World({k: v for k, v in each.items() if v is not None}) for each in of_world]
         found = tuple(training_in(world, training, inputs) for world in worlds)
         _LAST.append((asked, found))
-    return _LAST[0][1]
+    return found
 
 
 class Approximation:
@@ -189,8 +191,12 @@ class Approximation:
             for interference, places in drawn.beside
         ]
         alone = replace(training, interference=Interference())
-        self._alone = Planner(cluster, compute, alone, prices, self._together)
-        """Planner without anything beside the exchange."""
+        self._alone = (
+            self._planner
+            if alone == training or not drawn.waits.any()
+            else Planner(cluster, compute, alone, prices, self._together)
+        )
+        """Planner without anything beside the exchange, for worlds in which it comes late."""
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
 
@@ -216,7 +222,9 @@ class Approximation:
 
         plan = self._planner.plan(step, code)
         stated = _Durations.of(plan)
-        alone = _Durations.of(self._alone.plan(step, code))
+        alone = stated
+        if self._alone is not self._planner:
+            alone = _Durations.of(self._alone.plan(step, code))
         parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
         for planner, places in self._beside:
             other = _Durations.of(planner.plan(step, code))

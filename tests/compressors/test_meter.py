@@ -223,8 +223,8 @@ def test_cost_at_four_workers_follows_from_two(name: str) -> None:
 
 def test_cost_of_owned_parts_follows_from_three_numbers_of_owners() -> None:
     # Of 48 columns each of N owners has 48 / N, and of the bias, one column of 64 rows, a stripe,
-    # which is padding but for the first. So bytes(N) = a + b N + c / N, exactly. With one owner more
-    # the encoder writes two headers of 20 bytes (and reads them) and a stripe: 64 elements read and
+    # padding but for the first. So bytes(N) = a + b N + c / N, exactly. With one owner more the
+    # encoder writes two headers of 20 bytes (and reads them) and a stripe: 64 elements read and
     # written, 8 bytes of bits, 12 of threshold and levels. The receiver copies 56 bytes of frames,
     # and of the stripe adds 64 elements from 8 bytes of bits and 8 of levels.
     owners = (2, 3, 4, 8)

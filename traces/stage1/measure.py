@@ -2,7 +2,7 @@
 
 One compressor is measured after the other, so that each profile is there as soon as it can be.
 Buckets are independent of one another: the state of one bucket of one compressor is alive at a
-time. Gradients are read once for all compressors as far as they fit in memory (`_Shelf`).
+time, and the gradients of one iteration, besides a few that stay (`_Shelf`).
 
 Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
 memories. The n-th of them takes the gradients of recorded iteration (n mod iterations): a method
@@ -38,9 +38,8 @@ from gcsim.traces.profile import (
 )
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
-from gcsim.traces.timing.allocator import give_back_freed_memory
 
-KEPT_BYTES = 2 << 30
+KEPT_BYTES = 256 << 20
 """Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
 MAX_STEPS = 256
 """A method whose phases do not all occur within so many steps cannot be measured."""
@@ -118,7 +117,6 @@ def measure(
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
-            give_back_freed_memory()  # blocks of the sizes that the last one needed
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)
@@ -156,47 +154,41 @@ def _phases_of(subject: Subject, steps: int) -> list[str]:
 
 
 class _Shelf:
-    """Gradients of all iterations and workers, bucket by bucket, read when first asked for.
+    """Gradients of all workers, read when an iteration's turn comes.
 
-    Those of a bucket are kept for the next compressor while there is room.
+    The first that are read stay for the next compressors, while there is room.
     """
 
     def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
-        self.layout = layout
         self.workers = workers
         self._gradients = gradients
-        self._kept: dict[int, dict[tuple[int, int], Bucket]] = {}
-        """Gradients by bucket, iteration and worker."""
+        self._kept: dict[tuple[int, int], list[Bucket]] = {}
+        """Gradients by bucket and iteration."""
+        self._room = KEPT_BYTES
         self.open(layout)
 
     def open(self, layout: BucketLayout) -> None:
-        """Go on with a bucket; that of before is dropped where all kept ones take too much."""
-        if layout != self.layout and self._kept_bytes() > KEPT_BYTES:
-            del self._kept[self.layout.index]
+        """Go on with a bucket."""
         self.layout = layout
-        self._buckets = self._kept.setdefault(layout.index, {})
         indices = [piece.index for piece in layout.slices]
         self.moment_costs = [
             cost for index in indices for cost in self._gradients.moment_costs.get(index, ())
         ]
 
-    def _kept_bytes(self) -> int:
-        buckets = (bucket for kept in self._kept.values() for bucket in kept.values())
-        return sum(bucket.gradient.nbytes for bucket in buckets)
-
     def buckets(self, number: int, second_moments: bool) -> list[Bucket]:
         iteration = number % self._gradients.iterations
-        if second_moments:  # used by few compressors: read again rather than kept
-            return [
-                self._gradients.bucket(self.layout, iteration, worker, second_moments=True)
-                for worker in range(self.workers)
-            ]
-        for worker in range(self.workers):
-            if (iteration, worker) not in self._buckets:
-                self._buckets[iteration, worker] = self._gradients.bucket(
-                    self.layout, iteration, worker
-                )
-        return [self._buckets[iteration, worker] for worker in range(self.workers)]
+        kept = None if second_moments else self._kept.get((self.layout.index, iteration))
+        if kept is not None:
+            return kept
+        read = [
+            self._gradients.bucket(self.layout, iteration, worker, second_moments=second_moments)
+            for worker in range(self.workers)
+        ]
+        nbytes = sum(bucket.gradient.nbytes for bucket in read)
+        if not second_moments and nbytes <= self._room:  # moments are few compressors' alone
+            self._kept[self.layout.index, iteration] = read
+            self._room -= nbytes
+        return read
 
 
 def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) -> None:
@@ -233,6 +225,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
                 note.scores.append(ErrorMetrics())
             errors.settle(note.scores[index])
             _require_finite(cls, note.scores[index], first + number)
+        del buckets, updates  # before the next are read
     note.exchanges.append(exchanges)
 
 

@@ -17,6 +17,9 @@ from gcsim.compressors.coding.scans import squared_length
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InternalError
 
+_PART = 1 << 16
+"""Elements that are added at a time, so that means over workers stay in the processor's cache."""
+
 
 @dataclass(slots=True)
 class ErrorMetrics:
@@ -52,24 +55,28 @@ class ErrorMeter:
 
     def add(self, buckets: Sequence[Bucket], updates: Sequence[Tensor]) -> None:
         """One more step of the window."""
-        dense = _mean([bucket.gradient for bucket in buckets])
-        if self._buffer is not None:
-            self._buffer.mul_(self._coefficient).add_(dense)
-            if self._nesterov:
-                dense.add_(self._buffer, alpha=self._coefficient)
-            else:
-                dense.copy_(self._buffer)
         for update, bucket in zip(updates, buckets, strict=True):
             if update.shape != bucket.gradient.shape or update.dtype != torch.float32:
                 raise InternalError(
                     f"update has shape {tuple(update.shape)} and dtype {update.dtype}; the "
                     f"bucket has {tuple(bucket.gradient.shape)} and torch.float32"
                 )
-        judged = [update.clone() for update in updates] if self._apart else [_mean(updates)]
-        if self._updates:
-            judged = [u.add_(v) for u, v in zip(self._updates, judged, strict=True)]
-        self._updates = judged
-        self._dense = dense if self._dense is None else self._dense.add_(dense)
+        gradients = [bucket.gradient for bucket in buckets]
+        if self._buffer is not None:
+            dense = _mean(gradients)
+            self._buffer.mul_(self._coefficient).add_(dense)
+            if self._nesterov:
+                dense.add_(self._buffer, alpha=self._coefficient)
+            else:
+                dense.copy_(self._buffer)
+            gradients = [dense]
+        judged = [[update] for update in updates] if self._apart else [updates]
+        if self._dense is None:
+            self._dense, self._updates = _mean(gradients), [_mean(each) for each in judged]
+            return
+        for total, each in zip([self._dense, *self._updates], [gradients, *judged], strict=True):
+            for part, *parts in zip(*(one.split(_PART) for one in (total, *each)), strict=True):
+                part.add_(parts[0] if len(parts) == 1 else _mean(parts))
 
     def settle(self, score: ErrorMetrics) -> None:
         """Close the window and add this bucket's part to its score."""

@@ -59,7 +59,6 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     # collectives that the defaults do not use
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
-    ("onebit_sgd", {"aggregation": "all_gather"}),
     ("powersgd", {"start": 2, "rank": 3}),
     # inner compressors whose requests are fused
     ("l_greco", {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 2,

@@ -36,7 +36,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
     ("onebit_adam", {"freeze_step": 0}),
-    ("onebit_sgd", {"threshold": "mean"}),
+    ("onebit_sgd", {}),
     ("bingrad_b", {"clip": 2.0}),
     ("bingrad_pb", {}),
     ("orq", {"clip": 2.0}),

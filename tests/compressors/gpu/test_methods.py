@@ -47,9 +47,8 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("orq", {"refine": True, "clip": 2.5, "levels": 9, "bucket": 500}),
     ("linear", {"levels": 3}),
     ("onebit_adam", {"freeze_step": 1}),
-    ("onebit_sgd", {"aggregation": "all_gather", "threshold": "mean"}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
-    ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
+    ("qsparse_local_sgd", {"interval": 1}),
 ]
 """Defaults are in `test_every_method.py`."""
 

@@ -27,7 +27,6 @@ cluster:
   network: 25gbe
   intra_node: nvlink2
   collectives: {transport: nccl}
-training: {overlap: ddp}
 compressors: [none]
 seed: 0
 """
@@ -142,6 +141,12 @@ def test_the_device_at_hand_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyP
     (problem,) = caught.value.problems
     assert problem.place == "--device"
     assert "calibrate device" in problem.hint
+
+
+def test_a_limit_is_a_setting_of_the_link() -> None:
+    free, held = (asked(None, replace(WORDS, limited=one)).scenario for one in (False, True))
+    assert held.cluster.network.efficiency < free.cluster.network.efficiency
+    assert free.cluster.network.efficiency == asked(None, WORDS).scenario.cluster.network.efficiency
 
 
 def test_bfloat16_is_the_time_of_half_precision() -> None:
