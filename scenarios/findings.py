@@ -69,6 +69,30 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer to a question about the cluster that nobody has answered."""
+
+    words: str
+    option: str
+    """Option of the command that gives it."""
+    overrides: tuple[str, ...]
+    """Settings in the form of `gcsim run --set`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Advice with one answer to an open question."""
+
+    answer: Answer
+    dense_s: float
+    """Dense training's iteration, median over the drawn worlds."""
+    use: str
+    """Label of the method to use."""
+    speedup: float
+    """Its speed over dense training's, median over the drawn worlds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Estimates for the methods that are advised."""
 
@@ -80,3 +104,5 @@ class Findings:
     """Parts of the time of dense training and of the advised methods, by label."""
     known: Mapping[str, Evidence] = field(default_factory=dict)
     """Evidence that a model trains with a method, by label, of those faster than the safe one."""
+    open: tuple[Open, ...] = ()
+    """Answers that nobody has given and that would change the advice."""

@@ -74,6 +74,7 @@ from gcsim.traces.profile import (
     Quality,
     Step,
     TrafficProfile,
+    every,
 )
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
@@ -299,7 +300,7 @@ def stated(
         model=model,
         shapes=tuple(shapes),
         stated_step=file.compute.seconds,
-        stated_backward=file.compute.backward and float(file.compute.backward),
+        stated_backward=None if file.compute.backward is None else float(file.compute.backward),
         own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
     )
@@ -344,8 +345,8 @@ class Stated:
                 raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
-            exact = {name: Fraction(text) for name, text in prices.items()}
-            host = replace(host, **exact, **{f"{name}_range": None for name in prices})
+            exact: dict[str, Any] = {name: Fraction(text) for name, text in prices.items()}
+            host = replace(host, **exact, **dict.fromkeys(map("{}_range".format, prices)))
         return replace(
             self,
             cluster=replace(self.cluster, host=host),
@@ -455,12 +456,13 @@ class Stated:
                 for one in (layout, *[BucketLayout(index=0, slices=())] * (self._parts(layout) - 1))
             )
         step = Step(number=0, exchanges=tuple(exchanges))
-        return TrafficProfile(
+        found = TrafficProfile(
             compressor="hook" if self.traffic.hook else "none", parameters={}, model=self.model,
             buckets=layouts, workers=1, period=1,
             phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
+        return every(found, self.training.local_steps)
 
     def _layouts(self) -> tuple[BucketLayout, ...]:
         parameters = [(str(n), (size,)) for n, size in enumerate(self.sizes)]

@@ -43,17 +43,18 @@ from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
-from gcsim.scenarios.advice.open_questions import Answer, open_questions
+from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
-from gcsim.scenarios.findings import BreakEven, Change, Findings, Limits
+from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
 from gcsim.scenarios.trained.known import with_trained
+from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,27 +66,12 @@ _PLANNED = 2
 """Methods whose mixture with dense buckets is looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
-    """What one answer to an open question would change."""
-
-    answer: Answer
-    dense_s: float
-    """Dense training's iteration, median over the drawn worlds."""
-    use: str
-    """Label of the method to use."""
-    speedup: float
-    """Its speed over dense training's, median over the drawn worlds."""
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advice(Recommendation):
     """Method to use on a cluster, and change that helps most."""
 
     scenario: Scenario
     """At its largest size alone, as the result is."""
-    open: tuple[Open, ...] = ()
-    """Answers that nobody has given and that would change this one."""
     plans: tuple[Plan, ...] | None = None
     """Plans with a method for each bucket, where they were asked for, the fastest first."""
     shipped: tuple[str, ...] = ()
@@ -156,7 +142,7 @@ class Advice(Recommendation):
                 for one in self.changes
             ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
-            "open": [asdict(one) for one in self.open],
+            "open": [asdict(one) for one in self.findings.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
                 if self.plans is not None
@@ -234,8 +220,16 @@ def advice(
         measured=engine.measured,
         measured_s=engine.measured_s,
     )
-    found = replace(found, result=replace(result, advice=_findings(engine, found, watcher)))
-    found = replace(found, open=tuple(_open(engine, found)))
+    questions = tuple(open_questions(asked))
+
+    def estimated() -> Findings | None:
+        made = _findings(engine, found, watcher)
+        asking = replace(found, result=replace(result, advice=made))
+        return made and replace(made, open=tuple(_open(engine, asking, questions)))
+
+    name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
+    made = kept.findings(name, estimated) if name else estimated()
+    found = replace(found, result=replace(result, advice=made))
     if not per_bucket or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
@@ -257,11 +251,22 @@ def advised_run(
 
     if not cache:
         return replace(result, advice=estimated())
-    trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
-    code = [Path(file).read_text(encoding="utf-8") for file in (__file__, selection.__file__)]
-    passes = measured_passes(scenario, profiles[0])
-    name = kept.result_key(scenario, ["advice", *keys, repr(trained), *code], passes)
+    name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
     return replace(result, advice=kept.findings(name, estimated))
+
+
+def _name(
+    scenario: Scenario,
+    result: Result,
+    keys: Sequence[str],
+    passes: PassTimes | None,
+    questions: Sequence[Answer] = (),
+) -> str:
+    """Name under which the findings of these profiles are kept."""
+    trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
+    files = (Path(__file__), Path(selection.__file__), PUBLISHED)
+    rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
+    return kept.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
 def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findings | None:
@@ -286,7 +291,7 @@ _MATTERS = 0.1
 """Relative change of dense training's time from which an answer is said."""
 
 
-def _open(engine: Engine, found: Advice) -> Iterator[Open]:
+def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
     """Answers with which another method is to use, or dense training takes another time.
 
     The method is that of the default inputs; its times are those of the drawn worlds.
@@ -294,7 +299,7 @@ def _open(engine: Engine, found: Advice) -> Iterator[Open]:
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
-    for answer in open_questions(engine.asked):
+    for answer in questions:
         stated = engine.rows(answer.overrides)
         if stated is None:
             continue
@@ -373,8 +378,8 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[Section]:
     yield from answer_sections(advice)
-    if advice.open:
-        yield "Open", [_opened(one) for one in advice.open]
+    if advice.findings.open:
+        yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))

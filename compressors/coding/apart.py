@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import (
     Codec,
     Frames,
@@ -39,6 +40,7 @@ HEAD = 12
 """Bytes before the values."""
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
 """Faults of a body, a bit each."""
+RAW, PACKED, RICE = int(Coder.RAW), int(Coder.PACKED), int(Coder.RICE)
 _FAULTS = {
     COUNTS: "a body is not as long as its numbers of elements ask for",
     CODES: "positions cannot be read, or do not ascend below the tensor's length",
@@ -138,13 +140,14 @@ def add_elements(
 ) -> None:
     """`add_apart` of a message whose headers are read ahead; `out` is flat float32 of the table."""
     columns, faults = columns_of(found), np.zeros(len(segments.table), dtype=np.int64)
-    k, sizes, coders = _split(columns, message)
-    rows = k.reshape(2, -1), sizes.reshape(2, -1), coders.reshape(2, -1)
-    widths = widths_of(_twice(segments), k, coders).reshape(2, -1)
+    widths = np.empty((2, 0), dtype=np.int64)  # of Rice codes
+    if ((columns.flags & 0xF == Coder.RICE) | (columns.flags >> 4 == Coder.RICE)).any():
+        k, _, coders = _split(columns, message)
+        widths = widths_of(_twice(segments), k, coders).reshape(2, -1)
     with written_back(out) as target:
         in_tiles(
-            _add, segments.whole.spans, segments.table, columns.at, *rows, widths, array(message),
-            np.float32(weight), target, faults,
+            _add, segments.whole.spans, segments.table, columns.at, columns.size, columns.nonzero,
+            columns.flags, widths, array(message), np.float32(weight), target, faults,
         )  # fmt: skip
     demand_whole(int(np.bitwise_or.reduce(faults)))
 
@@ -166,14 +169,21 @@ def _twice(segments: Segments) -> Segments:
 
 @loop
 def _add(
-    start: int, stop: int, tensors: Any, table: Any, at: Any, k: Any, sizes: Any, coders: Any,
+    start: int, stop: int, tensors: Any, table: Any, at: Any, sizes: Any, k: Any, flags: Any,
     widths: Any, message: Any, weight: Any, out: Any, faults: Any,
 ) -> None:  # fmt: skip
     for t in range(start, stop):
         own = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        begin, a, b = at[t], k[0, t], k[1, t]
+        begin, end = at[t], at[t] + sizes[t]
+        a = np.int64(number_at(message, begin + 4, 4))
+        size_a = np.int64(number_at(message, begin + 8, 4))
+        b, signs = k[t] - a, begin + HEAD + 4 * a
+        first = signs + (b + 7) // 8
+        if b < 0 or first + size_a > end:
+            faults[t] |= COUNTS
+            continue
         numbers = np.empty(1 + a, dtype=np.float32)  # the magnitude, then the values
-        raw, signs = numbers.view(np.uint8), begin + HEAD + 4 * a
+        raw = numbers.view(np.uint8)
         raw[:4] = message[begin : begin + 4]
         raw[4:] = message[begin + HEAD : signs]
         scale = numbers[0]
@@ -181,12 +191,16 @@ def _add(
             faults[t] |= SCALE
         if b % 8 > 0 and message[signs + b // 8] >> np.uint8(b % 8) > 0:
             faults[t] |= SIGNS
-        first = signs + (b + 7) // 8
         for side in range(2):
-            positions = np.empty(k[side, t], dtype=np.int64)
-            body = message[first : first + sizes[side, t]]
-            first += sizes[side, t]
-            if get_positions(body, own.size, coders[side, t], widths[side, t], positions) > 0:
+            positions = np.empty(b if side else a, dtype=np.int64)
+            body = message[first + size_a : end] if side else message[first : first + size_a]
+            coder = flags[t] >> 4 if side else flags[t] & 15
+            width = 32 if coder == RAW else 0
+            if coder == RICE:
+                width = widths[side, t]
+            while coder == PACKED and (own.size - 1) >> width > 0:  # `index_width`
+                width += 1
+            if get_positions(body, own.size, coder, width, positions) > 0:
                 faults[t] |= CODES
                 break
             for i in range(positions.size):

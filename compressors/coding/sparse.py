@@ -183,7 +183,9 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
 
 
-def read_raw(message: Tensor, layout: BucketLayout, lengths: Column) -> tuple[Tensor, ...]:
+def read_raw(
+    message: Tensor, layout: BucketLayout, lengths: Column
+) -> tuple[Tensor, Tensor, Column]:
     """`read_message` of raw indices and float32 values, of frames of so many bytes.
 
     How many elements travel follows from the lengths: nobody waits for a device.

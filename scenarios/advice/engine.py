@@ -78,8 +78,15 @@ class Engine:
         if not known:
             self._find()
         first = self._known[_which(self.scenario, self.scenario.compressors[0])]
-        self._passes = measured_passes(self.scenario, first.profile)
+        self.passes = measured_passes(self.scenario, first.profile)
+        """Times of the passes, where they were measured."""
         self._prices = PriceList(self.scenario.cluster.device)
+
+    @property
+    def keys(self) -> list[str]:
+        """Names that the scenario's methods' traffic is known under, in their order."""
+        choices = self.scenario.compressors
+        return [self._known[_which(self.scenario, choice)].key for choice in choices]
 
     def _find(self) -> None:
         scenario = self.scenario
@@ -181,7 +188,7 @@ class Engine:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         apart = _APART if sources else _ROWS
-        name = kept.result_key(scenario, [apart, *keys], self._passes) if self._cache else ""
+        name = kept.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
         found = kept.load(name) if name else None
         if found is not None:
             return found
@@ -190,7 +197,7 @@ class Engine:
             scenario,
             keys,
             [one.profile for one in methods],
-            self._passes,
+            self.passes,
             progress=SilentProgress(),
             timelines=False,
             sources=sources,

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier
-
-LOOPS = ("ddp", "horovod", "paddle", "deepspeed", "own")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One answer to an open question."""
-
-    words: str
-    option: str
-    """Option of the command that gives it."""
-    overrides: tuple[str, ...]
-    """Settings in the form of `--set`."""
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
@@ -30,15 +17,19 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         return
     if not asked.says("training", "loop") and not asked.says("training", "overlap"):
         for name, words in (("ddp", "if the loop is DDP"), ("own", "if it does not overlap")):
-            yield Answer(words, f"--loop {name}", (f"training.loop={name}",))
+            yield _answer(words, f"--loop {name}", f"training.loop={name}")
     link = cluster.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         if not asked.says("cluster", "network", "limited"):
             words = "if a limit holds the rate, not the NIC"
-            yield Answer(words, "--limited", ("cluster.network.limited=true",))
+            yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
-            yield Answer("with RDMA", f"--network {remote}", (f"cluster.network={remote}",))
+            yield _answer("with RDMA", f"--network {remote}", f"cluster.network={remote}")
     if not asked.says("training", "precision"):
         words = "with passes in half precision"
-        yield Answer(words, "--precision fp16", ("training.precision=fp16",))
+        yield _answer(words, "--precision fp16", "training.precision=fp16")
+
+
+def _answer(words: str, option: str, setting: str) -> Answer:
+    return Answer(words=words, option=option, overrides=(setting,))

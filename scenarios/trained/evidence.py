@@ -25,6 +25,8 @@ from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
 
 Field = Literal["images", "text"]
 _TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
+PUBLISHED = FOLDER / "published_training.csv"
+"""The table of published results."""
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
 
@@ -53,7 +55,7 @@ class Published:
 @functools.cache
 def published() -> tuple[Published, ...]:
     """The table, in the order of the file."""
-    with (FOLDER / "published_training.csv").open(encoding="utf-8", newline="") as file:
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
         return tuple(map(_row, csv.DictReader(file)))
 
 

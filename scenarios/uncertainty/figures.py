@@ -190,6 +190,7 @@ _PLACES: dict[KeyPath, str] = {
     ("cluster", "sums"): "the host's",
     ("training", "interference"): "what slows",
     ("training", "shared_node"): "a shared node's",
+    ("training", "code"): "the training code's",
     ("training", "noise"): "the workers'",
     ("training", "reducer"): "the dense exchange's",
     ("training", "hook"): "a hook's",

@@ -53,7 +53,7 @@ KERNELS = {
     "binary": "add_chosen bits_above random_bits",
     "bingrad_b": "class_means",
     "bingrad_pb": "optimal_bounds",
-    "bitmap": "add_at_bits as_mask at_bits unite",
+    "bitmap": "add_at_bits at_bits unite",
     "bloom": "bloom_filter bloom_positives",
     "bucket_levels": "_add_from_tables clip_to_spread round_between search_levels",
     "ce_sgd": "inner_product",

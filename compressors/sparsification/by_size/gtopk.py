@@ -93,7 +93,8 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
                 many, asked = sent[wrong[0]], k[wrong[0]]
                 raise InputError(f"damaged payload: {many} elements, not {asked}")
             pairs += [flat_places(indices, segments, sent), values]
-        places, sums, many = merged_pairs(*pairs, segments, 2 * k)
+        first, values, second, more = pairs
+        places, sums, many = merged_pairs(first, values, second, more, segments, 2 * k)
         rows = Segments.behind(many)
         chosen, values = largest(sums, rows, k)
         chosen = places[flat_places(chosen, rows, k)]

@@ -138,15 +138,15 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     again."""
     words: dict[str, Any] = {"model": "resnet20_cifar10", "nodes": 4, "network": "10gbe"}
     found = advised(**words)
-    assert found.open
-    for one in found.open:
+    assert found.findings.open
+    for one in found.findings.open:
         assert one.answer.option in found.summary()
         then = advised([*one.answer.overrides, *QUICK], **words)
         assert then.verdict.dense is not None
         assert then.verdict.dense.iteration_s == pytest.approx(one.dense_s, rel=0.01)
-        assert one.answer.option not in {other.answer.option for other in then.open}
+        assert one.answer.option not in {other.answer.option for other in then.findings.open}
     said = advised(**words, loop="ddp", limited=False, precision="fp32")
-    assert {one.answer.option for one in said.open} <= {"--network 10gbe_roce"}
+    assert {one.answer.option for one in said.findings.open} <= {"--network 10gbe_roce"}
 
 
 def test_a_probability_is_no_surer_than_its_draws() -> None:

@@ -50,6 +50,13 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("gradient_sampling_bayes", {"ratio": 0.2}),
     ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
     ("tk_ccd", {"ratio": 0.3, "groups": 4}),
+    ("gtopk", {"ratio": 0.2}),
+    ("ok_topk", {"ratio": 0.2}),
+    ("dryden", {"proportion": 0.2}),
+    ("gradient_dropping", {"drop_rate": 0.8}),
+    ("gradient_sampling", {"ratio": 0.2}),
+    ("amq", {}),
+    ("cser", {}),
     ("omnireduce", {}),
 ]
 

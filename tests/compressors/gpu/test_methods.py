@@ -48,7 +48,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("linear", {"levels": 3}),
     ("onebit_adam", {"freeze_step": 1}),
     ("threshold", {"threshold": 0.5, "error_feedback": False, "values": "fp16"}),
-    ("qsparse_local_sgd", {"interval": 1, "quantiser": "sign"}),
+    ("qsparse_local_sgd", {"interval": 1}),
 ]
 """Defaults are in `test_every_method.py`."""
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from gcsim.analysis.validation.interval import Interval, ends
 from gcsim.analysis.validation.suite import Ordering, Point
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -80,9 +79,6 @@ def point() -> Point:
     """The speedup over dense training that the paper states."""
     row = rows()[GSB]
     predicted = _speedup(row)
-    within = None
-    if row.speedup_low is not None and row.speedup_high is not None:
-        within = Interval(low=row.speedup_low, high=row.speedup_high, kind="loading of images")
     return Point(
         name="2.5x on AlexNet: the scenario alexnet_32node",
         series=SERIES,
@@ -92,7 +88,6 @@ def point() -> Point:
         unfitted=predicted,
         source=SOURCE,
         workers=row.workers,
-        **ends(within),
     )
 
 

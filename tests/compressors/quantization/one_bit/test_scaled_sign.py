@@ -74,22 +74,6 @@ def test_updates_follow_the_algorithm_step_by_step(
         assert all(torch.equal(update, updates[0]) for update in updates)
 
 
-@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
-def test_the_error_is_exactly_that_of_the_law(
-    cls: type[ScaledSign], normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    # |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n, one worker's first step.
-    for vector in (normal(1000), normal(1000, 1).exp(), torch.ones(9), torch.zeros(5)):
-        group = workers(cls, 1)
-        law = cls.properties(group[0].parameters)
-        (update,) = step_of(group, layout_of(vector.numel()), [vector])
-        error = float((update - vector).double().square().sum())
-        assert law.error_bound is not None
-        assert error == pytest.approx(law.error_bound(vector), rel=1e-5, abs=1e-9)
-        assert law.error_is_exact
-        assert law.conserves == (cls is EfSignSgd)
-
-
 @pytest.mark.parametrize(
     ("sigma", "expected"),
     [
@@ -102,20 +86,6 @@ def test_known_distributions_lose_known_parts(sigma: float, expected: float, nor
     values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
     part = sign_error(values, None) / float(values.double().square().sum())
     assert part == pytest.approx(expected, abs=0.003)
-
-
-def test_what_is_not_applied_is_owed(normal: Draw, layout_of: LayoutOf, step_of: Exchange) -> None:
-    # Sum of updates + mean of owed = sum of mean gradients.
-    layout, count = layout_of(*SIZES), 3
-    group = workers(EfSignSgd, count)
-    bucket = Bucket(layout=layout, gradient=torch.zeros(N))
-    wanted, applied = torch.zeros(N).double(), torch.zeros(N).double()
-    for step in range(8):
-        gradients = [normal(N, 100 * step + rank) for rank in range(count)]
-        wanted += torch.stack(gradients).mean(0)
-        applied += step_of(group, layout, gradients, step)[1].double()
-        residual_of = torch.stack([owing(worker, bucket) for worker in group]).mean(0)
-        torch.testing.assert_close(applied + residual_of.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:

@@ -103,7 +103,10 @@ def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
         values = normal(60, row)
         dense[row, indices] = values
         lists += [indices, values]
-    indices, values, many = merged_pairs(*lists, Segments.behind([200, 300]), np.array([60, 60]))
+    first, added, second, more = lists
+    indices, values, many = merged_pairs(
+        first, added, second, more, Segments.behind([200, 300]), np.array([60, 60])
+    )
     assert many.tolist() == [int((indices < 200).sum()), int((indices >= 200).sum())]
     assert bool((indices.diff() > 0).all())
     assert torch.equal(indices, torch.unique(torch.cat((lists[0], lists[2]))))

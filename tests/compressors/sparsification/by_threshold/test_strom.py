@@ -69,15 +69,6 @@ def test_the_threshold_is_a_tenth_unless_given(team: Any) -> None:
     assert update.tolist() == pytest.approx([0.0, 0.1])
 
 
-def test_the_stated_error_is_exact(team: Any, normal: Draw) -> None:
-    gradient = normal(3000, 4)
-    crew = team("strom", [(3000,)], workers=1, threshold=0.8)
-    error = (crew.step([gradient])[0] - gradient).double().square().sum()
-    properties = type(crew.workers[0]).properties(crew.workers[0].parameters)
-    assert properties.error_is_exact
-    assert float(error) == pytest.approx(properties.error_bound(gradient), rel=1e-5)
-
-
 def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
     layout = layout_of(10)
 
