@@ -19,7 +19,6 @@ from gcsim.analysis.validation.suites.papers.order import (
     METHODS,
     QL,
     orderings,
-    point,
     rows,
     traffic,
 )
@@ -37,8 +36,8 @@ def test_the_order_is_the_papers_but_for_those_near_dense_training() -> None:
 
 
 def test_the_interval_of_gradient_sampling_holds_what_was_measured() -> None:
-    found = point()
-    assert found.covered
+    row = rows()[GSB]
+    assert (row.speedup_low or 9) <= MEASURED <= (row.speedup_high or 0)
 
 
 def test_256_images_a_second_a_machine_make_the_papers_speedup() -> None:
