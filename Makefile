@@ -101,6 +101,7 @@ package: $(VENV)/dev.stamp  ## dist/: wheel and sdist, each installed and tried 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/docstrings.py
 
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy

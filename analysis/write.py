@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.page.run import run_page
+from gcsim.analysis.page.sweep import sweep_page
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, csv_text, replacing, replacing_together
@@ -129,6 +130,11 @@ def draw_figures(
         figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
     report = as_text(lambda shown: run_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **figures}, beside="results.json")
+
+
+def draw_sweep_report(result: SweepResult, folder: Path, command: str) -> tuple[Path, ...]:
+    """Write the report of a sweep; see `draw_all`."""
+    return draw_all(result, folder, {REPORT: as_text(lambda shown: sweep_page(shown, command))})
 
 
 def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:

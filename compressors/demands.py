@@ -1,4 +1,5 @@
-"""Checks of what a device finds in payloads: the host waits for those of an exchange once.
+"""Checks of what a device finds in payloads: the host waits for those of an exchange once, or for
+those of all exchanges of an iteration.
 
     when_known(highest, demand_codes)      # demand_codes(number) raises what is wrong
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -47,6 +51,8 @@ class Demands:
         self.unknown: list[tuple[Tensor, Callable[..., object]]] = []
         self.faults: Tensor | None = None
         """Faults that kernels note, a bit each: one of `unknown`."""
+        self.plain = False
+        """Whether indices of selected elements travel in fields of one width, on all workers."""
 
     def __enter__(self) -> None:
         self._before, _now.demands = entered(), self
@@ -64,6 +70,17 @@ class Demands:
 
         return inside
 
+    def take_over(
+        self, other: Demands, inside: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
+        """Make the checks of another exchange with these, inside the context."""
+
+        def checked(check: Callable[..., object], *numbers: Any) -> None:
+            with inside():
+                check(*numbers)
+
+        self.unknown += [(found, partial(checked, check)) for found, check in other.unknown]
+
     def require(self) -> None:
         """Make the checks; the host waits once, or not at all where there are none."""
         from gcsim.compressors.meter import unpriced  # which imports this file
@@ -75,4 +92,4 @@ class Demands:
         each, self.unknown, self.faults = self.unknown, [], None
         numbers = iter(torch.cat([found for found, _ in each]).tolist())
         for found, check in each:
-            check(*(next(numbers) for _ in found))
+            check(*islice(numbers, len(found)))

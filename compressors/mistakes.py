@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
-from gcsim.compressors.demands import Demands
+from gcsim.compressors.demands import Demands, entered
 from gcsim.compressors.requests import Exchange, PushPull, Request
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -37,14 +37,17 @@ def passed_on(
 ) -> Exchange:
     """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
     returns the reply; a refusal is thrown into the exchange. Its demands on payloads of a device
-    are asked for at its end."""
+    are asked for at its end, or handed over to those around it."""
     reply, demands = None, Demands()
     while True:
         try:
             with demands:
                 request = exchange.send(reply)
         except StopIteration as stop:
-            demands.require()
+            if (around := entered()) is None:
+                demands.require()
+            else:
+                around.take_over(demands)
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         if isinstance(request, PushPull) and callable(request.server):
             request = replace(request, server=demands.around(request.server))

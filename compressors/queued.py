@@ -18,7 +18,7 @@ Queued = Literal["kernel", "operator", "wait"]
 """A launch of Triton, an operator of torch that launches, a wait for a number of the device."""
 QUEUED: tuple[Queued, ...] = get_args(Queued)
 Counts = tuple[Fraction, ...]
-"""By `QUEUED`."""
+"""Numbers of calls, in the order of `QUEUED`."""
 
 _NONE, _OPERATOR, _WAIT = ((Fraction(0), Fraction(n == 1), Fraction(n == 2)) for n in range(3))
 

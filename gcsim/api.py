@@ -60,6 +60,12 @@ class SweepResult(of_sweep.SweepResult):
 
         return plain(parts(self, width), width)
 
+    def plot_speedup(self) -> Figure:
+        """Speedup of the recommended method by point (`gcsim plot`)."""
+        from gcsim.analysis.plots.sweep import gain_figure
+
+        return gain_figure(self)
+
     def _repr_html_(self) -> str:
         from gcsim.analysis.report.sweep import html
 
@@ -108,12 +114,10 @@ def run(
     `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
     gradients that cannot be used, before anything is simulated.
     """
+    from gcsim.analysis.advice.advice import advised_run
     from gcsim.scenarios.load import loaded
-    from gcsim.scenarios.run import run as simulate
-    from gcsim.scenarios.trained.known import with_trained
 
-    found = loaded(scenario)
-    return _shown(with_trained(found, simulate(found, cache=cache, progress=progress)))
+    return _shown(advised_run(loaded(scenario), cache=cache, progress=progress))
 
 
 def record_scenario(
@@ -160,9 +164,9 @@ def advise(
         Names of `gcsim list`; a network may be a rate alone ("25 Gbit/s"), a file, or a mapping as
         in a scenario.
     gpus, nodes
-        GPUs a node (1), and machines.
+        GPUs per node (1), and machines.
     batch_size
-        Samples a GPU; 32, of sequences at most as many as hold 4,096 tokens.
+        Samples per GPU; 32, of sequences at most as many as hold 4,096 tokens.
     cost_per_hour
         Of a node, in any currency: what is saved is then told in money, too.
     overrides, seed

@@ -55,27 +55,28 @@ def entry_named(
     found = _matches(word, titles)
     if len(found) == 1:
         if found[0] != word.lower():
-            _say(kind, word, found[0])
+            say(kind, word, found[0])
         return found[0]
-    own = _compact(word)
-    found = found or [name for name in titles if own and _compact(name).startswith(own)]
+    own = compact(word)
+    found = found or [name for name in titles if own and compact(name).startswith(own)]
     hint = f"there are {', '.join(found)}" if found else did_you_mean(word, titles, near=_NEAR)
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
 
 
 @functools.cache
-def _say(kind: str, word: str, name: str) -> None:
+def say(kind: str, word: str, name: str) -> None:
+    """Note once how a word is read."""
     _LOG.warning("note: %s %r is read as %s", kind, word, name)
 
 
 def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     """Entries of the first rule that any satisfies: spelled alike, then all pieces of the word
     among those of the entry, without variants ("gpt2_128") of other matches ("gpt2")."""
-    own, pieces = _compact(word), _pieces(word)
+    own, pieces = compact(word), _pieces(word)
     if not own:
         return []
-    found = [name for name, texts in titles.items() if own in map(_compact, (name, *texts))]
+    found = [name for name, texts in titles.items() if own in map(compact, (name, *texts))]
     found = found or [
         name
         for name, texts in titles.items()
@@ -95,7 +96,8 @@ def _pieces(text: str) -> list[str]:
     return re.findall(r"[^\W_]+", _normal(text))
 
 
-def _compact(text: str) -> str:
+def compact(text: str) -> str:
+    """A text without case, blanks, hyphens and words that tell no entry from another."""
     return "".join(_pieces(text))
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.checks.conflicts import contradictions
@@ -127,7 +128,7 @@ def scenario_of(
         problems += unread
         if not unread:
             cluster = build_cluster(file.cluster)
-            training = build_training(file.training, cluster.collectives.transport)
+            training = build_training(file.training, cluster, measured=file.compute is not None)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
         model, mistakes = model_of(document, file, path)
         problems += mistakes
@@ -164,6 +165,7 @@ def scenario_of(
         buckets=buckets,
         compute=compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
+        discrepancy=file.uncertainty.discrepancy,
         seed=file.seed,
         train=None if file.train is None else build_plan(file.train),
         train_task=task,
@@ -216,21 +218,22 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             if key not in ("kind", "label")
         }
         try:
-            checked = method_of(given["kind"], parameters).parameters
+            kind, in_name = method_named(given["kind"])
+            checked = method_of(kind, {**in_name, **parameters}).parameters
         except InputError as error:
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
-        label = given.get("label")
+        label = given.get("label", given["kind"] if in_name else None)
         if label == "":  # the schema says so
             continue
         choices[key_path] = CompressorChoice(
-            kind=given["kind"],
+            kind=kind,
             label="" if label is None else str(label),
             parameters=checked.model_dump(),
         )
     first: dict[str, str] = {}
-    named = _labelled(tuple(choices.values()))
-    for key_path, choice in zip(choices, named, strict=True):
+    labelled = _labelled(tuple(choices.values()))
+    for key_path, choice in zip(choices, labelled, strict=True):
         if choice.label in first:
             place = document.place((*key_path, "label"))
             stated = document.data["compressors"][key_path[1]]
@@ -239,7 +242,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             hint = f"first at {first[choice.label]}; give one a `label:` of its own"
             problems.append(Problem(place=place, message=message, hint=hint))
         first.setdefault(choice.label, document.place(key_path))
-    return named, problems
+    return labelled, problems
 
 
 def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:

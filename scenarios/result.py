@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
+from gcsim.scenarios.findings import Findings
 
 SCHEMA = 3
 LOW, HIGH = 10, 90
@@ -146,6 +147,10 @@ class Row:
     median. Seeds with which dense training does not reach it are left out."""
     steps_to_target_error: float = 0.0
     """Share by which steps to the target are unknown, because training is judged now and then."""
+    cost_per_1000_iterations: float | None = None
+    """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`; None without."""
+    cost_to_target: float | None = None
+    """Cost until the target, median over seeds; None where that or `cost.per_hour` is not known."""
     wire_bytes_over_training: float | None = None
     """Mean of `wire_bytes_per_worker` over all steps of the trainings; None where it is the same,
     within a tenth, or not known."""
@@ -332,6 +337,8 @@ class Result:
     """None where the scenario has no faults."""
     inputs: tuple[UncertainInput, ...] = ()
     """Inputs that the rows' draws vary; empty where nothing that is needed has a range."""
+    advice: Findings | None = None
+    """Break-evens and changes at the largest size; None where nobody asked, or nothing is dense."""
     trained: Trained | None = None
     """None where no trajectory of the scenario's `train` is known; `results.json` has it not."""
 
@@ -343,6 +350,7 @@ class Result:
             "provenance": self.provenance,
             "rows": [columns_of(row) for row in self.rows],
             "inputs": [columns_of(one) for one in self.inputs],
+            "advice": None if self.advice is None else asdict(self.advice),
             "wall": self.wall,
         }
 
@@ -438,6 +446,6 @@ def frame(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     try:
         import pandas
     except ImportError as error:
-        problem = Problem(message="to_frame() needs pandas", hint="pip install pandas")
+        problem = Problem(message="to_frame() needs pandas", hint="pip install 'gcsim[notebook]'")
         raise InputError(problem) from error
     return pandas.DataFrame(list(records), columns=list(columns))

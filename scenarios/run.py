@@ -43,6 +43,13 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
     from the cache as a whole. Raises `InputError` for gradients that cannot be used, before
     anything is simulated.
     """
+    return measured_run(scenario, cache=cache, progress=progress)[0]
+
+
+def measured_run(
+    scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
+) -> tuple[Result, list[str], list[TrafficProfile]]:
+    """`run`, and the profiles of its compressors with their keys."""
     watcher = progress or SilentProgress()
     started = time.perf_counter()
     remove_left_gradients()
@@ -67,7 +74,8 @@ def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = N
         if cache and not heard:
             kept.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
-    return replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
+    result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
+    return result, keys, profiles
 
 
 def simulated_run(

@@ -16,7 +16,8 @@ compressors and gradients stand a table of layers and `traffic`:
 
 A formula knows the bucket's elements n and tensors t, the cluster's nodes p and workers w, and the
 values of `let`; with `by_tensor` it is one tensor's, and knows its rows and columns, 0 of a vector.
-Without a model the exchange is carried out alone, by ranks that enter together.
+Without a model the exchange is carried out alone, by ranks that enter together; the bytes of an
+all-gather, a gather and a scatter may then differ by rank r.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.collectives.servers.gloo_rooted import broadcast_messages, carry_messages
+from gcsim.simulator.collectives.servers.gloo_rooted import (
+    Message,
+    broadcast_messages,
+    carry_messages,
+    gather_messages,
+    scatter_messages,
+)
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
@@ -67,6 +74,7 @@ from gcsim.traces.profile import (
     Quality,
     Step,
     TrafficProfile,
+    every,
 )
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
@@ -136,7 +144,12 @@ _Kernel = Annotated[
     BeforeValidator(lambda cost: (*cost, 0) if len(cost) == 3 else tuple(cost)),
 ]
 """Class, launches, bytes, and FLOPs where it has any."""
-_COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", "broadcast",
+_ROOTED: dict[str, Callable[[Sequence[int]], list[Message]]] = {
+    "broadcast": lambda sizes: broadcast_messages(sizes[0], len(sizes)),
+    "gather": gather_messages,
+    "scatter": scatter_messages,
+}
+_COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", *_ROOTED,
                 "send")  # fmt: skip
 
 
@@ -146,17 +159,22 @@ class EntrySection(Section):
     encode: list[_Kernel] | None = None
     decode: list[_Kernel] | None = None
     per_payload: list[_Kernel] | None = None
-    """As decode, once for each payload."""
+    """Kernels of decode that run once for each payload."""
     busy: Formula | None = None
     """Seconds that a device computes, as measured."""
     copied: Formula | None = None
     """Bytes between the device and its host, over `cluster.intra_node`."""
+    in_host: Formula | None = None
+    """Bytes that each rank copies in its host's memory (`cluster.host.per_copied_byte`)."""
     all_reduce: Formula | None = None
     all_gather: Formula | None = None
     all_to_all: Formula | None = None
     push_pull: Formula | None = None
     tree_merge: Formula | None = None
     broadcast: Formula | None = None
+    gather: Formula | None = None
+    """To rank 0, straight; as the two beside it alone, without a model."""
+    scatter: Formula | None = None
     send: Formula | None = None
     element: Count = 4
     """Bytes, of an all-reduce."""
@@ -166,12 +184,14 @@ class EntrySection(Section):
     """Devices of a node that carry this out among themselves, over `cluster.intra_node`, before one
     of them goes on: it takes as long as a copy by that one."""
     whole_variables: bool = False
-    """Of a push-pull: servers hold whole tensors, each in forward order with the one that holds
-    the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
+    """Whether servers of a push-pull hold whole tensors, each in forward order with the one that
+    holds the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
-        stages = [self.encode, self.decode, self.per_payload, self.busy, self.copied]
+        stages = [
+            self.encode, self.decode, self.per_payload, self.busy, self.copied, self.in_host
+        ]  # fmt: skip
         if sum(one is not None for one in (*stages, *self.sent)) != 1:
             raise invalid(
                 "an entry is one stage or one collective", f"of {', '.join(_COLLECTIVES)}"
@@ -180,7 +200,7 @@ class EntrySection(Section):
 
     @property
     def sent(self) -> list[Any]:
-        """By collective, its bytes."""
+        """Bytes of each collective."""
         return [getattr(self, name) for name in _COLLECTIVES]
 
     @property
@@ -204,9 +224,13 @@ class TrafficSection(Section):
     by_tensor: bool = False
     """Formulas are a tensor's, and a bucket has their sums."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """Of all n elements and t tensors, after the last bucket."""
+    """Kernels over all n elements and t tensors, after the last bucket."""
+    slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
+    """Factors on the device's time in this code, by class of kernels."""
     let: dict[str, Formula] = {}  # noqa: RUF012
     """Names and their values in turn."""
+    hook: bool = False
+    """Whether a hook of the framework's exchanges (`training.framework`), or its own reducer."""
     last: list[EntrySection] = []  # noqa: RUF012
     """An exchange of its own behind the last bucket's."""
     exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
@@ -219,8 +243,18 @@ class StepSection(Section):
 
     step: PositiveDuration | None = None
     """Forward and backward of one device; None: the catalogue's."""
+    forward: PositiveDuration | None = None
+    backward: PositiveDuration | None = None
+    """Both, in the place of `step`."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """That is in that time, and in no pass."""
+    """Optimiser's kernels in that time, outside of both passes."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Of both passes, where they are stated."""
+        if self.forward is not None and self.backward is not None:
+            return float(self.forward + self.backward)
+        return None if self.step is None else float(self.step)
 
 
 class StatedFile(Section):
@@ -250,7 +284,11 @@ def stated(
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
     )
-    training = build_training(file.training, cluster.collectives.transport)
+    device, slower = cluster.device, file.traffic.slower
+    if slower:
+        rates = {k: rate.faster(1 / slower.get(k, 1)) for k, rate in device.kernels.items()}
+        cluster = replace(cluster, device=replace(device, kernels=rates))
+    training = build_training(file.training, cluster, measured=file.compute.step is not None)
     if file.traffic.optimizer:
         taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
@@ -261,14 +299,15 @@ def stated(
         traffic=file.traffic,
         model=model,
         shapes=tuple(shapes),
-        stated_step=None if file.compute.step is None else float(file.compute.step),
+        stated_step=file.compute.seconds,
+        stated_backward=None if file.compute.backward is None else float(file.compute.backward),
         own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
     )
 
 
 BARE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
-"""Of clusters on which nothing is computed."""
+"""Device of clusters on which nothing is computed."""
 BACKWARD = BARE.backward_over_forward
 """Backward over forward, of every device that nothing else is known of."""
 
@@ -288,12 +327,32 @@ class Stated:
     model: ModelFacts | None
     """None: the exchange alone."""
     shapes: tuple[Shape, ...]
-    """Of the model's tensors, in forward order."""
+    """Shapes of the model's tensors, in forward order."""
     stated_step: float | None
+    stated_backward: float | None
     own_optimizer: tuple[Any, ...]
     batch: int
     _held: dict[tuple[int, int, int], Exchange] = field(default_factory=dict)
-    """By elements, tensors and whole elements."""
+    """Exchanges by elements, tensors and whole elements."""
+
+    def changed(self, let: Mapping[str, str], prices: Mapping[str, str]) -> Stated:
+        """The run with other values of `let`, and of its host's prices in seconds."""
+        for name, formula in let.items():
+            try:
+                _parsed(formula)
+            except SyntaxError as error:
+                place, hint = f"--set traffic.let.{name}", "such as ceil(n*bits/8)"
+                raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
+        host = self.cluster.host
+        if prices and host is not None:
+            exact: dict[str, Any] = {name: Fraction(text) for name, text in prices.items()}
+            host = replace(host, **exact, **dict.fromkeys(map("{}_range".format, prices)))
+        return replace(
+            self,
+            cluster=replace(self.cluster, host=host),
+            traffic=self.traffic.model_copy(update={"let": {**self.traffic.let, **let}}),
+            _held={},
+        )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -316,7 +375,7 @@ class Stated:
     def _passes(self, layouts: Sequence[BucketLayout]) -> ComputeTimes:
         own = _priced(self.own_optimizer, self.sizes, self.cluster.device) / PS_PER_SECOND
         both = self.step - own
-        backward = both * BACKWARD / (1 + BACKWARD)
+        backward = self.stated_backward or both * BACKWARD / (1 + BACKWARD)
         measured = PassTimes(forward=both - backward, backward=backward, source="measured")
         assert self.model is not None  # noqa: S101 (of a step)
         return training_times(self.model, layouts, self.cluster.device, measured)
@@ -336,13 +395,27 @@ class Stated:
         """Seconds of the exchange alone on a cluster."""
         finishes: Times = np.zeros(cluster.workers, dtype=np.int64)
         memo, more = CollectiveMemo(cluster), 0
-        for entry, record in self._all(self.traffic.exchange, [(self._names(0), 1)]):
-            if entry.kind == "broadcast":
-                messages = broadcast_messages(record.sent[0], cluster.workers)
+        names = self._names(0)
+        by_rank = [[({**names, "r": rank}, 1)] for rank in range(cluster.workers)]
+        for entry in self.traffic.exchange:
+            if entry.in_host is not None and cluster.host is not None:
+                nbytes = _evaluated(entry.in_host, [(names, 1)])
+                together = cluster.workers if cluster.host.ranks == "all" else 1
+                more += cluster.host.copying(nbytes, together)
+        for entry, record in self._all(self.traffic.exchange, by_rank[0]):
+            if entry.kind in _ROOTED or entry.kind == "all_gather":
+                formula = getattr(entry, entry.kind)
+                sizes = [_evaluated(formula, each) for each in by_rank]
+            if entry.kind in _ROOTED:
+                messages = [one for one in _ROOTED[entry.kind](sizes) if one.nbytes]
                 finishes = carry_messages(finishes, messages, cluster)
+            elif entry.kind == "all_gather":
+                finishes = memo(replace(record, sent=tuple(sizes)), finishes)
             elif entry.kind == "send":
                 link, nbytes = cluster.network, record.sent[0]
                 more += link.serialization(nbytes) + link.latency_for(nbytes)
+            elif entry.kind == "push_pull":  # of one worker too
+                finishes = memo.prepare(record).execute(finishes, 0)
             else:
                 finishes = memo(record, finishes)
         return (int(finishes.max()) + more) / PS_PER_SECOND
@@ -383,11 +456,13 @@ class Stated:
                 for one in (layout, *[BucketLayout(index=0, slices=())] * (self._parts(layout) - 1))
             )
         step = Step(number=0, exchanges=tuple(exchanges))
-        return TrafficProfile(
-            compressor="none", parameters={}, model=self.model, buckets=layouts, workers=1,
-            period=1, phases=(Phase(name="every step", count=1, steps=(step,)),),
+        found = TrafficProfile(
+            compressor="hook" if self.traffic.hook else "none", parameters={}, model=self.model,
+            buckets=layouts, workers=1, period=1,
+            phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
+        return every(found, self.training.local_steps)
 
     def _layouts(self) -> tuple[BucketLayout, ...]:
         parameters = [(str(n), (size,)) for n, size in enumerate(self.sizes)]
@@ -546,17 +621,17 @@ class Stated:
         return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
 
     def _ready(self) -> list[float]:
-        """By tensor: seconds from the start of the backward pass until its gradient is there, by
-        the layers' FLOPs; nothing is exchanged before its end without overlap."""
-        if self.training.overlap == "none":
-            return [0.0] * len(self.shapes)
+        """Seconds from the start of the backward pass until each tensor's gradient is ready, by
+        the layers' FLOPs, as far as its exchange does not wait."""
+        waits = float(self.training.waits)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
+        backward = self.step * BACKWARD / (1 + BACKWARD)
         found: dict[int, float] = {}
         for layer in reversed(self.model.layers):
             spent += layer.forward_flops
-            backward = self.step * BACKWARD / (1 + BACKWARD)
-            found.update(dict.fromkeys(layer.parameters, backward * spent / total))
+            ready = backward * (1 - waits) * spent / total
+            found.update(dict.fromkeys(layer.parameters, ready))
         return [found[n] for n in range(len(found))]
 
 
@@ -564,7 +639,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
     kind: Any = entry.kind
     nbytes = _evaluated(getattr(entry, kind), each)
     pulled = nbytes if kind in {"push_pull", "tree_merge"} else 0
-    if kind in {"broadcast", "send"}:  # carried out message by message
+    if kind in {*_ROOTED, "send"}:  # carried out message by message
         kind = "all_gather"
     return CollectiveRecord(
         kind=kind, sent=(nbytes,), pulled=pulled, element=entry.element, dtype=entry.dtype
@@ -572,7 +647,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
 
 
 def _times(entry: EntrySection, each: Each) -> int:
-    """How often it is sent; tensors have it in common."""
+    """Number of times that an entry is sent; all tensors share it."""
     return math.ceil(_parsed(entry.times)(each[0][0]))
 
 

@@ -47,7 +47,7 @@ class Planner:
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Where cores are shared, computations in the collectives' stream use them."""
+        """Whether computations in the collectives' stream use cores that are shared."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
         self._together = together or Together(cluster, training, execute or _collectives(cluster))
@@ -79,7 +79,7 @@ class Planner:
         if any(exchange.collectives for exchange in step.exchanges):
             compute = compute.times(longest(training.noise, self._cluster.workers))
         plan = StepPlan(
-            compute=compute.without_overlap() if training.overlap == "none" else compute,
+            compute=compute.waiting(training.waits),
             buckets=tuple(
                 self._placed(framed(work, around[bucket] if around else 0, bucket))
                 for bucket, work in enumerate(map(self._price, step.exchanges, count()))
@@ -180,10 +180,10 @@ def in_its_stream(work: BucketWork) -> BucketWork:
 
 
 def shared(cluster: Cluster, training: Training) -> Fraction:
-    """Factor on forward and backward beside the other devices of a node."""
+    """Factor on forward and backward: of their code, and beside the other devices of a node."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
-    return Fraction(1) if alone else 1 + training.shared_node.slowdown
+    return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 
 def _collectives(cluster: Cluster) -> CarryOut:

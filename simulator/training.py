@@ -43,9 +43,10 @@ Worker = Annotated[int, Index("worker")]
 class InputLoading(Setting):
     """A loader beside each worker that makes one batch after the other."""
 
-    batch: PositiveSeconds
+    batch: Seconds
     """Seconds that the loader needs for a worker's batch (of one micro-batch, with
     accumulation)."""
+    batch_range: RangeOf[Seconds] = None
     prefetch: Batches = 2
     """Finished batches that may wait; the loader stops when so many do."""
 
@@ -115,6 +116,15 @@ class SharedNode(Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code(Setting):
+    """Code of forward and backward, beside that whose times the catalogue has."""
+
+    slowdown: Factor = Fraction(1)
+    """Factor on the passes of every device."""
+    slowdown_range: RangeOf[Factor] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework(Setting):
     """Cost of the code around an exchange for a worker, beside the method's kernels.
 
@@ -146,9 +156,14 @@ class Training(Setting):
     precision: Precision = "fp32"
     """Precision of forward and backward; gradients are exchanged as float32 in any case."""
     overlap: Overlap | None = None
-    """None: nobody has said; simulated as `ddp`."""
+    """None: nobody has said; simulated as `ddp`, but for what is `exposed`."""
+    exposed: Probability = Fraction(0)
+    """Share of the way from when a bucket's gradients are there to the end of the backward pass for
+    which its exchange waits: between `ddp` (0) and `none` (1)."""
+    exposed_range: RangeOf[Probability] = None
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
+    code: Code = Code()
     reducer: Framework = Framework()
     """Around the dense exchange, which the framework carries out itself."""
     hook: Framework = Framework()
@@ -164,6 +179,8 @@ class Training(Setting):
     """Seconds after a worker's last bucket is decoded; 0: in the backward time."""
     accumulation: Batches = 1
     """Micro-batches an iteration; the gradient is exchanged after the last."""
+    local_steps: Batches = 1
+    """Iterations between two exchanges, the one with the exchange included."""
     input: InputLoading | None = None
     """None: batches are always ready."""
     on_host: frozenset[Kind] = frozenset()
@@ -178,6 +195,11 @@ class Training(Setting):
     """Consecutive iterations over which random times are averaged. Beyond the limit the times of
     all workers in all of them fill the memory."""
     faults: Faults | None = None
+
+    @property
+    def waits(self) -> Fraction:
+        """`exposed`, as far as nobody has said that nothing overlaps."""
+        return Fraction(1) if self.overlap == "none" else self.exposed
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

@@ -1,40 +1,65 @@
-"""Advice on a scenario, and its text for a terminal.
+"""Advice on a scenario: the answer of a run, and what would change it.
 
-The method to use is the one that a run of the same scenario recommends (`report/selection.py`), and
-every number is the engine's. In the text each section has a word in front and some parts after it,
+Every number is the engine's. In the text each section has a word in front and some parts after it,
 in the order of their importance; the width wraps the text and selects nothing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.advice.paste import paste, paste_plan
-from gcsim.analysis.report.comparison import probability_faster, ratio
-from gcsim.analysis.report.numbers import bits, duration, elapsed, significant, unit_of_time
-from gcsim.analysis.report.selection import Verdict, largest_verdict
-from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
-from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import FASTEST, SLOWEST, BreakEven, break_even, rate_key
-from gcsim.scenarios.advice.changes import Change, Limits, changes, limits, plain
-from gcsim.scenarios.advice.engine import Engine
+from gcsim.analysis.advice.setting import assumed, header
+from gcsim.analysis.report import selection
+from gcsim.analysis.report.comparison import ratio
+from gcsim.analysis.report.numbers import elapsed, significant
+from gcsim.analysis.report.paste import paste_plan
+from gcsim.analysis.report.sections import (
+    INDENT,
+    WIDEST,
+    Line,
+    Recommendation,
+    Section,
+    against,
+    answer_sections,
+    compared,
+    percent,
+    section_lines,
+    short,
+)
+from gcsim.analysis.report.selection import (
+    Verdict,
+    best_known,
+    expected_s,
+    largest_verdict,
+    verdict,
+)
+from gcsim.scenarios.advice.asked import Asked, Words, asked_of
+from gcsim.scenarios.advice.break_even import break_even, rate_key
+from gcsim.scenarios.advice.changes import changes, limits
+from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
+from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.run import measured_run
+from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sections.link import carrier
+from gcsim.scenarios.sections.passes import measured_passes
+from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
 from gcsim.scenarios.trained.known import with_trained
-from gcsim.simulator.network.links import Link
+from gcsim.traces.profile import PassTimes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 2
-HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
-"""Methods that send half precision, the first one there is."""
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
 _PLANNED = 2
@@ -42,19 +67,11 @@ _PLANNED = 2
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advice:
+class Advice(Recommendation):
     """Method to use on a cluster, and change that helps most."""
 
     scenario: Scenario
-    result: Result
-    """Result of the scenario at its largest size, as `gcsim run` has it."""
-    verdict: Verdict
-    break_even: tuple[BreakEven, ...] = ()
-    """Break-evens of the advised methods, and of well-known ones, in bits a second."""
-    changes: tuple[Change, ...] = ()
-    """Changes that save time in the place of a compressor, most of dense training's first."""
-    limits: Mapping[str, Limits] = field(default_factory=dict)
-    """Parts of the time of dense training and of the advised methods, by label."""
+    """At its largest size alone, as the result is."""
     plans: tuple[Plan, ...] | None = None
     """Plans with a method for each bucket, where they were asked for, the fastest first."""
     shipped: tuple[str, ...] = ()
@@ -64,23 +81,39 @@ class Advice:
     measured_s: float = 0.0
 
     @property
-    def half(self) -> Row | None:
-        """The row of half precision."""
-        by_kind = {row.compressor: row for row in reversed(self.verdict.rows)}
-        return next((by_kind[kind] for kind in HALF if kind in by_kind), None)
+    def break_even(self) -> tuple[BreakEven, ...]:
+        """Break-evens of the advised methods, and of well-known ones, in bits per second."""
+        return self.findings.break_even
 
     @property
-    def use(self) -> Row | None:
-        """Method that is safe to use: its update is practically the dense one, and it surely pays;
-        else uncompressed training."""
-        found = self.verdict
-        return found.safe or found.dense or found.to_try
+    def changes(self) -> tuple[Change, ...]:
+        """Changes that save time in the place of a compressor, most of dense training's first."""
+        return self.findings.changes
 
     @property
-    def to_try(self) -> Row | None:
-        """The fastest to try, where that is another one and may pay."""
-        found = self.verdict.to_try
-        return None if found is self.use else found
+    def limits(self) -> Mapping[str, Limits]:
+        """Parts of the time of dense training and of the advised methods, by label."""
+        return self.findings.limits
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Rows of the cluster."""
+        return self.result.rows
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        return self.result.to_frame()
+
+    def plot_speedup(self) -> Figure:
+        """Throughput relative to one device against the number of workers."""
+        from gcsim.analysis.plots.speedup import speedup_figure
+
+        return speedup_figure(self.result)
+
+    def _repr_html_(self) -> str:
+        from gcsim.analysis.report.answer import html
+
+        return html(self.result)
 
     def summary(self, width: int = 80) -> str:
         """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
@@ -93,12 +126,23 @@ class Advice:
             "schema": SCHEMA,
             "scenario": self.result.scenario,
             "use": self._told(self.use),
+            "safe": self._told(self.safe),
+            "known_to_train": {label: asdict(one) for label, one in self.findings.known.items()},
             "to_try": self._told(self.to_try),
             "pays": self.verdict.pays,
             "rows": [self._told(row) for row in self.verdict.rows],
             "break_even_bit_per_s": [asdict(one) for one in self.break_even],
-            "changes": [plain(one) for one in self.changes],
+            "changes": [
+                {
+                    "change": one.words,
+                    "set": list(one.overrides),
+                    "saves_s": dict(one.saves_s),
+                    **({"note": one.note} if one.note else {}),
+                }
+                for one in self.changes
+            ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "open": [asdict(one) for one in self.findings.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
                 if self.plans is not None
@@ -152,33 +196,6 @@ class Advice:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """Speed of one method relative to another."""
-
-    speedup: float
-    """Median over the drawn worlds; until the target, where that is known of both."""
-    low: float
-    """10th percentile over the drawn worlds."""
-    high: float
-    """90th percentile."""
-    probability: float
-    """Probability that it is faster."""
-
-
-def against(row: Row, other: Row, dense: Row | None = None) -> Against:
-    """Compare a method with another; with dense training as its own row has it."""
-    found, chance = ratio(row, other), probability_faster(row, other)
-    low, middle, high = found.low, found.median, found.high
-    if other is dense:
-        ends = row.speedup_low, row.speedup_high
-        if row.speedup_to_target is not None:
-            ends = row.speedup_to_target_low, row.speedup_to_target_high
-        middle = estimate(row) or middle
-        low, high = ends[0] or low, ends[1] or high
-    return Against(speedup=middle, low=low, high=high, probability=chance)
-
-
 def advice(
     asked: Asked,
     *,
@@ -195,17 +212,70 @@ def advice(
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
     result = with_trained(engine.scenario, engine.result())
-    verdict = largest_verdict(result)
     found = Advice(
         scenario=engine.scenario,
         result=result,
-        verdict=verdict,
+        verdict=largest_verdict(result),
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
     )
-    if verdict.dense is None or engine.scenario.cluster.workers == 1:
+    questions = tuple(open_questions(asked))
+
+    def estimated() -> Findings | None:
+        made = _findings(engine, found, watcher)
+        asking = replace(found, result=replace(result, advice=made))
+        return made and replace(made, open=tuple(_open(engine, asking, questions)))
+
+    name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
+    made = kept.findings(name, estimated) if name else estimated()
+    found = replace(found, result=replace(result, advice=made))
+    if not per_bucket or found.result.advice is None:
         return found
+    return replace(found, plans=tuple(_plans(engine, found, watcher)))
+
+
+def advised_run(
+    scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
+) -> Result:
+    """A run, with what is known of training and the advice at its largest size."""
+    watcher = progress or SilentProgress()
+    result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
+    result = with_trained(scenario, result)
+    found = Recommendation(result=result, verdict=largest_verdict(result))
+
+    def estimated() -> Findings | None:
+        methods = list(map(Known, keys, profiles))
+        engine = Engine(asked_of(scenario, Words()), cache=cache, progress=watcher, known=methods)
+        return _findings(engine, found, watcher)
+
+    if not cache:
+        return replace(result, advice=estimated())
+    name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
+    return replace(result, advice=kept.findings(name, estimated))
+
+
+def _name(
+    scenario: Scenario,
+    result: Result,
+    keys: Sequence[str],
+    passes: PassTimes | None,
+    questions: Sequence[Answer] = (),
+) -> str:
+    """Name under which the findings of these profiles are kept."""
+    trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
+    files = (Path(__file__), Path(selection.__file__), PUBLISHED)
+    rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
+    return kept.result_key(scenario, ["advice", *keys, *rest], passes)
+
+
+def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findings | None:
+    """Break-evens, changes, limits and evidence; None where nothing is dense, or one worker is
+    alone."""
+    if found.verdict.dense is None or found.workers == 1:
+        return None
+    evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
+    found = Recommendation(result=replace(found.result, advice=evidence), verdict=found.verdict)
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
     with watcher.task("advice", len(ranked) + 3) as task:
@@ -214,8 +284,42 @@ def advice(
         task.advance()
         parts = limits(engine, named)
         task.advance()
-    found = replace(found, break_even=tuple(ends), changes=tuple(saved), limits=parts)
-    return replace(found, plans=tuple(_plans(engine, found, watcher))) if per_bucket else found
+    return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+
+
+_MATTERS = 0.1
+"""Relative change of dense training's time from which an answer is said."""
+
+
+def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
+    """Answers with which another method is to use, or dense training takes another time.
+
+    The method is that of the default inputs; its times are those of the drawn worlds.
+    """
+    now, use = found.verdict.dense, found.use
+    if now is None or use is None:
+        return
+    for answer in questions:
+        stated = engine.rows(answer.overrides)
+        if stated is None:
+            continue
+        there = verdict(stated.values())
+        known = evidence_of(engine.scenario, _faster(there))
+        chosen = best_known(there, {name: one.steps_vs_dense for name, one in known.items()})
+        rows = engine.rows(answer.overrides, [chosen.label], draws=True) if chosen else None
+        if chosen is None or rows is None:
+            continue
+        dense = rows[now.label]
+        if chosen.label != use.label or abs(dense.iteration_s / now.iteration_s - 1) > _MATTERS:
+            speedup = ratio(rows[chosen.label], dense).median
+            yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
+
+
+def _faster(found: Verdict) -> list[str]:
+    """Methods that are faster than the safe one: evidence is asked for of these."""
+    safe = best_known(found, {})
+    limit = math.inf if safe is None else expected_s(safe)
+    return [row.label for row in found.rows if expected_s(row) < limit]
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
@@ -239,15 +343,15 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     return sorted((one for one in plans if one), key=lambda one: one.row.iteration_s)
 
 
-def _named(found: Advice) -> list[str]:
+def _named(found: Recommendation) -> list[str]:
     """Methods that are advised, and half precision."""
-    rows = (found.use, found.to_try, found.half)
+    rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
     labels = (row.label for row in rows if row is not None and row is not dense)
     return list(dict.fromkeys(labels))
 
 
-def _bisected(found: Advice) -> Sequence[str]:
+def _bisected(found: Recommendation) -> Sequence[str]:
     """Methods whose break-even is asked for: few, of which people have heard."""
     known = [
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
@@ -260,237 +364,36 @@ def _bisected(found: Advice) -> Sequence[str]:
     return chosen[:_BISECTED]
 
 
-_INDENT = 14
-_GAIN = 0.01
-"""Share of the time from which a plan is called faster."""
-_LONGEST = 26
-"""Characters of a label; a longer one is shortened, at every width."""
-
-
 def lines(advice: Advice, width: int = 80) -> list[str]:
     """The advice in lines of at most `width` cells, between 60 and 100; code to paste is one line
     for each of its lines, however long."""
-    width = max(60, min(width, 100))
-    found = textwrap.wrap(_header(advice), width, subsequent_indent=" " * _INDENT)
+    width = max(60, min(width, WIDEST))
+    found = textwrap.wrap(
+        header(advice.scenario, advice.verdict.dense), width, subsequent_indent=" " * INDENT
+    )
     for word, parts in _sections(advice):
-        found += _section(word, parts, width - _INDENT)
+        found += section_lines(word, parts, width)
     return found
 
 
-def _section(word: str, parts: Sequence[str], room: int) -> list[str]:
-    found: list[str] = []
-    for line in _wrapped(parts, room):
-        if isinstance(line, _Line):
-            found += [f"    {line}"] if found else [word, f"    {line}"]
-        else:
-            label = "" if found else word
-            found.append(label.ljust(_INDENT) + line.replace("\N{NO-BREAK SPACE}", " "))
-    return found
-
-
-def _sections(advice: Advice) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each section's word and its parts."""
-    yield "Use", _use(advice)
-    yield "Try", _try(advice)
-    yield "Break-even", _pays(advice)
-    yield "Change first", _first(advice)
-    yield "Bottleneck", _limit(advice)
-    yield "Deploy", _deploy(advice)
-    yield "Assumed", _assumed(advice)
+def _sections(advice: Advice) -> Iterator[Section]:
+    yield from answer_sections(advice)
+    if advice.findings.open:
+        yield "Open", [_opened(one) for one in advice.findings.open]
+    yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
 
 
-class _Line(str):
-    """A line to paste: never wrapped or joined."""
+def _opened(one: Open) -> str:
+    """ "with RDMA (--network 25gbe_roce): dense 424 ms, use half precision, 1.2x dense" """
+    gain = "" if one.speedup == 1 else f", {significant(one.speedup)}x dense"
+    dense = f"dense {elapsed(one.dense_s)}"
+    return f"{one.answer.words} ({one.answer.option}): {dense}, use {short(one.use)}{gain}\n"
 
 
-def _wrapped(parts: Sequence[str], room: int) -> list[str]:
-    """Parts joined by "; " in lines of at most `room` cells; one that fits a line is not broken,
-    and one that ends in a line break is followed by a new line."""
-    found: list[str] = []
-    for number, part in enumerate(parts, start=1):
-        if isinstance(part, _Line):
-            found.append(part)
-            continue
-        text = part if part.endswith("\n") or number == len(parts) else f"{part};"
-        joined = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
-        if joined and len(joined) <= room:
-            found[-1] = joined
-        else:
-            found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-    return found
-
-
-def _name(row_or_label: Row | str) -> str:
-    label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 3].rstrip()}..."
-
-
-def _header(advice: Advice) -> str:
-    scenario, dense = advice.scenario, advice.verdict.dense
-    cluster = scenario.cluster
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    rate = bits(float(link.bandwidth)) if link.trace is None else link.name
-    network = cluster.network.name if cluster.nodes > 1 else None
-    now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
-    return (
-        f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
-        f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
-        f"{carrier(cluster.collectives.transport, network)}{now}"
-    )
-
-
-def _compared(row: Row, other: Row, name: str) -> str:
-    """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
-    found = against(row, other, other if name == "dense" else None)
-    low, high = significant(found.low), significant(found.high)
-    within = f" ({low}-{high})" if low != high else ""
-    chance = "P(pays)" if name == "dense" else "P"
-    return f"{significant(found.speedup)}x {name}{within}, {chance} {_percent(found.probability)}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
-
-
-def _row(advice: Advice, row: Row) -> Iterator[str]:
-    """A method against dense training and half precision."""
-    dense, half = advice.verdict.dense, advice.half
-    first = f"{_name(row)}: {elapsed(row.iteration_s)}"
-    if dense is not None and row is not dense:
-        first += f", {_compared(row, dense, 'dense')}"
-    yield first
-    if half is not None and row is not half and row is not dense:
-        yield _compared(row, half, "half precision")
-
-
-def _use(advice: Advice) -> list[str]:
-    use = advice.use
-    if use is None:
-        return ["no method here can train"]
-    found = list(_row(advice, use))
-    if advice.scenario.cluster.workers == 1:
-        return [*found, SENDS_NOTHING]
-    half = advice.half
-    if use.compressor == DENSE and half is not None and half is not use:
-        found.append(f"{_name(half)} {_compared(half, use, 'dense')}: too close to call")
-    return found
-
-
-def _try(advice: Advice) -> list[str]:
-    row = advice.to_try
-    if row is None:
-        rivals = [one for one in advice.verdict.rivals if one is not advice.use]
-        if rivals:
-            return [f"not clearly slower: {', '.join(map(_name, rivals[:3]))}"]
-        if advice.scenario.cluster.workers > 1 and (why := uncompressed(advice.verdict)):
-            return [why]
-        return ["nothing: no method is clearly faster"]
-    trust = "train before you trust it"
-    if row.seeds_trained is not None:
-        reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
-        steps = row.steps_to_target_vs_dense
-        trust = f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
-    return [*_row(advice, row), trust]
-
-
-def _pays(advice: Advice) -> list[str]:
-    ends = [one for one in advice.break_even if one.rate is not None]
-    never = [_name(one.label) for one in advice.break_even if one.rate is None and not one.pays]
-    always = [_name(one.label) for one in advice.break_even if one.rate is None and one.pays]
-    workers = advice.scenario.cluster.workers
-    found = []
-    if ends:
-        slowest = min(one.rate for one in ends if one.rate is not None)
-        unit, size = next(((unit, size) for unit, size in _UNITS if slowest >= size), _UNITS[-1])
-        found = [_end(one, size) for one in ends]
-        found[0] = f"in {unit}, {found[0]}"
-    if always:
-        found.append(f"at any rate: {', '.join(always)}")
-    if never:
-        found.append(f"never on {workers} workers: {', '.join(never)}")
-    return found
-
-
-_UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
-
-
-def _end(one: BreakEven, size: float) -> str:
-    """ "Top-k 1 % pays below 29 (26-50)" """
-    assert one.rate is not None  # noqa: S101
-    low, high = (one.low or one.rate), (one.high or one.rate)
-    ends = _two(low / size), _two(high / size)
-    within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
-    if high >= FASTEST:
-        within = f" (from {ends[0]})"
-    elif low <= SLOWEST:
-        within = f" (to {ends[1]})"
-    return f"{_name(one.label)} pays below {_two(one.rate / size)}{within}"
-
-
-def _two(value: float) -> str:
-    """Two digits, or all whole ones."""
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
-
-
-def _first(advice: Advice) -> list[str]:
-    dense = advice.verdict.dense
-    if dense is None:
-        return []
-    found = [
-        _change(advice, one, dense) for one in advice.changes if one.saves_s.get(dense.label, 0) > 0
-    ]
-    if not found:
-        return [] if advice.scenario.cluster.workers == 1 else ["no change here saves 1 %"]
-    return found
-
-
-def _change(advice: Advice, change: Change, dense: Row) -> str:
-    """ "twice the bandwidth would save 27.5 ms (19 %)" of dense training's time"""
-    saved = change.saves_s[dense.label]
-    share = saved / dense.iteration_s
-    cost, nodes = advice.scenario.cost_per_hour, advice.scenario.cluster.nodes
-    money = "" if cost is None else f", {significant(share * cost * nodes)} an hour"
-    note = f", {change.note}" if change.note else ""
-    unit, in_a_second = unit_of_time(dense.iteration_s)
-    time = f"{significant(saved * in_a_second)} {unit}"
-    return f"{change.words} would save {time} ({_percent(share)}{money}{note})"
-
-
-def _limit(advice: Advice) -> list[str]:
-    found = [part for label, one in advice.limits.items() if (part := _limited(label, one))]
-    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    return [f"with the default inputs, {found[0]}", *found[1:]] if found and drawn else found
-
-
-def _limited(label: str, one: Limits) -> str:
-    """ "dense waits 31.8 ms for the network (bandwidth 31.1 ms), encodes 4 ms" """
-    whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
-    found = []
-    if one.waits_s > _TOLD * whole:
-        parts = (("bandwidth", one.bytes_s), ("latency", one.latency_s))
-        named = [f"{word} {elapsed(value)}" for word, value in parts if value > _TOLD * whole]
-        of = f" ({', '.join(named)})" if named else ""
-        found.append(f"waits {elapsed(one.waits_s)} for the network{of}")
-    codes = (("encodes", one.encode_s), ("decodes", one.decode_s))
-    found += [f"{word} {elapsed(value)}" for word, value in codes if value > _CODED * whole]
-    return f"{_name(label)} {', '.join(found)}" if found else ""
-
-
-_TOLD, _CODED = 0.005, 0.02
-"""Shares of an iteration from which a part is named."""
-
-
-def _deploy(advice: Advice) -> list[str]:
-    row = advice.use
-    if row is None:
-        return []
-    choice = next((c for c in advice.scenario.compressors if c.label == row.label), None)
-    lines = [] if choice is None else paste(choice)
-    if len(lines) == 1:  # no code
-        return lines if row.compressor == DENSE else [f"{_name(row)}: {lines[0]}"]
-    return [_Line(line) for line in lines]
+_GAIN = 0.01
+"""Share of the time from which a plan is called faster."""
 
 
 def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
@@ -501,48 +404,15 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
     best = plans[0]
     mixed = len({choice.label for choice in best.choices}) > 1
     if not mixed:
-        yield f"no mixture is faster than {_name(best.alone)} for all {len(best.choices)} buckets"
+        yield f"no mixture is faster than {short(best.alone)} for all {len(best.choices)} buckets"
         return
     kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
-    shares = ", ".join(f"{_name(label)} {_percent(best.share(label))}" for label in kinds)
-    found, alone = against(best.row, best.alone), f"{_name(best.alone)} for all"
-    gain = _compared(best.row, best.alone, alone)
+    shares = ", ".join(f"{short(label)} {percent(best.share(label))}" for label in kinds)
+    found, alone = against(best.row, best.alone), f"{short(best.alone)} for all"
+    gain = compared(best.row, best.alone, alone)
     if found.speedup < 1 + _GAIN:
         ends = "-".join(significant(end) for end in (found.low, found.high))
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
-    yield from map(_Line, paste_plan(best.choices))
-
-
-def _assumed(advice: Advice) -> list[str]:
-    cluster = advice.scenario.cluster
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    found = [_link(link)] if cluster.workers > 1 else []
-    if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
-        found.append(f"RDMA: {remote}")
-    if advice.shipped:
-        found.append("shipped traffic profiles")
-    if cluster.devices_per_node > 1 and cluster.nodes > 1:
-        found.append(f"{cluster.intra_node.name} in a node")
-    found.append(advice.scenario.training.precision)
-    return found
-
-
-def _kind(link: Link) -> str:
-    """The entry of the catalogue that it is like."""
-    return link.name.removesuffix(", changed")
-
-
-def _link(link: Link) -> str:
-    """Latency and goodput, with the ranges that are drawn from."""
-    text = f"{_kind(link)}: latency {duration(float(link.latency))}"
-    if link.latency_range is not None:
-        low, high = (duration(float(end)) for end in link.latency_range)
-        text += f" ({low.removesuffix(high[-3:])}-{high})"
-    if link.trace is None:
-        text += f", goodput {_percent(float(link.efficiency))}"
-        if link.efficiency_range is not None:
-            low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
-            text += f" ({low.rstrip('%')}-{high.rstrip('%')})"
-    return text
+    yield from map(Line, paste_plan(best.choices))

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim import units
-from gcsim.analysis.advice.advice import HALF
 from gcsim.analysis.plots.style import BLACK, new_figure, save, settings
 from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, legend_of
 from gcsim.analysis.report.numbers import bits, duration
+from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
 from gcsim.files import replacing
@@ -127,7 +127,8 @@ def _axis(text: str, scenario: Scenario) -> Axis:
     elif name == "nodes":
         key, own = "cluster.nodes", float(cluster.nodes)
     elif name == "gpus":
-        key, title, own = "cluster.devices_per_node", "GPUs a node", float(cluster.devices_per_node)
+        key, title = "cluster.devices_per_node", "GPUs per node"
+        own = float(cluster.devices_per_node)
     elif not ends:
         raise InputError(
             f"{name!r} needs its ends",

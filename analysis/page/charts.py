@@ -16,6 +16,7 @@ from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Curve, Measure, Result, Row
+from gcsim.scenarios.sweeps.result import SweepPoint
 
 BLACK = "#000000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -116,7 +117,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
     ]  # fmt: skip
     stated = ""
     if any(row.iteration_low_s is not None for row in rows):
-        stated = "; bars: inputs as stated"
+        stated = "; bars: default inputs"
         ends = [
             (row.iteration_s, row.iteration_low_s or row.iteration_s,
              row.iteration_high_s or row.iteration_s)
@@ -151,6 +152,44 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         },
     }
     return _figure(traces, layout), 150 + ROW * len(rows)
+
+
+def points_chart(points: Sequence[SweepPoint]) -> Chart:
+    """Speedups of every method by point, at its largest size, with their ranges."""
+    by_label: dict[str, list[tuple[str, Row]]] = {}
+    for point in points:
+        for row in at_largest(point.result) if point.result else ():
+            by_label.setdefault(row.label, []).append((point.name, row))
+    kinds = {label: found[0][1].compressor for label, found in by_label.items()}
+    traces: list[dict[str, Any]] = []
+    for label, line in _lines(kinds).items():
+        rows = [row for _, row in by_label[label]]
+        ends = [
+            (row.speedup_vs_dense or 0.0, row.speedup_low or row.speedup_vs_dense or 0.0,
+             row.speedup_high or row.speedup_vs_dense or 0.0)
+            for row in rows
+        ]  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter", "mode": "markers", "name": plain(label),
+                "x": [plain(name) for name, _ in by_label[label]],
+                "y": [row.speedup_vs_dense for row in rows], "marker": {"color": line["color"]},
+                "error_y": {
+                    "type": "data", "symmetric": False, "color": line["color"],
+                    "array": [max(0.0, high - middle) for middle, _, high in ends],
+                    "arrayminus": [max(0.0, middle - low) for middle, low, _ in ends],
+                },
+                "text": [_told(row) for row in rows],
+                "hovertemplate": "%{text}<extra>%{fullData.name}, %{x}</extra>",
+            }
+        )  # fmt: skip
+    return _figure(
+        traces,
+        {
+            "xaxis": {"type": "category", "automargin": True},
+            "yaxis": {"title": {"text": "speedup over dense training [x]"}},
+        },
+    )
 
 
 def training_sections(
@@ -239,14 +278,14 @@ def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
     return {
         "data": traces,
         "layout": {
-            "margin": {"l": 60, "r": 10, "t": 10, "b": 50}, "hovermode": "closest",
+            "margin": {"l": 60, "r": 10, "t": 40, "b": 50}, "hovermode": "closest",
             "legend": {
-                "orientation": "h", "y": -0.2, "yanchor": "top", "traceorder": "normal",
+                "orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal",
                 "maxheight": LEGEND,
             },
-            "font": {"family": "system-ui, sans-serif"}, "plot_bgcolor": "#ffffff",
+            "font": {"family": "system-ui, sans-serif"},
             **{
-                key: {"gridcolor": "#e4e4e4", **entry} if isinstance(entry, dict) else entry
+                key: {"automargin": True, **entry} if isinstance(entry, dict) else entry
                 for key, entry in layout.items()
             },
         },

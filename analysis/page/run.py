@@ -12,15 +12,18 @@ from gcsim.analysis.page.page import (
     chart,
     code,
     facts,
+    files,
     folded,
     notes,
     page,
     paragraphs,
     table,
+    worded,
 )
-from gcsim.analysis.report.answer import answer
+from gcsim.analysis.report.answer import notes as notes_of
 from gcsim.analysis.report.intervals import shares
-from gcsim.analysis.report.numbers import duration, plural, significant
+from gcsim.analysis.report.numbers import duration, plural, scaled
+from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import (
@@ -30,6 +33,7 @@ from gcsim.analysis.report.table import (
     SAFE,
     Column,
     answer_columns,
+    brief_columns,
     footnotes,
     mark_of,
     other_columns,
@@ -37,6 +41,15 @@ from gcsim.analysis.report.table import (
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first
 
+_FILES = {
+    "results.json": "all numbers",
+    "results.csv": "all rows",
+    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
+    "scenario.yaml": "the scenario with every default",
+    "speedup.png": "",
+    "breakdown.png": "",
+}
+"""Files beside a report."""
 SPEEDUPS = 480
 """Pixels of the chart."""
 
@@ -45,23 +58,26 @@ def run_page(result: Result, command: str) -> Html:
     """The report as HTML; `command` is what made it."""
     found = largest_verdict(result)
     first = found.rows[0]
+    advised = Recommendation(result=result, verdict=found)
+    said = notes_of(result, found, full=True)
     bars, height = breakdown_chart(result)
     banded = [row.label for row in (found.safe, *found.foremost) if row is not None]
     everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
     sections: list[tuple[str, Html]] = [
-        ("Answer", paragraphs(answer(result), "verdict")),
+        ("Answer", worded(answer_sections(advised)) + paragraphs(said, "verdict")),
         (
             f"Methods on {plural(first.nodes, 'node')}",
             _table(found.rows, found) + notes(footnotes(result, found)),
         ),
         ("Speedup", chart(speedup_chart(result, banded), SPEEDUPS)),
-        ("Where an iteration goes", chart(bars, height)),
+        ("Parts of an iteration", chart(bars, height)),
         *_training(result),
         *_ranges(result, found),
         ("All sizes", folded(f"{len(everywhere)} rows", _table(everywhere, None))),
-        ("Where the numbers come from", facts(_told(result))),
-        ("The command that made it", code(command)),
-        ("The scenario", folded("with every default", code(document.write(result.scenario)))),
+        ("Sources", folded("devices, links, methods, versions", facts(_told(result)))),
+        ("Files", files(_FILES)),
+        ("Command", code(command)),
+        ("Scenario", folded("with every default", code(document.write(result.scenario)))),
     ]
     return page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
 
@@ -84,7 +100,7 @@ def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
     verdict, or without one with the number of nodes."""
     columns = (*answer_columns(rows), *other_columns(rows))
     headings = [HEADING, *(["nodes"] if found is None else [])]
-    headings += [column.heading.replace("\n", " ") for column in columns]
+    headings += map(_flat, columns)
     shown = zip(*(column.cells(rows) for column in columns), strict=True)
     return table(
         headings,
@@ -99,8 +115,13 @@ def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
             ]
             for row, texts in zip(rows, shown, strict=True)
         ),
+        first=[HEADING, "nodes", "NMSE", *(_flat(one) for one in brief_columns(rows))],
         marked=[found is not None and mark_of(row, found) in (BEST, SAFE) for row in rows],
     )
+
+
+def _flat(column: Column) -> str:
+    return column.heading.replace("\n", " ")
 
 
 def _label(row: Row, found: Verdict | None) -> str:
@@ -151,11 +172,11 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
         for one in of_row
     ]
     headings = ["input", "share of the width", "stated", "low", "high", "to narrow it"]
-    yield f"What the range of {row.label} comes from", table(headings, lines)
+    yield f"Uncertainties of {row.label}", table(headings, lines)
 
 
 def _valued(value: float, unit: str) -> str:
-    return duration(value) if unit == "s" else f"{significant(value)} {unit}".strip()
+    return duration(value) if unit == "s" else scaled(value, unit)
 
 
 def _told(result: Result) -> dict[str, Any]:

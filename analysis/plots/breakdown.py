@@ -81,7 +81,7 @@ def breakdown_figure(result: Result) -> Figure:
         if spreads(rows):
             what = f"{averaged(result)} [ms] (line: 5 to 95 %)"
         if uncertain(rows):
-            what = f"{what}, bars: inputs as stated"
+            what = f"{what}, bars: default inputs"
         axes.set_xlabel(f"{what}, and the speedup against dense{KNOWN if uncertain(rows) else ''}")
         if cut is not None:
             zoomed = figure.add_axes(

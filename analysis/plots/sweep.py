@@ -101,7 +101,7 @@ def winner_figure(result: SweepResult) -> Figure:
         draw_winners(axes, _edges(cells), np.array(winners), np.array(sure), colours, gap=1.5)
 
     with settings():
-        caption = f"The shortest iteration as stated; {NOT_SAFE}."
+        caption = f"The shortest iteration with the default inputs; {NOT_SAFE}."
         sure = all(cell.sure for cell in shown.cells.values())
         handles = legend_of(labels, colours, sure=sure)
         figure = _panelled(shown, "fastest method", draw, caption, len(handles))

@@ -1,9 +1,7 @@
-"""The answer in sentences: whether compression pays, what is safe, what to try, how sure it is.
+"""The answer of a run: the table, the sections of advice, and notes below them.
 
-What is named is chosen by the rules of `gcsim.analysis.report.selection`. A gradient error is a
-property of single updates, not an accuracy: the sentences say what was measured and claim no more.
-
-A summary is the table, then the answer, as text or for a notebook.
+Methods are chosen by the rules of `gcsim.analysis.report.selection`. A gradient error is a
+property of single updates, not an accuracy: the notes say what was measured and claim no more.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gcsim.analysis.report.intervals import (
-    MOST,
     iteration_known,
     main_sources,
     number,
@@ -26,19 +23,24 @@ from gcsim.analysis.report.intervals import (
     within,
 )
 from gcsim.analysis.report.numbers import elapsed, plural, significant
+from gcsim.analysis.report.sections import (
+    WIDEST,
+    Line,
+    Recommendation,
+    answer_sections,
+    section_lines,
+)
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
 from gcsim.analysis.report.training import trained
-from gcsim.analysis.report.trust import DENSE, NO_MEMORY, is_safe
+from gcsim.analysis.report.trust import NO_MEMORY, is_safe
 from gcsim.analysis.report.wording import (
     advantage,
-    iteration_advantage,
     listed,
     name_of,
     one_iteration,
     spread,
-    uncompressed,
 )
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
@@ -48,7 +50,6 @@ NAMED = 4
 LARGE_ERROR = 0.5
 """NMSE above which a sentence says what an NMSE of 1 means."""
 
-AS_DENSE = "its update is practically the dense one"
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
     "The gradients are synthetic: what is sent and the gradient error are those of distributions "
@@ -56,87 +57,50 @@ SYNTHETIC_ANSWER = (
 )
 
 
-def answer(result: Result) -> list[str]:
-    """The answer at the largest size, what is safe and what to try, where the width of the
-    interval comes from, and how it changes with the size."""
-    found = largest_verdict(result)
-    first, where = found.rows[0], _where(found)
-    if len(found.rows) == 1:
-        takes = f"{where} {first.label} takes {elapsed(first.iteration_s)} an iteration"
-        sentences = [
-            f"{takes}{within(iteration_known(first))}: nothing to compare it with.",
-            *_ring_or_tree([first]),
-            *spread(result, [first]),
-            *_left_out(found),
-        ]
-    else:
-        sentences = [
-            f"{where} {_pays(found)}",
-            *_safe(found),
-            *_to_try(found),
-            *trained(result, found),
-            *_rivals(result, found),
+def answer(result: Result, *, full: bool = True) -> list[str]:
+    """The answer in sentences: its sections, and notes on them; in full with the method's error,
+    its rivals and what is not counted."""
+    found = Recommendation(result=result, verdict=largest_verdict(result))
+    sections = (
+        f"{word}: {'; '.join(parts)}."
+        for word, parts in answer_sections(found)
+        if not any(isinstance(part, Line) for part in parts)
+    )
+    return [*sections, *notes(result, found.verdict, full=full)]
+
+
+def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
+    """Sentences below the sections of the answer."""
+    rows = [row for row in (found.safe, found.to_try, found.dense) if row is not None]
+    named = list({row.label: row for row in rows or found.rows[:1]}.values())
+    few = one_iteration(result) or _too_few(result, found)
+    details = (
+        [
+            *_cost(found),
+            *_rivals(found),
+            *few,
             *_left_out(found),
             *_width(result, found),
-            *_ring_or_tree(_named(found)),
-            *spread(result, _named(found)),
-            *_by_size(result),
+            *_ring_or_tree(named),
+            *spread(result, named),
         ]
-    return sentences + _said_of_all(result)
-
-
-def _said_of_all(result: Result) -> list[str]:
-    """Sentences about the rows that hold for every answer."""
-    return [*_dense_at_first(result), *([SYNTHETIC_ANSWER] if are_synthetic(result) else [])]
-
-
-def _where(found: Verdict) -> str:
-    first = found.rows[0]
-    return f"On {plural(first.nodes, 'node')} ({plural(first.workers, 'worker')})"
-
-
-def brief_answer(result: Result) -> list[str]:
-    """The same in a few lines, without what the table shows."""
-    found = largest_verdict(result)
-    if len(found.rows) == 1:
-        return answer(result)
-    said = [
-        f"{_where(found)} {_pays(found)}",
-        *_safe(found),
-        *_to_try(found, cost=False),
+        if full
+        else [*few, *_width(result, found)]
+    )
+    return [
+        *_alone(found),
         *trained(result, found),
-        *(one_iteration(result) or _too_few(result, found)),
-        *_width(result, found),
+        *details,
         *_by_size(result),
+        *_dense_at_first(result),
+        *([SYNTHETIC_ANSWER] if are_synthetic(result) else []),
     ]
-    return said + _said_of_all(result)
 
 
-def _named(found: Verdict) -> list[Row]:
-    """The rows that the sentences are about, each once."""
-    rows: list[Row] = []
-    for row in (found.safe, found.to_try, found.dense):
-        if row is not None and not any(row is other for other in rows):
-            rows.append(row)
-    return rows
-
-
-def _pays(found: Verdict) -> str:
-    dense, best = found.dense, found.to_try
-    if dense is None:
-        return f"methods are compared with each other. {NO_SPEEDUP}"
-    against = f"{name_of(dense)} takes {elapsed(dense.iteration_s)} an iteration"
-    if best is None:
-        nearest = found.best if found.pays == "no" and found.rows[0].workers > 1 else None
-        behind = "" if nearest is None else f"; the nearest, {_speedup(nearest)}"
-        return f"{uncompressed(found)}; {against}{behind}."
-    if found.pays == "yes":
-        sure = found.safe if found.until_target and found.safe is not None else best
-        return f"compression pays: {against}, {sure.label} {elapsed(sure.iteration_s)}."
-    chance = f"{found.probability:.0%} for {best.label}"
-    if found.pays == "likely":
-        return f"compression is likely to pay, but that is not sure ({chance}): {against}."
-    return f"it is not known whether compression pays ({chance}): {against}."
+def _alone(found: Verdict) -> list[str]:
+    if len(found.rows) == 1:
+        return ["There is one method, and nothing to compare it with."]
+    return [] if found.dense is not None else [NO_SPEEDUP]
 
 
 def _speedup(row: Row) -> str:
@@ -146,59 +110,28 @@ def _speedup(row: Row) -> str:
     return f"{row.label}, {advantage(row)}"
 
 
-def _safe(found: Verdict) -> list[str]:
-    row = found.safe
-    if row is not None:
-        kind = "Safe, and the fastest" if row is found.to_try else "Safe"
-        said = _speedup(row)
-        if row.speedup_vs_dense is not None:  # with the dense update steps are dense training's
-            said = f"{row.label}, {iteration_advantage(row)}"
-        return [f"{kind}: {said}; {AS_DENSE}."]
-    if found.pays != "yes":
-        return []
-    tried = [row for row in found.rows if is_safe(row) and row.compressor != DENSE]
-    if not tried:
-        return ["Safe: none of these methods; half precision (`fp16`) would be one."]
-    return [
-        "No method whose update is practically the dense one is clearly faster than dense "
-        f"training; the fastest of them: {_speedup(tried[0])}."
-    ]
-
-
-def _to_try(found: Verdict, *, cost: bool = True) -> list[str]:
+def _cost(found: Verdict) -> list[str]:
+    """Gradient error of the method to try."""
     row = found.to_try
-    if row is None or row is found.safe:
+    if row is None or is_safe(row):
         return []
-    if is_safe(row):
-        return [f"Fastest to try: {_speedup(row)}; {AS_DENSE}."]
-    trust = "" if row.seeds_trained is not None else "; train before you trust it"
-    return [f"Fastest to try: {_speedup(row)}{trust}.{f' {_cost(row)}' if cost else ''}"]
-
-
-def _cost(row: Row) -> str:
     drift = "" if row.memory == NO_MEMORY else " from an empty residual; later steps differ"
     over = f"over {plural(row.steps_run, 'step')}{drift}"
+    cosine = f"cosine similarity to the dense update {row.cosine_similarity:.3f} ({over})"
     if row.nmse is None:
-        return (
-            f"Gradient error: cosine similarity to the dense update {row.cosine_similarity:.3f} "
-            f"({over}); its scale is the learning rate's."
-        )
+        return [f"Gradient error of {row.label}: {cosine}; its scale is the learning rate's."]
     scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
-    return (
-        f"Gradient error: NMSE {significant(row.nmse)}{scale}, cosine similarity to the dense "
-        f"update {row.cosine_similarity:.3f} ({over})."
-    )
+    return [f"Gradient error of {row.label}: NMSE {significant(row.nmse)}{scale}, {cosine}."]
 
 
-def _rivals(result: Result, found: Verdict) -> list[str]:
-    """Methods that may be faster than the method to try, and the measurement that would tell."""
-    sentences = []
-    if found.rivals:
-        shown = [_speedup(row) for row in found.rivals[:NAMED]]
-        left = len(found.rivals) - len(shown)
-        others = [plural(left, "other")] if left else []
-        sentences.append(f"Not clearly slower: {'; '.join([*shown, *others])}.")
-    return sentences + _too_few(result, found)
+def _rivals(found: Verdict) -> list[str]:
+    """Methods that may be faster than the method to try."""
+    if not found.rivals:
+        return []
+    shown = [_speedup(row) for row in found.rivals[:NAMED]]
+    left = len(found.rivals) - len(shown)
+    others = [plural(left, "other")] if left else []
+    return [f"Not clearly slower: {'; '.join([*shown, *others])}."]
 
 
 def _too_few(result: Result, found: Verdict) -> list[str]:
@@ -233,12 +166,11 @@ def _width(result: Result, found: Verdict) -> list[str]:
     for one in sources:
         if one.input.measure not in measures:
             measures.append(one.input.measure)
-    names = [f"{one.input.name} ({one.share:.0%})" for one in sources]
-    iterations = "'s iterations" if found.until_target else ""
-    most = "Most" if sum(one.share for one in sources) >= MOST else "The largest part"
+    names = listed([f"{one.input.name} ({one.share:.0%})" for one in sources])
+    largest = "uncertainty" if len(sources) == 1 else "uncertainties"
+    verb = "is" if len(sources) == 1 else "are"
     return [
-        f"{most} of the range of {row.label}{iterations} comes from {listed(names)}. To narrow it: "
-        f"{listed(measures)}."
+        f"The largest {largest} for {row.label} {verb} {names}. To narrow it: {listed(measures)}."
     ]
 
 
@@ -312,8 +244,14 @@ def _share(steps: float) -> str:
 
 def parts(result: Result, width: int, *, full: bool = False) -> tuple[RenderableType, ...]:
     """Text of `gcsim run` on `width` terminal cells; in full, with `-v`."""
-    said = answer(result) if full else brief_answer(result)
-    return answer_table(result, width, full=full), "", Text("\n".join(said))
+    found = Recommendation(result=result, verdict=largest_verdict(result))
+    lines = [
+        Text(line, no_wrap=True, overflow="ignore")  # code is to be copied
+        for word, said in answer_sections(found)
+        for line in section_lines(word, said, min(width, WIDEST))
+    ]
+    below = [Text(line) for line in notes(result, found.verdict, full=full)]
+    return answer_table(result, width, full=full), "", *lines, *([""] if below else []), *below
 
 
 def plain(shown: Sequence[RenderableType], width: int) -> str:
@@ -334,7 +272,7 @@ def html(result: Result) -> str:
     headings = [HEADING, *(column.heading.replace("\n", " ") for column in columns)]
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     lines = [(row.label, *numbers) for row, numbers in zip(rows, cells, strict=True)]
-    return html_table(title(result), headings, lines, brief_answer(result))
+    return html_table(title(result), headings, lines, answer(result, full=False))
 
 
 def html_table(

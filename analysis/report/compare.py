@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.answer import brief_answer
+from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.numbers import fixed, plural, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.compressors.ddp.measured import Measured
@@ -32,7 +32,7 @@ def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableTy
     if differ := list(differences([result.scenario for result in results])):
         shown += ["", _settings(names, differ)]
     for name, result in zip(names, results, strict=True):
-        shown += ["", Text(f"{name}: {brief_answer(result)[0]}")]
+        shown += ["", Text(f"{name}: {answer(result, full=False)[0]}")]
     return tuple(shown)
 
 

@@ -83,6 +83,14 @@ def rate(bytes_per_second: float, digits: int = 4) -> str:
     return f"{bits_per_second:.{digits}g} bit/s"
 
 
+def scaled(value: float, unit: str) -> str:
+    """A figure with its unit and no exponent: "74.0 GB/s", "0.6"."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if unit and value >= size:
+            return f"{significant(value / size)} {prefix}{unit}"
+    return f"{significant(value)} {unit}".strip()
+
+
 def duration(seconds: float) -> str:
     """A time in the unit that suits its size: "50 us", "1.5 ms", "2 h"."""
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

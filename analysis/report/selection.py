@@ -27,11 +27,12 @@ its iterations: steps that differ with the dense update are the seed's luck.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gcsim.analysis.report.comparison import probability_faster, ratio
+from gcsim.analysis.report.comparison import probability_faster, ratio, worlds
 from gcsim.analysis.report.trust import DENSE, fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import (
@@ -137,6 +138,38 @@ def verdicts(result: Result) -> tuple[Verdict, ...]:
         verdict((row for row in result.rows if row.workers == size), workers)
         for size in sizes(result)
     )
+
+
+def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
+    """The method with the least expected time to the goal of those that are known to train.
+
+    Expected is the mean over the drawn worlds of an iteration, times the steps to the goal over
+    dense training's. `steps` has these by label, of methods whose update differs; dense training
+    and safe methods take as many. Of methods within `TIE` of the least, the most exact one. None
+    where no method can be trained with.
+    """
+    out = [row for row, _ in found.left_out]
+    known = {
+        row.label: 1.0 if is_safe(row) else steps.get(row.label)
+        for row in found.rows
+        if not any(row is other for other in out)
+    }
+    times = {
+        row.label: expected_s(row) * count
+        for row in found.rows
+        if (count := known.get(row.label)) is not None
+    }
+    limit = min(times.values(), default=0.0) * (1 + TIE)
+    return min(
+        (row for row in found.rows if times.get(row.label, math.inf) <= limit),
+        key=lambda row: (row.compressor != DENSE, not is_safe(row), error_of(row), pace(row)),
+        default=None,
+    )
+
+
+def expected_s(row: Row) -> float:
+    """Mean of an iteration over the drawn worlds, in seconds."""
+    return float(worlds(row).mean())
 
 
 def surely_beats(one: Row, other: Row) -> bool:

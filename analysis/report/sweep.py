@@ -1,4 +1,4 @@
-"""A finished sweep on a terminal: one line a point, and a sentence.
+"""A finished sweep on a terminal: one line per point, and a sentence.
 
 A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
 rows are in `results.csv`.
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
-from gcsim.analysis.report.numbers import fixed, plural
+from gcsim.analysis.report.numbers import fixed, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.scenarios.result import PERCENTILES, Row
@@ -31,6 +31,8 @@ NARROWEST = 6
 
 NUMBERS = ("speedup\n[x]", "range\n[x]")
 """Headings of a method's numbers; the second where something has a range."""
+COST = "cost of 1000\niterations"
+"""Heading of what the recommended method costs, where the scenario says what a node costs."""
 
 FOOTNOTE = (
     "At each point's largest cluster. recommended: the fastest method whose update is practically "
@@ -46,6 +48,18 @@ MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
     """Text of `gcsim sweep` on `width` terminal cells: table, meanings of its columns, answer."""
+    answer, notes = notes_on(result)
+    table = _table(result, _verdicts(result), width)
+    return table, "", Text(" ".join(notes)), "", Text(answer)
+
+
+def table_of(result: SweepResult) -> tuple[list[str], list[list[str]]]:
+    """Headings and one line per point."""
+    return _lines(result, _verdicts(result))
+
+
+def notes_on(result: SweepResult) -> tuple[str, list[str]]:
+    """The answer, and meanings of the columns."""
     found = _verdicts(result)
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
@@ -53,16 +67,14 @@ def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
     if drawn:
         which = "all points" if len(drawn) == len(result.points) else "some points"
         notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
-    answer = _summary(found, failed=len(result.failed))
-    return _table(result, found, width), "", Text(" ".join(notes)), "", Text(answer)
+    return _summary(found, failed=len(result.failed)), notes
 
 
 def html(result: SweepResult) -> str:
     """The same table and answer for a notebook."""
-    found = _verdicts(result)
-    headings, lines = _lines(result, found)
+    headings, lines = table_of(result)
     folded = [heading.replace("\n", " ") for heading in headings]
-    answer = _summary(found, failed=len(result.failed))
+    answer, _ = notes_on(result)
     return html_table(plural(len(result.points), "point"), folded, lines, [answer])
 
 
@@ -73,7 +85,7 @@ def _verdicts(result: SweepResult) -> list[Verdict | None]:
 def _lines(
     result: SweepResult, found: Sequence[Verdict | None]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and one line a point; keys with a single value are left to `results.csv`."""
+    """Headings and one line per point; keys with a single value are left to `results.csv`."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     ranges = _open(found)
     numbers = NUMBERS if ranges else NUMBERS[:1]
@@ -83,6 +95,10 @@ def _lines(
         [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
         for point, verdict in zip(result.points, found, strict=True)
     ]
+    costs = [_cost(verdict) for verdict in found]
+    if any(costs):
+        headings.append(COST)
+        lines = [[*line, cost] for line, cost in zip(lines, costs, strict=True)]
     return headings, lines
 
 
@@ -92,7 +108,7 @@ def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> 
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
     ]
-    kept = [heading in (*NUMBERS, "pays") for heading in headings]
+    kept = [heading in (*NUMBERS, "pays", COST) for heading in headings]
     narrowest = [
         size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
     ]
@@ -136,6 +152,12 @@ def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
         *_named(best, ranges=ranges),
         pays,
     ]
+
+
+def _cost(found: Verdict | None) -> str:
+    row = None if found is None else found.recommended
+    cost = None if row is None else row.cost_per_1000_iterations
+    return "" if cost is None else significant(cost)
 
 
 def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:

@@ -149,7 +149,7 @@ SENT = replace(_column("sent\n[MB]", lambda row: row.wire_bytes_per_worker / 1e6
 NMSE = Column(heading="NMSE", value=lambda row: row.nmse)
 COSINE = Column(heading="cosine", value=lambda row: row.cosine_similarity, decimals=lambda rows: 3)
 INPUT = _time("input\nwait", lambda row: row.input_s)
-AS_STATED = _time("as\nstated", lambda row: row.iteration_as_stated_s)
+AS_STATED = _time("default\ninputs", lambda row: row.iteration_as_stated_s)
 PARTS = (
     _time("compute", lambda row: row.forward_s + row.backward_s),
     _time("encode", lambda row: row.encode_s),
@@ -157,6 +157,8 @@ PARTS = (
     _time("decode", lambda row: row.decode_s),
 )
 OPTIMIZER = _time("optimizer", lambda row: row.optimizer_s)
+MONEY = Column(heading="cost of 1000\niterations", value=lambda row: row.cost_per_1000_iterations)
+MONEY_TO_TARGET = Column(heading="cost to\ntarget", value=lambda row: row.cost_to_target)
 COST = (
     _column("compression\nratio [x]", lambda row: row.compression_ratio),
     _column("throughput\n[samples/s]", lambda row: row.throughput_samples_per_s),
@@ -167,12 +169,13 @@ WITH_FAULTS = _column(
 )
 
 LEGEND = (
-    "sent: bytes that a worker hands to its collectives in an iteration. "
+    "sent: bytes per worker and iteration. "
     "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
     "of as many devices that train alone. NMSE: |update - dense update|^2 / |dense update|^2, mean "
     "over the steps that were run, from empty residuals (with error feedback later steps differ "
     "more); an update of zero has 1. cosine: cosine similarity of the two updates."
 )
+COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, deaths included."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
@@ -187,13 +190,13 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Speed, its range, what is sent, and the error; where time to the target is known, that
     first, and no error."""
     if known_to_target(rows):
-        return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, SENT)
+        return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
         known = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
         total: tuple[Column, ...] = (SPEEDUP, *known, ITERATION)
     else:
         total = (ITERATION, *((ITERATION_RANGE,) if uncertain(rows) else ()))
-    return (*total, SENT, replace(NMSE, heading="error\n(NMSE)"))
+    return (*total, *money(rows), SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -208,7 +211,13 @@ def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     spread = SPREAD if spreads(rows) else ()
     trained = (TO_TARGET, TO_TARGET_RANGE, STEPS) if judged else ()
     total = (*trained, SPEEDUP, *of_speedup, *chances, ITERATION, *of_time, *error, *spread)
-    return (*total, SENT, NMSE, COSINE)
+    return (*total, *money(rows), SENT, NMSE, COSINE)
+
+
+def money(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Costs, where the scenario says what a node costs."""
+    columns = (MONEY, MONEY_TO_TARGET)
+    return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -264,6 +273,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
+    notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
         notes.append(
@@ -296,6 +306,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
     drawn = [DRAWN] if are_synthetic(result) else []
+    faulty += [COSTS] if money(rows) else []
     return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
 
 
@@ -332,10 +343,10 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     batches = micro_batches(result)
     many = "" if batches == 1 else f"An iteration has {batches} micro-batches. "
     stated = any(row.iteration_as_stated_s is not None for row in rows)
-    total = "as stated" if stated else "iteration"
+    total = "default inputs" if stated else "iteration"
     middle = (
-        "iteration and speedup: medians over the draws. as stated: the iteration with each input "
-        "at its stated value; its parts are those of that. "
+        "iteration and speedup: medians over the draws. default inputs: the iteration with each "
+        "input at its default; the parts add up to it. "
         if stated
         else ""
     )

@@ -81,7 +81,7 @@ def trained_note(result: Result) -> str:
     for row in changing:
         sent = (row.wire_bytes_over_training or 0.0) / 1e6
         said += (
-            f" Over its training {row.label} sends {sent:.3g} MB a step, not the "
+            f" Over its training {row.label} sends {sent:.3g} MB per step, not the "
             f"{row.wire_bytes_per_worker / 1e6:.3g} of this table: to target counts that."
         )
     return said

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
         Point,
         Statement,
         Suite,
-        bare_exchange,
-        one_step,
     )
     from gcsim.scenarios.catalog import device, link
     from gcsim.simulator.collectives import (
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "gcsim.analysis.validation.judge": "Report run_suite",
     "gcsim.analysis.validation.suite": "DENSE Bound Excluded Factor Findings Ordering Point "
-    "Statement Suite bare_exchange one_step",
+    "Statement Suite",
     "gcsim.scenarios.catalog": "device link",
     "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives execute "
     "seconds",

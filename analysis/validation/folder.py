@@ -9,31 +9,37 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.analysis.validation.data_files import citation, layer_table
-from gcsim.analysis.validation.interval import (
-    Drawing,
-    Interval,
-    StepIntervals,
-    ends,
-    intervals,
-    passes_of,
+from gcsim.analysis.validation.drawn import in_worlds, passes_of, without
+from gcsim.analysis.validation.leaving_out import work_of
+from gcsim.analysis.validation.rows import (
+    Changes,
+    FitSection,
+    Row,
+    SuiteFile,
+    read_page,
+    read_rows,
+    read_suite,
 )
-from gcsim.analysis.validation.rows import Changes, Row, SuiteFile, read_page, read_rows, read_suite
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.overrides import apply
-from gcsim.scenarios.stated import BARE, Stated, stated
+from gcsim.scenarios.stated import Stated, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_LET, _HOST = "traffic.let.", "cluster.host."
 _CLOSE = 1e-3
 
 
@@ -72,7 +78,7 @@ class Folder:
     values: dict[str, float] = field(default_factory=dict)
     """Fitted so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
-    _drawn: dict[int, Drawing] = field(default_factory=dict)
+    _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -81,11 +87,11 @@ class Folder:
 
     # --- a row's runs ---------------------------------------------------------------------------
 
-    def runs(self, row: Row, *, catalogue: bool = False) -> list[Stated]:
-        """Runs that a row waits for: the longest decides. Empty where the catalogue alone does not
-        know it."""
+    def runs(self, row: Row, *, catalogue: bool = False, steps: bool = False) -> list[Stated]:
+        """Runs that a row waits for: the longest decides. Empty where the catalogue alone, with
+        stated steps or without, does not know it."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
-        found = [self._run(row, variant, catalogue) for variant in variants]
+        found = [self._run(row, variant, catalogue, steps) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
         return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
@@ -104,26 +110,37 @@ class Folder:
             yield from _flat(group.get(kind) or {})
         yield from row.changes.items()
 
-    def _run(self, row: Row, variant: Changes, catalogue: bool) -> Stated:
+    def _run(self, row: Row, variant: Changes, catalogue: bool, steps: bool = False) -> Stated:
         changes: dict[str, str] = {}
+        prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
             text = value if isinstance(value, str) else json.dumps(value)
             text = _CELL.sub(lambda found: row[found[1]], text)
             if text[:1] == "?":
-                text = "" if catalogue else self._fitted(row, key, text)
+                known = not catalogue or (steps and self._is_given(text))
+                text = self._fitted(row, key, text) if known else ""
+                if key.startswith(_HOST):  # put into the run, which need not be read again
+                    prices |= {key.removeprefix(_HOST): text.split()[0]} if text else {}
+                    continue
             elif text[:1] == "@":
-                text = "" if catalogue else f"{self.given(row, text)!r} s"
+                text = f"{self.given(row, text)!r} s" if steps or not catalogue else ""
             if isinstance(value, Mapping):
                 changes = {k: old for k, old in changes.items() if not k.startswith(f"{key}.")}
             if text:
                 changes[key] = text
-        name = json.dumps(changes, sort_keys=True)
+        let = {key: text for key, text in changes.items() if key.startswith(_LET)}
+        name = json.dumps([changes, prices], sort_keys=True)
         if name not in self._runs:
-            document = self._defaults()
+            others = {key: text for key, text in changes.items() if key not in let}
+            base = json.dumps(others, sort_keys=True)
             try:
-                if problems := apply(document, changes):
-                    raise InputError(problems)
-                self._runs[name] = stated(document, self._facts)
+                if base not in self._runs:
+                    document = self._defaults()
+                    if problems := apply(document, others):
+                        raise InputError(problems)
+                    self._runs[base] = stated(document, self._facts)
+                own = {key.removeprefix(_LET): text for key, text in let.items()}
+                self._runs[name] = self._runs[base].changed(own, prices)
             except InputError as error:
                 raise InputError([_placed(row, one) for one in error.problems]) from error
         return self._runs[name]
@@ -154,16 +171,20 @@ class Folder:
     def _fitted(self, row: Row, key: str, text: str) -> str:
         """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
-        names = [one for one in factors if not one.isdigit()]
-        number = math.prod(int(one) for one in factors if one.isdigit())
+        names = [one for one in factors if not _NUMBER.fullmatch(one)]
+        number = math.prod(float(one) for one in factors if one not in names)
         for name in names:
-            if name not in self.file.fit:
-                hint = did_you_mean(name, self.file.fit)
+            if name not in self._fits:
+                hint = did_you_mean(name, self._fits)
                 raise InputError(f"nothing is fitted as {name!r}", place=row.place(key), hint=hint)
         if not all(name in self.values for name in names):
             return ""
         value = math.prod(self.values[name] for name in names) * number
-        return f"{value:.9g} {self.file.fit[names[0]].unit}".strip()
+        return f"{value:.9g} {self._fits[names[0]].unit}".strip()
+
+    def _is_given(self, text: str) -> bool:
+        names = text[1:].split("*")
+        return all(name in self._fits and self._fits[name].given for name in names)
 
     def given(self, row: Row, text: str) -> float:
         """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
@@ -208,8 +229,21 @@ class Folder:
 
     def fit(self) -> None:
         """Find the fitted values in turn; together those of the same rows."""
+        if self._beside is not None:
+            self._beside.fit()
+            self.values |= self._beside.values
         for served, names in groupby(self.file.fit, key=self._served):
             self._together(served, list(names))
+
+    @cached_property
+    def _beside(self) -> Folder | None:
+        path = self.path.parent / self.file.beside
+        return Folder(path, *read_suite(path)) if self.file.beside else None
+
+    @cached_property
+    def _fits(self) -> dict[str, FitSection]:
+        """What is fitted here and in the suite beside this one."""
+        return (self._beside._fits if self._beside else {}) | self.file.fit
 
     def _together(self, served: list[Row], names: list[str]) -> None:
         measured = [self.measured(row) for row in served]
@@ -279,6 +313,14 @@ class Folder:
 
     def _point(self, row: Row, *, served: bool) -> Point:
         runs, known = self.runs(row), self.runs(row, catalogue=True)
+        source = self._source(row)
+        step = runs[0].model is not None and row.unit != "bytes"
+        own = self.runs(row, catalogue=True, steps=True) if step else []
+        if any(one.stated_step is None for one in own):
+            own = []
+        others = self._without(source, known) if step else []
+        if any(one.stated_step is not None for one in others):  # by both
+            others = []
         return Point(
             name=row["name"],
             series=row["series"],
@@ -287,7 +329,7 @@ class Folder:
             predicted=self._predicted(row, runs),
             unfitted=self._predicted(row, known) if known else None,
             fitted=served,
-            source=self._source(row),
+            source=source,
             workers=self._workers(row),
             nbytes=runs[0].message_bytes,
             setting=row["setting"],
@@ -295,7 +337,8 @@ class Folder:
             panel=row["panel"],
             curve=row["curve"],
             x=row.number("x") if row["x"] else None,
-            **ends(self._interval(row, known) if known and row.unit != "bytes" else None),
+            worlds=self._worlds(row, others) if others else (),
+            stated_worlds=self._worlds(row, own) if own else (),
         )
 
     def _predicted(self, row: Row, runs: Sequence[Stated]) -> float:
@@ -308,27 +351,41 @@ class Folder:
             citation(self.path, row["source"], row["where"]) if row["source"] else self.file.source
         )
 
-    def _interval(self, row: Row, known: Sequence[Stated]) -> Interval | None:
-        run = known[0]
-        if run.model is None:
-            # the device's kernels have no part in it
-            return intervals(replace(run.cluster, device=BARE), lambda on: [run.alone(on)])[0]
-        if run.traffic.grouping == "none":
-            return None
-        drawn = [self._drawing(one) for one in known]
-        longest = max(drawn, key=lambda one: float(one.seconds.mean()))
-        seconds = np.max([one.seconds for one in drawn], axis=0)
-        return replace(longest, seconds=seconds).interval(lambda time: self.published(row, time))
+    def _worlds(self, row: Row, runs: Sequence[Stated]) -> tuple[float, ...]:
+        """What would be published in drawn worlds; empty of what is no step of a cluster."""
+        if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
+            return ()
+        seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()
+        return tuple(self.published(row, one) for one in seconds)
 
-    def _drawing(self, run: Stated) -> Drawing:
-        """In all worlds; rows of one run share it."""
+    def _drawing(self, run: Stated) -> NDArray[np.float64]:
+        """Seconds in all worlds; rows of one run share it."""
         if id(run) not in self._drawn:
-            drawn = StepIntervals(run.cluster, run.training, [run.profile])
-            compute = {"stated": run.passes}
+            # with a range, if of nothing: collectives' times are those of the catalogue's passes
+            compute = {"stated": run.passes, "slowest": run.passes.times(Fraction(100001, 100000))}
             if run.stated_step is None:
                 compute = passes_of(run.passes, run.profile.model, run.cluster.device)
-            self._drawn[id(run)] = drawn.draw(run.profile, compute, run.seconds)
+            self._drawn[id(run)] = in_worlds(
+                run.cluster, run.training, run.profile, compute, run.seconds
+            )
         return self._drawn[id(run)]
+
+    def _without(self, source: str, runs: Sequence[Stated]) -> list[Stated]:
+        """The runs on devices of whose steps a source has said nothing; empty where nobody else
+        has."""
+        work = work_of(source, "")
+        found = [self._others(work, one) if work else one for one in runs]
+        return found if all(map(_known, found)) else []
+
+    def _others(self, work: str, run: Stated) -> Stated:
+        """One run where the source has said something."""
+        name = f"{id(run)} without {work}"
+        if name not in self._runs:
+            device = without(work, run.cluster.device, run.profile.model)
+            cluster = replace(run.cluster, device=device)
+            same = device is run.cluster.device
+            self._runs[name] = run if same else replace(run, cluster=cluster, _held={})
+        return self._runs[name]
 
 
 def _longest(runs: Sequence[Stated]) -> float:

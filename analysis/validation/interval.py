@@ -11,7 +11,7 @@ what `scenarios/uncertainty/approximation.py` says of the world, which is what `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import HIGH, LOW
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
-from gcsim.scenarios.uncertainty.figures import OVERLAP, PASSES, Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import PASSES, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, draw
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
@@ -44,6 +44,7 @@ _KINDS = {
     "reducer": "framework",
     "hook": "framework",
     "noise": "skew",
+    "code": "passes",
 }
 _TRANSPORTS = {"gloo": "Gloo", "nccl": "NCCL", "mpich": "MPI"}
 
@@ -56,11 +57,13 @@ class Interval:
     high: float
     kind: str
     """Kind of the input that most of its width comes from."""
+    draws: tuple[float, ...] = ()
+    """The prediction in each world."""
 
 
 def ends(found: Interval | None) -> dict[str, Any]:
     """The interval as fields of a `Point`."""
-    return {} if found is None else {"low": found.low, "high": found.high, "kind": found.kind}
+    return {} if found is None else asdict(found)
 
 
 def intervals(
@@ -72,7 +75,7 @@ def intervals(
     """
     inputs = [
         one
-        for one in uncertain_inputs(cluster, Training(overlap="ddp"), {"stated": _NO_PASSES})
+        for one in uncertain_inputs(cluster, Training(), {"stated": _NO_PASSES})
         if one.main.key_path[0] == "cluster"
     ]
     worlds = draw(inputs, DRAWS, _SEED)
@@ -94,7 +97,8 @@ def interval(
     places = np.array([[world.slowness[one.name] for world in worlds] for one in inputs])
     order = np.argsort(np.argsort(places, axis=1), axis=1)
     together = [abs(float(np.corrcoef(own, ranks)[0, 1])) for own in order]
-    return Interval(low, high, kind_of(inputs[int(np.argmax(together))], cluster))
+    kind = kind_of(inputs[int(np.argmax(together))], cluster)
+    return Interval(low, high, kind, tuple(values.tolist()))
 
 
 def kind_of(one: Input, cluster: Cluster) -> str:
@@ -102,7 +106,7 @@ def kind_of(one: Input, cluster: Cluster) -> str:
     key_path, chosen = one.main.key_path, cluster.collectives
     if key_path == PASSES:
         return "passes"
-    if key_path == OVERLAP:
+    if one.main.field == "exposed":
         return "overlap"
     if one.main.field == "ring_over_tree":
         return "NCCL's choice"

@@ -13,7 +13,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.report.series import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
-from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite, Unit
+from gcsim.analysis.validation.suite import IN_ALL, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InternalError
 
 MOST_FITTED = 1 / 3
@@ -152,6 +152,10 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         pairs = sum(len(one.pairs) for one in findings.orderings)
         wrong = sum(len(one.wrong) for one in findings.orderings)
         return _share(bound, pairs - wrong, pairs)
+    if bound.statistic == "regret":
+        (one,) = (r for r in findings.regrets if (r.source, r.rule) == (IN_ALL, *bound.series))
+        kept = one.mean <= bound.limit
+        return Kept(bound=bound, reached=one.mean, points=one.settings, kept=kept)
     unknown = sorted(set(bound.series) - set(series))
     if unknown:
         raise InternalError(f"the bound {bound.name!r} is over unknown series {unknown}")
@@ -161,18 +165,14 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         found = decisions(points)
         share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
-    if bound.statistic == "coverage":
-        held = [point.covered for point in judged(points) if point.covered is not None]
-        return _share(bound, sum(held), len(held))
     summary = errors(points)
-    if summary is None:
-        return Kept(bound=bound, reached=math.inf, points=0, kept=False)
+    reached = math.inf if summary is None else summary.median
     return Kept(
         bound=bound,
-        reached=summary.median,
-        points=summary.points,
-        kept=summary.median <= bound.limit,
-        unfitted=summary.unfitted_median,
+        reached=reached,
+        points=0 if summary is None else summary.points,
+        kept=reached <= bound.limit,
+        unfitted=None if summary is None else summary.unfitted_median,
     )
 
 

@@ -7,6 +7,8 @@ suite's module is imported when the suite is asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,11 @@ from typing import TYPE_CHECKING
 from gcsim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from gcsim.analysis.validation.suite import Suite
+    from gcsim.analysis.validation.suite import Findings, Suite
 
 SUITES: dict[str, str] = {
-    "shaped-collectives": "gcsim.analysis.validation.suites.shaped_collectives.suite:SUITE",
-    "shaped-training": "gcsim.analysis.validation.suites.shaped_training.suite:SUITE",
+    "shaped-collectives": "shaped_collectives",
+    "shaped-training": "shaped_training",
     "ddl-benchmarks": "ddl_benchmarks",
     "grace": "grace",
     "other-clusters": "other_clusters",
@@ -29,6 +31,7 @@ SUITES: dict[str, str] = {
     "global-qsgd": "global_qsgd",
     "gpu-hook": "gcsim.analysis.validation.suites.gpu_hook.suite:SUITE",
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
+    "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
 }
 """Suites by name, in the order of the report: the folder in `suites/`, or the module and the value
 in it."""
@@ -47,16 +50,30 @@ def chosen(names: Sequence[str] = ()) -> list[Suite]:
     return found
 
 
+@cache
+def _shipped(name: str) -> Suite:
+    """A suite of the table."""
+    from gcsim.analysis.validation.folder import suite_of
+
+    module, _, attribute = SUITES[name].partition(":")
+    if attribute:
+        own: Suite = getattr(import_module(module), attribute)
+        return own
+    return suite_of(Path(__file__).parent / "suites" / module, name)
+
+
+@cache
+def _found(name: str) -> Findings:
+    """Findings of a suite of the table, which is predicted once."""
+    return _shipped(name).find()
+
+
 def _suite(name: str) -> Suite:
     from gcsim.analysis.validation.folder import suite_of
     from gcsim.analysis.validation.suite import Suite
 
     if name in SUITES:
-        module, _, attribute = SUITES[name].partition(":")
-        if not attribute:
-            return suite_of(Path(__file__).parent / "suites" / module, name)
-        own: Suite = getattr(import_module(module), attribute)
-        return own
+        return replace(_shipped(name), find=partial(_found, name))
     if Path(name).is_dir():
         return suite_of(Path(name), Path(name).resolve().name)
     if ":" not in name:

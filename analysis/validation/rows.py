@@ -4,6 +4,7 @@
 
     title: ...
     scenario: {...}          # defaults of every row, as `gcsim.scenarios.stated` reads them
+    beside: FOLDER           # another suite, whose fitted values are this one's too
     layers: [FILE]           # tables of layers, in which models are looked for in turn
     groups: {NAME: {...}}    # changes for the rows of a group (column `group`, else the series;
                              # several as "one + other"); `longest: [{}, {...}]` changes them for
@@ -16,10 +17,11 @@
                                                          # so many that are not in the file
     bounds: [{name: ..., series: [...], limit: 0.1}]
 
-In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does. In the
-place of a value may stand `@ROW` (the seconds that the row of this name or id measured; the median
-of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product `?NAME*OTHER*161`) and, in the
-YAML, `$COLUMN` (the row's own cell). The prediction by the catalogue alone leaves out @ and ?.
+In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does; those
+that begin with `_` are for people. In the place of a value may stand `@ROW` (the seconds that the
+row of this name or id measured; the median of several, "@ROW @OTHER"), `?NAME` (a fitted value, or
+a product `?NAME*OTHER*161`) and, in the YAML, `$COLUMN` (the row's own cell). The prediction by the
+catalogue alone leaves out @ and ?.
 
 `page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
 explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
@@ -32,11 +34,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcsim.analysis.validation.suite import Unit
+from gcsim.analysis.validation.suite import Statistic, Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
@@ -86,7 +88,7 @@ class BoundSection(Section):
 
     name: str
     series: list[str] = []  # noqa: RUF012
-    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
+    statistic: Statistic = "median"
     limit: float = 0.0
     target: float | None = None
 
@@ -97,6 +99,7 @@ class SuiteFile(Section):
     title: str
     figure_x: str = ""
     source: str = ""
+    beside: str = ""
     layers: list[str] = []  # noqa: RUF012
     scenario: Changes = {}  # noqa: RUF012
     fitted: Changes = {}  # noqa: RUF012
@@ -148,7 +151,8 @@ class Row:
     @property
     def changes(self) -> dict[str, str]:
         """Keys of the scenario and what stands there."""
-        return {key: text for key, text in self.cells.items() if key not in COLUMNS and text}
+        own = {key: text for key, text in self.cells.items() if key not in COLUMNS and text}
+        return {key: text for key, text in own.items() if key[0] != "_"}
 
     @property
     def fits(self) -> list[str]:

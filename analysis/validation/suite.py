@@ -1,26 +1,22 @@
 """A validation suite: measured points beside predictions of them, and bounds to keep.
 
-A suite reads its measurements from package data (`data/`), predicts every one of them with the
+A suite reads its measurements, predicts every one of them with the
 simulator, twice (with the factors that were fitted on a stated subset, and with the catalogue's
 values alone), and says which points served the fit. Those are never judged.
-
-A measured code's step is a traffic profile of plain data: one kind of step, its exchanges. No
-compressor runs: how well a gradient is kept is unknown, and nothing of it is predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
-
-from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile
 
 DENSE = "none"
 """The method of the uncompressed exchange: what decisions are against."""
 
+IN_ALL = "in all"
+
+Statistic = Literal["median", "decisions", "statements", "ordering", "regret"]
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement. Less is better of times and bytes, more of rates and speedups."""
 
@@ -58,19 +54,11 @@ class Point:
     """Its curve in the panel."""
     x: float | None = None
     """Its place on the curve, e.g. workers or bytes."""
-    low: float | None = None
-    high: float | None = None
-    """The 80 % interval of `unfitted`, from the ranges that the catalogue's figures have; None
-    where nothing has a range that moves it."""
-    kind: str = ""
-    """Kind of the input that most of the interval's width comes from."""
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the interval holds the measurement; None without one."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low <= self.measured <= self.high
+    worlds: tuple[float, ...] = ()
+    """Of a training step: `unfitted` in drawn worlds, without what the catalogue has of this source
+    about the device's steps; empty where the catalogue alone predicts nothing."""
+    stated_worlds: tuple[float, ...] = ()
+    """The same, with the own step stated; empty where it is not."""
 
     @property
     def error(self) -> float:
@@ -186,6 +174,23 @@ class Excluded:
     """Why, in a sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """Cost of choosing methods by a rule, against always knowing the fastest measured one."""
+
+    source: str
+    """A suite, or `IN_ALL`."""
+    rule: str
+    settings: int
+    mean: float
+    """Mean over the settings of the chosen method's time over that of the fastest, less 1."""
+    worst: float
+    where: str
+    """Setting with the worst."""
+    use: float
+    """Mean of the first rule over the same settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Bound that a suite must keep on the points that were not fitted."""
@@ -195,12 +200,12 @@ class Bound:
     series: tuple[str, ...] = ()
     """Series of the points; (): all of the suite."""
     _: KW_ONLY
-    statistic: Literal["median", "decisions", "statements", "ordering", "coverage"] = "median"
+    statistic: Statistic = "median"
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all
     verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
-    `limit`; coverage: share of the measurements inside the catalogue's interval, at least `limit`
-    (broken where no point has one)."""
+    `limit`; regret: mean in all of the rule in `series`, at most
+    `limit`."""
     limit: float = 0.0
     target: float | None = None
     """The aim, where that is not reached: shown, and `limit` must hold."""
@@ -215,6 +220,7 @@ class Findings:
     orderings: tuple[Ordering, ...] = ()
     factors: tuple[Factor, ...] = ()
     excluded: tuple[Excluded, ...] = ()
+    regrets: tuple[Regret, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,29 +241,3 @@ class Suite:
     """Reads the data and predicts; takes seconds, not minutes."""
     figure_x: str = ""
     """Label of the small multiples' horizontal axis, with unit."""
-
-
-def one_step(
-    compressor: str,
-    model: ModelFacts,
-    buckets: Sequence[BucketLayout],
-    exchanges: Sequence[Exchange],
-) -> TrafficProfile:
-    """Every step is the same; each worker sends what one exchange says."""
-    step = Step(number=0, exchanges=tuple(exchanges))
-    return TrafficProfile(
-        compressor=compressor,
-        parameters={},
-        model=model,
-        buckets=tuple(buckets),
-        workers=1,
-        period=1,
-        phases=(Phase(name="every step", count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
-    )
-
-
-def bare_exchange(*collectives: CollectiveRecord) -> Exchange:
-    """One collective after the other; what a worker computes for them is not counted."""
-    stages = [Compute(stage="encode", fixed=())] * len(collectives)
-    return Exchange(computes=(*stages, Compute(stage="decode", fixed=())), collectives=collectives)

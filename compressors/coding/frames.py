@@ -283,30 +283,100 @@ def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) ->
     Raises `InputError` otherwise, or for another codec than this one (these ones). On a device the
     host waits for the headers once, where they are not `fixed`.
     """
+    return _fixed(message, layout, codec) or _read(message, layout, codec)
+
+
+def read_ahead(
+    message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
+) -> Frames | Tensor:
+    """`read`, for kernels that find the headers where they lie: nobody waits.
+
+    On a device these are a table (`gpu/frames.py`), and `check`, which raises what is wrong with
+    bodies, is made `when_known`.
+    """
+    if found := _fixed(message, layout, codec):
+        check(found)
+    return found or _read_ahead(message, layout, codec, check)
+
+
+def columns_of(found: Frames | Tensor) -> Frames:
+    """The columns of what `read_ahead` gives: for the meter."""
+    if isinstance(found, Frames):
+        return found
+    return Frames(*np.delete(np.from_dlpack(found.cpu()), 2, axis=0))
+
+
+def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames | None:
+    """The headers that all messages of the exchange have."""
     exchange, key = entered(), (Segments.of(layout), message.shape, message.dtype)
-    if exchange is not None and key in exchange.fixed:
-        found, heads = exchange.fixed[key]
-        right = agree(message, heads, found.at, found.size)
-        when_known(right, partial(_demand_right, message, layout, codec))
-        return found  # type: ignore[no-any-return]  # of `frames`
-    return _read(message, layout, codec)
+    if exchange is None or key not in exchange.fixed:
+        return None
+    return _agreed(message, layout, codec, *exchange.fixed[key])
 
 
-def _demand_right(
-    message: Tensor, layout: BucketLayout, codec: int | Collection[int], *right: bool
-) -> None:
-    if not all(right):
+def read_known(
+    message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
+) -> Frames:
+    """`read`, where the length of what each worker has sent says how many elements travel.
+
+    Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
+    """
+    heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
+    none, length = np.zeros_like(sizes), layout.table[:, 1]
+    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    _write_headers(heads, int(codec), none, none, nonzero, length, sizes)
+    found = Frames(at, sizes, none + int(codec), none, none, nonzero, length, none + 1)
+    if int(sizes.sum()) + heads.size != message.numel() or (nonzero > length).any():
+        _read(message, layout, codec)  # says what is wrong
+        raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
+    return _agreed(message, layout, codec, found, heads)
+
+
+def _agreed(
+    message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
+    heads: NDArray[np.uint8],
+) -> Frames:  # fmt: skip
+    """The headers, once a message is known to have them."""
+    right = agree(message, heads, found.at, found.size)
+    if right is False:
         _read(message, layout, codec)  # says what is wrong with which frame
-        raise InputError("damaged payload: headers are not those that this worker's message has")
+    when_known(right, partial(_demand_right, layout))
+    return found
+
+
+def _demand_right(layout: BucketLayout, *right: bool) -> None:
+    if not all(right):
+        place = "" if len(right) == 1 else f"the frame of {layout.slices[right.index(0)].name}: "
+        raise InputError(
+            f"damaged payload: {place}the checksum does not match, or the header is not that of "
+            "this worker's message"
+        )
 
 
 def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
+    found = _headers(message, len(layout.slices))
+    demand_frames(found, layout, message.numel(), codec)
+    return found
+
+
+@counted_as(lambda *_: ())  # as `headers`
+@primitive
+def _read_ahead(
+    message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
+) -> Frames | Tensor:
+    found = _read(message, layout, codec)
+    check(found)
+    return found
+
+
+def demand_frames(
+    found: Frames, layout: BucketLayout, total: int, codec: int | Collection[int]
+) -> None:
+    """`InputError` unless a message of `total` bytes is intact and of the layout; see `read`."""
     allowed = (codec,) if isinstance(codec, int) else tuple(codec)
-    length, total = layout.table[:, 1], message.numel()
-    found = _headers(message, len(length))
-    whole = (found.numel == length) & (found.nonzero <= length) & (found.intact == 1)
+    columns = found.codec, found.nonzero, found.numel, found.intact
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not whole.all() or not set(found.codec.tolist()).issubset(allowed):
+    if ends != total or not _whole(*columns, layout.table, sum(1 << each for each in allowed)):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -315,21 +385,25 @@ def _read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -
                 other = found.numel[number]
                 raise InputError(f"{piece.name} has {piece.numel} elements, its frame {other}")
         raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
-    return found
 
 
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
     """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
-    each."""
+    each, on a device."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
 def _headers(message: Tensor, most: int) -> Frames:
+    demand_bytes(message)
+    return Frames(*headers(message, most))
+
+
+def demand_bytes(message: Tensor) -> None:
+    """`InputError` for a tensor that is no message."""
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
-    return Frames(*headers(message, most))
 
 
 @counted_as(lambda *_: ())  # a deployment knows headers and leaves checksums to the network
@@ -492,6 +566,16 @@ def _write_frame(
     fits = _write_header(frame, (codec, flags, params, numel, nonzero, body.size))
     put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, body))
     return fits
+
+
+@loop
+def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, allowed: int) -> bool:
+    """Whether frames are intact, those of the tensors, and of the codecs of these bits."""
+    whole = True
+    for t in range(numel.size):
+        whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
+        whole &= (allowed >> codec[t]) & 1 == 1
+    return whole
 
 
 @loop

@@ -9,26 +9,40 @@ error feedback keep the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frames import (
+    HEADER_BYTES,
+    Codec,
+    Frames,
+    columns_of,
+    packed,
+    read,
+    read_ahead,
+    read_known,
+)
 from gcsim.compressors.coding.indices.coded import (
     chosen_coders,
     decoded_positions,
+    demand_ascending,
     fixed_length,
     positions_in,
+    widths_of,
     words_of_positions,
 )
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding
-from gcsim.compressors.coding.integers.packing import damaged
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
+from gcsim.compressors.demands import entered
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
@@ -73,6 +87,8 @@ def sparse_message(
     memory : flat float32 to which goes back what the format of the values rounds off
     alike : whether k is the same on all workers
     """
+    if (exchange := entered()) is not None:
+        exchange.plain = coding in ("raw", "packed")
     coders = chosen_coders(coding, segments, k)
     sent = values if values_as == "fp32" else _halves(values, segments, k, indices, memory)
     coded, tail = words_of_positions(indices, segments, k, coders)
@@ -117,8 +133,44 @@ def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
     Raises `InputError` for a damaged message, or one of another layout.
     """
-    values, coded, sizes, coders, k = _parts(message, layout)
-    scatter_add(out, Segments.of(layout), coded, sizes, coders, values, k, weight)
+    segments, exchange = Segments.of(layout), entered()
+    if exchange is not None and exchange.plain:
+        found = read_ahead(message, layout, Codec.SPARSE, partial(_demand_plain, segments))
+        add_plain(out, segments, message, found, weight)
+        return
+    values, coded, sizes, coders, k = _parts(message, read(message, layout, Codec.SPARSE))
+    scatter_add(out, segments, coded, sizes, coders, values, k, weight)
+
+
+def _demand_plain(segments: Segments, found: Frames) -> None:
+    coders, wide = found.flags & ~HALF, found.flags & HALF == 0
+    if (coders > Coder.PACKED).any():
+        raise damaged(f"coders {coders.tolist()} of indices in fields of one width")
+    k, widths = found.nonzero, widths_of(segments, found.nonzero, coders)
+    found.demand_sizes((2 + 2 * wide) * k + packed_bytes(k * widths, 1))
+
+
+def _plain_launches(
+    _: object, out: object, segments: Segments, message: object, found: Frames | Tensor,
+    weight: object,
+) -> Iterator[KernelCost]:  # fmt: skip
+    found = columns_of(found)
+    dtype, head, k, sizes, coders = _shape(found)
+    for n in (int(head.sum()), int(sizes.sum())):
+        if n:
+            yield launch("streaming", "aten.cat", n, 2 * n)
+    values = torch.empty(int(k.sum()), dtype=dtype, device="meta")
+    yield from _scatter_launches(None, out, segments, None, sizes, coders, values, k, 0.0)
+
+
+@counted_as(_plain_launches)
+@primitive
+def add_plain(
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
+) -> None:
+    """`scatter_add` of a message whose indices lie in fields of one width; `found` is ahead."""
+    values, coded, sizes, coders, k = _parts(message, columns_of(found))
+    scatter_add(out, segments, coded, sizes, coders, values, k, weight)
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
@@ -126,20 +178,62 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 
     Raises `InputError` as `add_message` does.
     """
-    values, coded, sizes, coders, k = _parts(message, layout)
+    found = read(message, layout, Codec.SPARSE)
+    values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
 
 
-def _parts(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column, Column, Column]:
+def read_raw(
+    message: Tensor, layout: BucketLayout, lengths: Column
+) -> tuple[Tensor, Tensor, Column]:
+    """`read_message` of raw indices and float32 values, of frames of so many bytes.
+
+    How many elements travel follows from the lengths: nobody waits for a device.
+    """
+    k = (lengths - HEADER_BYTES) // 8
+    found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
+    return *raw_elements(message, Segments.of(layout), k, found.at), k
+
+
+def _raw_launches(
+    _: object, message: object, segments: object, k: Column, at: object
+) -> Iterator[KernelCost]:
+    if n := 4 * int(k.sum()):
+        yield launch("streaming", "aten.cat", n, 2 * n)
+        yield launch("streaming", "aten.cat", n, 2 * n)
+    yield launch("streaming", f"index_coding.decode_indices:coder_{Coder.RAW:d}", n, 3 * n)
+
+
+@counted_as(_raw_launches)
+@primitive
+def raw_elements(
+    message: Tensor, segments: Segments, k: Column, at: Column
+) -> tuple[Tensor, Tensor]:
+    """(indices within the tensor, int64, values float32, each `[sum of k]`) of bodies at `at`.
+
+    Raises `InputError` when indices do not ascend below the tensor's length.
+    """
+    indices, values = np.empty(int(k.sum()), dtype=np.int64), np.empty(int(k.sum()), np.float32)
+    bad = _read_raw(array(message), segments.length, k, at, indices, values.view(np.uint32))
+    demand_ascending(bad)
+    return tensor(indices, message), tensor(values, message)
+
+
+def _parts(message: Tensor, found: Frames) -> tuple[Tensor, Tensor, Column, Column, Column]:
     """(values as they travel; coded indices, their bytes and coders; how many of each tensor)."""
-    found = read(message, layout, Codec.SPARSE)
+    dtype, head, k, sizes, coders = _shape(found)
+    values, coded = found.parts(message, (head, dtype), (sizes, torch.uint8))
+    return values, coded, sizes, coders, k
+
+
+def _shape(found: Frames) -> tuple[torch.dtype, Column, Column, Column, Column]:
+    """(the values' type and bytes; how many of each tensor; bytes of indices, and coders)."""
     k = found.nonzero
     dtype = torch.float16 if found.flags[0] & HALF else torch.float32
     head = dtype.itemsize * k
     if ((found.size < head) | ((found.flags ^ found.flags[0]) & HALF > 0)).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} values")
-    values, coded = found.parts(message, (head, dtype), (found.size - head, torch.uint8))
-    return values, coded, found.size - head, found.flags & 0xF, k
+    return dtype, head, k, found.size - head, found.flags & 0xF
 
 
 def _scatter_launches(
@@ -198,13 +292,22 @@ def scatter_add(
     demand_ascending(bad[0])
 
 
-def demand_ascending(wrong: int) -> None:
-    """`InputError` for positions that do not ascend, or cannot be read."""
-    if wrong:
-        raise damaged("positions do not ascend below the tensor's length")
-
-
 # --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> bool:
+    first, bad = 0, False
+    for t in range(k.size):
+        before, body = np.int64(-1), message[at[t] : at[t] + 8 * k[t]]
+        for i in range(k[t]):
+            values[first + i] = number_at(body, 4 * i, 4)
+            place = np.int64(number_at(body, 4 * (k[t] + i), 4))
+            bad |= place <= before
+            indices[first + i] = before = place
+        bad |= before >= length[t]
+        first += k[t]
+    return bad
 
 
 @loop

@@ -82,9 +82,9 @@ class Accordion(PerTensor[AccordionParameters]):
         super().__init__(worker, parameters)
         self._low, self._high = self._settings
         self._sums: dict[int, Tensor] = {}
-        """By bucket: the measured epoch's updates."""
+        """Updates of the measured epoch, by bucket."""
         self._norms: dict[int, float] = {}
-        """By tensor: at the last measurement."""
+        """Norms at the last measurement, by tensor."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         if step in self.parameters.learning_rate_drops:

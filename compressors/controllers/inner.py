@@ -79,7 +79,7 @@ class PerTensor(Compressor[P]):
         super().__init__(worker, parameters)
         self._class, self._settings = _class_of(parameters.compressor), parameters.settings()
         self.inner: dict[int, Compressor] = {}
-        """By tensor."""
+        """Compressors by tensor."""
 
     @classmethod
     def properties(cls, parameters: Any) -> Properties:

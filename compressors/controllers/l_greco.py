@@ -112,7 +112,7 @@ class LGreco(PerTensor[LGrecoParameters]):
     def __init__(self, worker: Worker, parameters: LGrecoParameters) -> None:
         super().__init__(worker, parameters)
         self._sums: dict[int, Tensor] = {}
-        """By bucket, on worker 0: gradients of the last steps before a decision."""
+        """Sums of the gradients since the last decision on worker 0, by bucket."""
 
     @classmethod
     def period(cls, parameters: LGrecoParameters) -> int:

@@ -60,8 +60,9 @@ from gcsim.compressors.demands import Demands
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
+from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import Method, checked
-from gcsim.compressors.participation import participate
+from gcsim.compressors.participation import named, participate
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
@@ -115,7 +116,8 @@ def ddp_hook(
             raise InputError("no compressor is named", place="kind")
         compressor, given = kind, {**entry, **given}
     if isinstance(compressor, str):
-        kind, cls = compressor, compressor_class(compressor)
+        kind, in_name = method_named(compressor)
+        cls, given = compressor_class(kind), {**in_name, **given}
     else:
         kind, cls = compressor.__name__, compressor
         if not issubclass(cls, Compressor):
@@ -123,7 +125,8 @@ def ddp_hook(
     method = _method(kind, cls, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
-        other = _method(name, compressor_class(name), {})
+        kind_there, in_name = method_named(name)
+        other = _method(kind_there, compressor_class(kind_there), in_name)
         for number in numbers:
             if number in others or not isinstance(number, int) or number < 0:
                 twice = f"bucket {number} has two compressors"
@@ -427,6 +430,7 @@ class DdpHook:
         else:
             for number in [number for number in self._members if number > part.layout.index]:
                 del self._members[number]  # DDP has fewer buckets than before
+        step.check()
         overflow = bool(agreed())
         if not overflow and step.shared() is None:
             step.end([each.update for each in step.parts])
@@ -445,15 +449,14 @@ class DdpHook:
         """The update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
+        bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:
-            return self._update(
-                Bucket(layout=layout, gradient=gradient, loss=step.loss), step.number
-            )
-        except NotFiniteError as error:
+            return self._update(bucket, step.number, step.checks)
+        except NotFiniteError as error:  # in host memory it is known at once
             step.shared_problem = error.problems[0]
             return gradient
 
-    def _update(self, bucket: Bucket, step: int) -> Tensor:
+    def _update(self, bucket: Bucket, step: int, checks: Demands) -> Tensor:
         member = self._member(bucket.layout) if step >= 0 else Dense(self._worker(), _NOTHING)
         exchange = participate(member, bucket, step, finite=False, unmodified=False)
         index = bucket.layout.index
@@ -462,13 +465,14 @@ class DdpHook:
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
-        reply, checks = None, Demands()
+        reply, own = None, Demands()
         while True:
             try:
-                request = exchange.send(reply)
+                with own:
+                    request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
-                checks.require()
+                checks.take_over(own, partial(named, member.about.title))
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, None)
                 sums.took("whole_s", started, self._now())

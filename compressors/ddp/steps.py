@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.scans import finite
-from gcsim.compressors.demands import Found, when_known
+from gcsim.compressors.demands import Demands, Found, when_known
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import is_users, own_mistakes
 from gcsim.compressors.participation import check_finite
@@ -72,6 +72,8 @@ class Step:
         self.parts: list[Part] = []
         self.shared_problem: Problem | None = None
         """The same on all ranks."""
+        self.checks = Demands()
+        """Checks of what all buckets have received, made before the updates count."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
     def bucket(self, layout: BucketLayout, gradient: Tensor) -> Bucket:
@@ -104,8 +106,16 @@ class Step:
             if not right and self.shared_problem is None:
                 assert part.update is not None
                 hint = "lower the learning rate or the loss scale"
-                self.shared_problem = _problem(part.update, "the update", hint)
+                wrong, elements = int((~part.update.isfinite()).sum()), part.update.numel()
+                self.shared_problem = _problem(wrong, elements, "the update", hint)
         return self.shared_problem
+
+    def check(self) -> None:
+        """Make the checks; the host waits for a device once."""
+        try:
+            self.checks.require()
+        except NotFiniteError as error:
+            self.shared_problem = error.problems[0]
 
     def remember(self, members: Members, number: int) -> None:
         """Copy the member of a bucket before it takes part.
@@ -176,19 +186,20 @@ def check_sum(request: Request, reply: Any) -> None:
     """Raise `NotFiniteError`, on all ranks, for a sum that 16 bits cannot hold."""
     narrow = (torch.float16, torch.bfloat16)
     if isinstance(request, AllReduce) and reply.dtype in narrow:
-        when_known(reply.isfinite().all(), partial(_demand_sum, reply))
+        wrong = reply.numel() - reply.isfinite().sum()
+        dtype = str(reply.dtype).removeprefix("torch.")
+        when_known(wrong, partial(_demand_sum, reply.numel(), dtype))
 
 
-def _demand_sum(total: Tensor, right: bool) -> None:
-    if not right:
-        name = f"the sum over the workers in {str(total.dtype).removeprefix('torch.')}"
+def _demand_sum(elements: int, dtype: str, wrong: int) -> None:
+    if wrong:
+        name = f"the sum over the workers in {dtype}"
         hint = "lower the loss scale, or choose a method that sends float32"
-        raise NotFiniteError(_problem(total, name, hint))
+        raise NotFiniteError(_problem(wrong, elements, name, hint))
 
 
-def _problem(values: Tensor, name: str, hint: str) -> Problem:
-    wrong = int((~values.isfinite()).sum())
-    message = f"{wrong} of {values.numel()} elements of {name} are not finite"
+def _problem(wrong: int, elements: int, name: str, hint: str) -> Problem:
+    message = f"{wrong} of {elements} elements of {name} are not finite"
     return Problem(message=message, hint=hint)
 
 

@@ -1,8 +1,8 @@
 """Frames of a message on a GPU: headers, copies and checksums of all tensors in a few launches.
 
 One launch writes the checksums of all frames, or checks them: programs add up a frame's words, and
-the last of them to end hashes. To read unknown headers, which takes a launch before, the host waits
-once a message.
+the last of them to end hashes. Unknown headers are read by a launch before; kernels take them
+where they lie, else the host waits once a message.
 
 `coding/frames.py` has the header, `coding/checksum.py` the checksum and its source.
 """
@@ -10,23 +10,26 @@ once a message.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import numpy as np
 import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding import frames as loops
 from gcsim.compressors.coding.checksum import KEYLESS_OF_FOUR_BYTES, ORDERS, ROUNDS, START
-from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.gpu.parts import copy, own_row
+from gcsim.compressors.coding.frames import HEADER_BYTES, Frames
+from gcsim.compressors.demands import when_known
+from gcsim.compressors.gpu.parts import copy, own_part, own_row
 from gcsim.compressors.gpu.words import GROUPS, launch, load_words, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, starts
 
-_FIELDS = 9
+_FIELDS, _PROGRAM = 9, 2
 """Columns of a table of frames: begin of the body, its bytes, first program, codec, flags, params,
 elements that travel, elements, whether the checksum is right."""
 
@@ -81,12 +84,43 @@ def _taken_all(
 
 @kernel_of(loops.headers)
 def _headers(message: Tensor, most: int) -> NDArray[np.int64]:
+    return np.delete(_walked(message, most).cpu().numpy(), _PROGRAM, axis=0)
+
+
+@kernel_of(loops._read_ahead)
+def _read_ahead(
+    message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
+) -> Tensor:
+    """The table of a message's frames, in which kernels find their `own_frame`."""
+    loops.demand_bytes(message)
+    table = _walked(message, len(layout.slices))
+
+    def demand(*numbers: int) -> None:
+        rows = np.array(numbers, dtype=np.int64).reshape(_FIELDS, -1)
+        found = Frames(*np.delete(rows, _PROGRAM, axis=0))
+        loops.demand_frames(found, layout, total, codec)
+        check(found)
+
+    total = message.numel()
+    when_known(table, demand)
+    return table
+
+
+def table_of(found: Frames | Tensor, like: Tensor) -> Tensor:
+    """The table of what `read_ahead` gives, on the device."""
+    if isinstance(found, torch.Tensor):
+        return found
+    rows = np.stack([getattr(found, each.name) for each in fields(found)])
+    return there(np.insert(rows, _PROGRAM, 0, axis=0), like.device, np.int64)
+
+
+def _walked(message: Tensor, most: int) -> Tensor:
+    """The table of the first frames; -1 where no header fits."""
     table = torch.empty((_FIELDS, most), dtype=torch.int64, device=message.device)
     total = message.numel()
     launch(_walk, 1, message, table, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
     _hash_all(message, table, total // (8 * GROUPS) + most, table[-1], None)
-    found: NDArray[np.int64] = table.cpu().numpy()
-    return np.delete(found, 2, axis=0)
+    return table
 
 
 def _hash_all(
@@ -158,6 +192,20 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
         program += tl.where(whole, tl.maximum(1, (size // 8 + GROUPS - 1) // GROUPS), 1)
         at = tl.where(here, at + size + HEADER, at)
         number += 1
+
+
+@triton.jit
+def own_frame(frames, table, parts):
+    """(begin of the body of a program's tensor, its bytes and flags, the elements that travel: 0
+    of a frame that is damaged).
+
+    `frames` is the table of `table_of`; programs have blocks of the tensors' elements.
+    """
+    row = frames + own_row(table, parts, tl.program_id(0))
+    _, _, n = own_part(table, parts)
+    k = tl.load(row + 6 * parts)
+    right = (tl.load(row + 8 * parts) != 0) & (tl.load(row + 7 * parts) == n) & (k <= n)
+    return tl.load(row), tl.load(row + parts), tl.load(row + 4 * parts), tl.where(right, k, 0)
 
 
 @triton.jit

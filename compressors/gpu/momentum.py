@@ -37,7 +37,7 @@ def local_step(
     gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
     error: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """By torch's operators."""
+    """Run the step in torch's operators."""
     factor = float(np.float32(m))
     u = momentum.mul_(factor).add_(gradient)
     if error is not None:

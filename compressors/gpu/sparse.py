@@ -7,16 +7,21 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import sparse as loops
-from gcsim.compressors.coding.frames import from_bytes
-from gcsim.compressors.coding.indices.coded import decoded_positions
+from gcsim.compressors.coding.frames import Frames, from_bytes, taken_all
+from gcsim.compressors.coding.indices.coded import decoded_positions, demand_ascending
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.demands import when_known
+from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.indices.coded import read_positions
+from gcsim.compressors.gpu.integers.packing import get_field, stray
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.selecting.marks import parts_in_blocks
 from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
+
+RAW, HALF = tl.constexpr(int(Coder.RAW)), tl.constexpr(loops.HALF)
 
 
 @kernel_of(loops.scatter_add)
@@ -38,7 +43,57 @@ def scatter_add(
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
-    when_known(wrong, loops.demand_ascending)
+    when_known(wrong, demand_ascending)
+
+
+@kernel_of(loops.raw_elements)
+def raw_elements(
+    message: Tensor, segments: Segments, k: Column, at: Column
+) -> tuple[Tensor, Tensor]:
+    """Two launches; the order of indices is checked `when_known`."""
+    values, coded = taken_all(
+        message, [(at, 4 * k, torch.float32), (at + 4 * k, 4 * k, torch.uint8)]
+    )  # fmt: skip
+    found = read_positions(coded, segments, 4 * k, k, segments.column(Coder.RAW))
+    assert found is not None  # raw indices have no limit of length
+    when_known(found[1], demand_ascending)
+    return found[0], values
+
+
+@kernel_of(loops.add_plain)
+def add_plain(
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
+) -> None:
+    """One launch; the order of positions is checked `when_known`."""
+    wrong = out.new_zeros((), dtype=torch.int32)
+    packed = np.frexp(np.maximum(0, segments.length - 1))[1].astype(np.int64)  # `index_width`
+    launch_parts(
+        _add_plain, parts_in_blocks(out, segments, packed), out, message, table_of(found, out),
+        wrong, float(np.float32(weight)), BLOCK=BLOCK,
+    )  # fmt: skip
+    when_known(wrong, demand_ascending)
+
+
+@triton.jit
+def _add_plain(out, message, frames, wrong, weight, table, parts, BLOCK: tl.constexpr):
+    column, number, n = own_part(table, parts)
+    at, size, flags, k = own_frame(frames, table, parts)
+    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    item = tl.where((flags & HALF) != 0, 2, 4)
+    width = tl.where((flags & 15) == RAW, 32, tl.load(column + 3 * parts))
+    here = (i < k) & (size == item * k + (k * width + 7) // 8)
+    code = 8 * (at + item * k) + i * width
+    position = get_field(message, code, width, here)
+    before = get_field(message, code - width, width, here & (i > 0))
+    good = here & (position > tl.where(i > 0, before, -1)) & (position < n)
+    bits = get_field(message, 8 * (at + item * i), 8 * item, good).to(tl.int32)
+    half = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    value = tl.where(item == 2, half, bits.to(tl.float32, bitcast=True))
+    target = out + tl.load(column + 2 * parts) + position
+    total = tl.load(target, mask=good, other=0.0) + weight * value
+    tl.store(target, total, mask=good)
+    bad = (here & (good == 0)) | stray(message, code + width, here & (i == k - 1))
+    tl.atomic_or(wrong, tl.max(bad.to(tl.int32), axis=0), sem="relaxed")
 
 
 @triton.jit

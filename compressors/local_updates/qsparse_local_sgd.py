@@ -10,18 +10,16 @@ replicas meet again (up to float32 rounding). **The learning rate must be consta
 round**, and the optimiser plain SGD without a momentum of its own.
 
 Q: the kept values in buckets of 512 (in order of their index), each with its maximum as norm (or
-the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. `scaled`
-divides by 1 + beta, beta = min(d / s^2, sqrt(d) / s) for buckets of d values and s levels, .032
-here. `bucket: null` is the paper's single norm a tensor, which rounds nearly everything of a large
-tensor to zero (of 4.9 M kept values, at s = 127: d / s^2 = 302, sqrt(d) / s = 17). `quantiser:
-sign` is SignTopK: all kept values have the magnitude |top k|_1 / k.
+the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null`
+is the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero: with
+beta = min(d / s^2, sqrt(d) / s) for d values of a norm and s levels, 4.9 M kept values have d / s^2
+= 302, sqrt(d) / s = 17; the default .032. The paper's SignTopK, and its division by 1 + beta, are
+left out.
 
 With T = the energy of the k largest, for one tensor without memory:
-    E|v - Q|^2 <= |v|^2 - (1 - beta) T     (levels; T >= k/n |v|^2)
-                  |v|^2 - T / (1 + beta)   (levels, scaled)
-                = |v|^2 - |top k|_1^2 / k  (signs)
+    E|v - Q|^2 <= |v|^2 - (1 - beta) T,   T >= k/n |v|^2.
 
-Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512), or k (1 + index) + 32 for signs. With
+Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512). With
 ratio .08 and Rice-coded gaps (5.05 bits) that is 1.049 bits an element, 3.28 % of float32.
 `interval: payload` is the H that comes nearest to 1 % of float32 overall: 3 (1.09 %) with Rice, 5
 with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones. `interval: values` counts the
@@ -48,7 +46,6 @@ from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.local_updates.qsparse_messages import (
     VALUE_BUCKET,
-    Rounding,
     add_decoded,
     beta,
     decoded,
@@ -71,14 +68,10 @@ class QsparseLocalSgdParameters(CompressorParameters):
         "overall (3 by default); values: the same, without counting indices (2)",
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="m, heavy-ball momentum of local steps")
-    quantiser: Literal["levels", "sign"] = Field(
-        "levels", description="127 levels of a norm, or signs of the mean magnitude (SignTopK)"
-    )
     norm: Norm = Field("max", description="norm of a bucket of kept values: max |v|, or l2")
     bucket: int | None = Field(
         VALUE_BUCKET, ge=1, le=65535, description="kept values that share a norm; null: all"
     )
-    scaled: bool = Field(False, description="divide levels by 1 + beta, as the paper does")
     indices: IndexCoding = Field("rice", description="how the positions of kept values are coded")
 
     @property
@@ -86,9 +79,9 @@ class QsparseLocalSgdParameters(CompressorParameters):
         """H as a number."""
         if isinstance(self.interval, int):
             return self.interval
-        bits = 1.0 if self.quantiser == "sign" else 8.0
+        bits = 8.0
         if self.interval == "payload":
-            if self.quantiser == "levels" and self.bucket is not None:
+            if self.bucket is not None:
                 bits += 32 / self.bucket
             k = count_kept(_LARGE, self.ratio)
             bits += expected_bits(choose_coder(self.indices, _LARGE, k), _LARGE, k) / k
@@ -151,11 +144,9 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         chosen, worker, segments = self.parameters, self.worker, Segments.of(layout)
         k = counts_kept(segments.length, chosen.ratio)
         indices, values = largest(vector, segments, k)  # [sum of k]
-        rounding = None
-        if chosen.quantiser == "levels":
-            rounding = Rounding(norm=chosen.norm, bucket=chosen.bucket, scaled=chosen.scaled)
         keys = keys_of(layout, worker.seed, step, "qsparse rounding", worker.rank)
-        return encoded(values, indices, segments, k, chosen.indices, rounding, keys)
+        given = chosen.indices, chosen.norm, chosen.bucket
+        return encoded(values, indices, segments, k, *given, keys)
 
     @classmethod
     def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
@@ -167,12 +158,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
             sizes = vector.double().abs()
             k = count_kept(vector.numel(), parameters.ratio)
             top = sizes.topk(k).values
-            if parameters.quantiser == "sign":
-                kept = float(top.sum()) ** 2 / max(1, k)
-            else:
-                loss = beta(min(parameters.bucket or k, k))
-                share = 1.0 / (1.0 + loss) if parameters.scaled else 1.0 - loss
-                kept = share * float(top.square().sum())
+            kept = (1.0 - beta(min(parameters.bucket or k, k))) * float(top.square().sum())
             return float(sizes.square().sum()) - kept
 
         return Properties(error_bound=bound, conserves=True, replicas="meet")

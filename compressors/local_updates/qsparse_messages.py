@@ -1,8 +1,8 @@
-"""Messages of Qsparse-local-SGD: kept values in one byte or one bit each.
+"""Messages of Qsparse-local-SGD: kept values in one byte each.
 
 For each tensor: the norms of the buckets of kept values (float32) and a byte of sign and magnitude
-for each value, or one magnitude (float32) and a bit for each; then the coded indices. The frame's
-flags say which (bit 4: signs) and name the index coder (low four bits); its params are the bucket.
+for each value; then the coded indices. The frame's flags name the index coder; its params are the
+bucket.
 
 See `qsparse_local_sgd.py` for the method and its source.
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.coded import (
     chosen_coders,
     coded_positions,
@@ -25,8 +25,7 @@ from gcsim.compressors.coding.indices.coded import (
 )
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs
+from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.coding.selecting.selection import flat_places
@@ -40,19 +39,6 @@ VALUE_BUCKET = 512
 _LEVELS = np.arange(256) - STEPS
 SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
 CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
-_SIGNS = 1 << 4
-"""Flag of a frame: signs and one magnitude."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounding:
-    """Rounding of kept values to levels."""
-
-    norm: Norm
-    bucket: int | None
-    """Values that share a norm; None: all."""
-    scaled: bool
-    """Whether norms are divided by 1 + beta."""
 
 
 def beta(d: int) -> float:
@@ -64,43 +50,21 @@ def beta(d: int) -> float:
 
 
 def encoded(
-    values: Tensor, indices: Tensor, segments: Segments, k: Column, coding: IndexCoding,
-    rounding: Rounding | None, keys: NDArray[np.uint64],
+    values: Tensor, indices: Tensor, segments: Segments, k: Column, coding: IndexCoding, norm: Norm,
+    bucket: int | None, keys: NDArray[np.uint64],
 ) -> Tensor:  # fmt: skip
     """The message of kept values at indices within their tensor, k of each.
 
-    They are rounded at random to 127 levels, or (without `rounding`) to signs of their mean
-    magnitude.
+    They are rounded at random to 127 levels of the norm that `bucket` values share; None: all.
     """
-    coders = chosen_coders(coding, segments, k)
+    coders, kept = chosen_coders(coding, segments, k), Segments.behind(k)
     coded, tail = coded_positions(indices, segments, k, coders)
-    kept = Segments.behind(k)
-    if rounding is None:
-        middle, cells = packed_bytes(k, 1), kept.whole
-    else:
-        middle, cells = k, kept.cells(rounding.bucket)
-        norms = cell_norms(values, cells, rounding.norm)
-        codes = torch.empty_like(values, dtype=torch.uint8)
-        round_levels(values, even(cells, norms, STEPS), keys, codes, kept.begin, fixed(8))
-        codes = to_sign_magnitude(codes)
-        if rounding.scaled:
-            sizes = np.minimum(rounding.bucket or k, k)[cells.owner].tolist()
-            losses = norms.new_tensor([1.0 + beta(size) for size in sizes])
-            norms = norms / losses
-    head = 4 * cells.count
-    flags = coders | _SIGNS if rounding is None else coders
-    params = rounding.bucket or 0 if rounding else 0
-    sizes = head + middle + tail
-    message, at = frames(
-        values, Codec.QSPARSE, segments, sizes, nonzero=k, flags=flags, params=params
-    )
-    if rounding is None:
-        fold_signs(values, cells, message, at + head, head=at)
-    else:
-        put(message, at, norms, head)
-        put(message, at + head, codes, middle)
-    put(message, at + head + middle, coded, tail)
-    return seal(message, at, sizes)
+    cells = kept.cells(bucket)
+    norms, codes = cell_norms(values, cells, norm), torch.empty_like(values, dtype=torch.uint8)
+    round_levels(values, even(cells, norms, STEPS), keys, codes, kept.begin, fixed(8))
+    parts = (norms, 4 * cells.count), (to_sign_magnitude(codes), k), (coded, tail)
+    row: dict[str, Any] = {"nonzero": k, "flags": coders, "params": bucket or 0}
+    return packed(values, Codec.QSPARSE, segments, *parts, **row)
 
 
 @kernel("streaming")
@@ -138,22 +102,17 @@ def decoded(
 def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor, Tensor]:
     """(positions in the bucket, int64, weight * values, float32)."""
     segments, found = Segments.of(layout), read(message, layout, Codec.QSPARSE)
-    k, signs = found.nonzero, found.flags & _SIGNS
+    k = found.nonzero
     kept = Segments.behind(k)
-    if (signs != signs[0]).any():
-        raise damaged(f"flags {found.flags.tolist()} differ between frames")
-    cells = kept.whole if signs[0] else kept.cells(found.alike("params") or None)
-    head, middle = 4 * cells.count, packed_bytes(k, 1) if signs[0] else k
-    tail = found.size - head - middle
+    cells = kept.cells(found.alike("params") or None)
+    head = 4 * cells.count
+    tail = found.size - head - k
     if (tail < 0).any():
         raise damaged(f"bodies of {found.size.tolist()} bytes for {k.tolist()} kept values")
+    parts = (head, torch.float32), (k, torch.uint8), (tail, torch.uint8)
+    norms, stored, coded = found.parts(message, *parts)
     values = torch.zeros(int(k.sum()), device=message.device)
-    if signs[0]:
-        add_scaled_signs(values, cells, message, found.at + head, found.at, weight)
-    else:
-        norms = taken(message, found.at, head, torch.float32)
-        codes = from_sign_magnitude(taken(message, found.at + head, middle, torch.uint8))
-        add_rounded(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
-    coded = taken(message, found.at + head + middle, tail, torch.uint8)
-    indices = decoded_positions(coded, segments, tail, k, found.flags & 0xF)
+    codes = from_sign_magnitude(stored)
+    add_rounded(values, even(cells, norms, STEPS), codes, kept.begin, fixed(8), weight)
+    indices = decoded_positions(coded, segments, tail, k, found.flags)
     return flat_places(indices, segments, k), values

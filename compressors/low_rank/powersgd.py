@@ -18,20 +18,18 @@ All P of a bucket travel as one flat tensor, all Q as another. What is not worth
 (one-dimensional tensors, and matrices with r (a + b) * min_compression_rate >= a b) is averaged
 uncompressed in the first all-reduce, in front of the P; PyTorch's hook sends it in a third.
 
-Assumes a tensor is the matrix shape[0] x (all the rest); with `batched` a bucket's elements fill
-one square matrix of side ceil(sqrt n), with zeros at the end. Q starts as a Gaussian from a stream
+Assumes a tensor is the matrix shape[0] x (all the rest). Q starts as a Gaussian from a stream
 that all workers share, keyed by the parameter. Orthonormalised by Householder QR, which gives
 orthonormal columns even of a zero or rank-deficient P, so that a zero gradient does no harm.
 
 Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression
 for Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule
-and `start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `batched` that
-of batched_powerSGD_hook, `alternate` that of the authors' current code (epfml/powersgd).
+and `start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` that
+of the authors' current code (epfml/powersgd).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +37,7 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -47,7 +45,6 @@ from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
-from gcsim.errors import InternalError
 
 
 class PowerSgdParameters(CompressorParameters):
@@ -63,9 +60,6 @@ class PowerSgdParameters(CompressorParameters):
     alternate: bool = Field(
         False, description="send P at one step and Q at the next: half the bits"
     )
-    batched: bool = Field(
-        False, description="compress each bucket as one square matrix, not tensor by tensor"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ class Matrix:
     """A matrix to be compressed, and where it lies in a flat tensor."""
 
     key: int
-    """Key of the factors that are kept: the parameter's index; for a bucket -1 - its index."""
+    """Key of the factors that are kept: the parameter's index."""
     offset: int
     rows: int
     columns: int
@@ -81,8 +75,7 @@ class Matrix:
     def of(self, flat: Tensor) -> Tensor:
         """The matrix as a view of the flat tensor."""
         end = self.offset + self.rows * self.columns
-        part = flat if not self.offset and end == flat.numel() else flat[self.offset : end]
-        return part.view(self.rows, self.columns)
+        return flat[self.offset : end].view(self.rows, self.columns)
 
 
 class PowerSgd(Compressor[PowerSgdParameters]):
@@ -100,7 +93,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
     def __init__(self, worker: Worker, parameters: PowerSgdParameters) -> None:
         super().__init__(worker, parameters)
         self._error: dict[int, Tensor] = {}
-        """Error of each bucket, float32, as long as its matrices reach."""
+        """Error of each bucket, float32 `[n]`."""
         self._query: dict[int, Tensor] = {}
         """Q of each matrix, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
@@ -115,9 +108,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         if not self.parameters.error_feedback:
             return None
-        error = self._error.get(bucket.layout.index)
-        n = bucket.layout.numel
-        return torch.zeros_like(bucket.gradient) if error is None else error[:n].clone()
+        return bucket_state(self._error, bucket).clone()
 
     @classmethod
     def warmup_steps(cls, parameters: PowerSgdParameters) -> int:
@@ -145,9 +136,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         if not matrices:
             total = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
-        length = max(m.offset + m.rows * m.columns for m in matrices)
-        corrected = self._corrected(bucket, matrices, length)
-        update = gradient.new_empty(max(length, gradient.numel()))
+        corrected, update = self._corrected(bucket, matrices), torch.empty_like(gradient)
         phase = self.phase(self.parameters, step)
         # Q [b, r] of each matrix [a, b]; where factors alternate and P was sent last, P [a, r].
         given = [self._start_factor(m, step, corrected, left=phase == "Q") for m in matrices]
@@ -182,47 +171,31 @@ class PowerSgd(Compressor[PowerSgdParameters]):
             torch.mm(p, q.T, out=target)  # [a, r] times [r, b]
             if self.parameters.error_feedback:
                 matrix.of(corrected).sub_(target)
-        return update if update.numel() == gradient.numel() else update[: gradient.numel()].clone()
+        return update
 
     def split(self, layout: BucketLayout) -> tuple[list[Matrix], list[TensorSlice]]:
         """(matrices that are compressed, everything else)."""
         matrices: list[Matrix] = []
         others: list[TensorSlice] = []
-        if self.parameters.batched:
-            side = math.isqrt(max(layout.numel - 1, 0)) + 1
-            if self._pays(side, side, layout.numel):
-                return [Matrix(key=-1 - layout.index, offset=0, rows=side, columns=side)], []
-            return [], list(layout.slices)
         for piece in layout.slices:
             a, b = matrix_shape(piece)
-            if len(piece.shape) > 1 and self._pays(a, b, a * b):
+            if len(piece.shape) > 1 and self._pays(a, b):
                 matrices.append(Matrix(key=piece.index, offset=piece.offset, rows=a, columns=b))
             else:
                 others.append(piece)
         return matrices, others
 
-    def _pays(self, rows: int, columns: int, elements: int) -> bool:
+    def _pays(self, rows: int, columns: int) -> bool:
         thin_size = (rows + columns) * self.parameters.rank
-        return thin_size * self.parameters.min_compression_rate < elements
+        return thin_size * self.parameters.min_compression_rate < rows * columns
 
-    def _corrected(self, bucket: Bucket, matrices: Sequence[Matrix], length: int) -> Tensor:
+    def _corrected(self, bucket: Bucket, matrices: Sequence[Matrix]) -> Tensor:
         """Gradient + error of the matrices; the error's own memory where there is one."""
-        gradient, batched = bucket.gradient, self.parameters.batched
-        if not matrices or not (self.parameters.error_feedback or batched):
-            return gradient
         if not self.parameters.error_feedback:
-            return torch.cat((gradient, gradient.new_zeros(length - gradient.numel())))
-        index, length = bucket.layout.index, max(length, gradient.numel())
-        if index not in self._error:
-            self._error[index] = gradient.new_zeros(length)
-        known = self._error[index]
-        if known.numel() != length:
-            raise InternalError(f"bucket {index} has changed its length")
-        if batched:
-            known[: gradient.numel()].add_(gradient)
-        else:
-            for matrix in matrices:
-                matrix.of(known).add_(matrix.of(gradient))
+            return bucket.gradient
+        known = bucket_state(self._error, bucket)
+        for matrix in matrices:
+            matrix.of(known).add_(matrix.of(bucket.gradient))
         return known
 
     def _products(

@@ -1,10 +1,10 @@
 """PyTorch's PowerSGD hooks: PowerSGD with three all-reduces and sums left undivided.
 
-The same torch operators in the same order as `powerSGD_hook` (and, with `batched`, as
-`batched_powerSGD_hook`): dense steps before `start`; then what is not compressed in one
-all-reduce, all P in a second one, all Q in a third. P is summed, not averaged, since it is
-orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR above. Q is
-orthonormalised too before it is used. Tensors of the same shape lie next to each other in P and Q.
+The same torch operators in the same order as `powerSGD_hook`: dense steps before `start`; then what
+is not compressed in one all-reduce, all P in a second one, all Q in a third. P is summed, not
+averaged, since it is orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR
+above. Q is orthonormalised too before it is used. Tensors of the same shape lie next to each other
+in P and Q.
 
 The hook's error memory covers the uncompressed tensors as well (there it holds gradient - mean,
 which adds up to zero over the workers); so does this one.
@@ -14,8 +14,6 @@ counts the draws of all buckets; here it is drawn from a stream of its own keyed
 bucket, so that nothing depends on the order of buckets. Given the same Q, the results are equal
 to the last bit as far as the matrix products are. And a column of zeros, which the hook divides
 by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does in both).
-`batched_powerSGD_hook` as shipped in PyTorch 2.13 raises AssertionError, because it hands over
-matrices without a batch dimension; this is what it computes with one.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
 NeurIPS 2019, arXiv:1905.13727.
@@ -23,14 +21,13 @@ NeurIPS 2019, arXiv:1905.13727.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from typing import Any
 
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -53,13 +50,10 @@ class TorchPowerSgdParameters(CompressorParameters):
     epsilon: float = Field(
         0.0, ge=0, description="orthogonalization_epsilon, added to the norm of each column"
     )
-    batched: bool = Field(
-        False, description="batched_powerSGD_hook: each bucket as one square matrix"
-    )
 
 
 class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
-    """powerSGD_hook and batched_powerSGD_hook."""
+    """powerSGD_hook."""
 
     about = About(
         title="PyTorch powerSGD_hook",
@@ -85,10 +79,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
     def residual_of(self, bucket: Bucket) -> Tensor | None:
         if not self.parameters.error_feedback:
             return None
-        error = self._error.get(bucket.layout.index)
-        if error is None:
-            return torch.zeros_like(bucket.gradient)
-        return error[: bucket.gradient.numel()].clone()
+        return bucket_state(self._error, bucket).clone()
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPowerSgdParameters) -> int:
@@ -109,26 +100,24 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
     def _compressed(self, bucket: Bucket, step: int) -> Exchange:
         chosen, index = self.parameters, bucket.layout.index
         buffer, matrices, others = self._divide(bucket)
-        if chosen.error_feedback and index in self._error:
-            buffer.add_(self._error[index])
+        if chosen.error_feedback:
+            buffer.add_(bucket_state(self._error, bucket))
         corrected = buffer.clone() if chosen.error_feedback else None
 
-        if not chosen.batched:
-            plain = torch.cat([tensor.reshape(-1) for tensor in others] or [buffer[:0]])
-            plain = (yield AllReduce(tensor=plain)).div_(self.worker.count)
-            at = 0
-            for tensor in others:
-                tensor.copy_(plain[at : at + tensor.numel()])
-                at += tensor.numel()
+        plain = torch.cat([tensor.reshape(-1) for tensor in others] or [buffer[:0]])
+        plain = (yield AllReduce(tensor=plain)).div_(self.worker.count)
+        at = 0
+        for tensor in others:
+            tensor.copy_(plain[at : at + tensor.numel()])
+            at += tensor.numel()
 
         queries = self._queries(index, step, matrices)
-        epsilon = 0.0 if chosen.batched else chosen.epsilon  # the batched hook has none
         for q in queries:
-            orthogonalise(q, epsilon)
+            orthogonalise(q, chosen.epsilon)
         lefts = [torch.bmm(m, q) for m, q in zip(matrices, queries, strict=True)]
         lefts = yield from self._sum(lefts, buffer)
         for p in lefts:
-            orthogonalise(p, epsilon)
+            orthogonalise(p, chosen.epsilon)
         queries = [torch.bmm(m.transpose(1, 2), p) for m, p in zip(matrices, lefts, strict=True)]
         queries = yield from self._sum(queries, buffer)
         for m, p, q in zip(matrices, lefts, queries, strict=True):
@@ -138,18 +127,11 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
             self._query[index] = queries
         if corrected is not None:
             self._error[index] = corrected.sub_(buffer)
-        n = bucket.gradient.numel()
-        return buffer if buffer.numel() == n else buffer[:n].clone()
+        return buffer
 
     def _divide(self, bucket: Bucket) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """(a copy of the gradient, its matrices `[1, a, b]`, its uncompressed tensors), views."""
-        gradient = bucket.gradient
-        if self.parameters.batched:
-            side = math.ceil(math.sqrt(gradient.numel()))
-            padding = gradient.new_zeros(side * side - gradient.numel())
-            buffer = torch.cat((gradient, padding))
-            return buffer, [buffer.view(1, side, side)] if side else [], []
-        buffer = gradient.clone()
+        buffer = bucket.gradient.clone()
         by_shape: dict[tuple[int, int], list[Tensor]] = {}
         others = []
         for piece in bucket.layout.slices:

@@ -5,20 +5,15 @@ is added to one column h(i) with a sign s(i), both hashes. It is linear, so work
 their tables (32 r c bits, divided by their number) and momentum and error live in the sketch:
     S_u = rho S_u + mean table,    S_e = S_e + S_u,
     estimate_i = median over rows of s(i) S_e[row, h(i)],    update = the k largest estimates,
-and the cells that the update hits become zero in S_e and in S_u. With a parameter server
-(`aggregate: push_pull`) the tables go up and k indices and values come down (64 k bits); the
-state is the server's. With `all_reduce` every worker keeps the state and nothing comes down.
+and the cells that the update hits become zero in S_e and in S_u.
 
 The table is one for the whole bucket, as is k = max(1, round(n ratio)); by default c = .075 n and
 k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 million parameters.
 
-Readings: the learning rate is the optimiser's, that is 1 in the error's sum. The paper takes
-S(update) off S_e; the published code zeroes the cells, as here. Hashes are computed inside the
-loops from a key of seed, bucket and row. Biased by the selection: in each row an estimate is off by
-what collides, a deviation of about |g| / sqrt(c); the median of the rows is off by less.
-
-Memory: two partial tables beside the message and n floats of estimates: .75 n, then n with the
-defaults. Works in host memory.
+Readings: every worker keeps the state that the paper's server has. The learning rate is the
+optimiser's, that is 1 in the error's sum. The paper takes S(update) off S_e; the published code
+zeroes the cells, as here. Biased by the selection: in each row an estimate is off by what collides,
+a deviation of about |g| / sqrt(c); the median of the rows is off by less. Works in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
 Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,
@@ -27,17 +22,15 @@ M. Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_frame, pack_frame
-from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.kernels import KernelCost, spread
@@ -45,27 +38,21 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_parallel, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.random import bits64, random_key
-from gcsim.compressors.requests import AllReduce, Exchange, PushPull
+from gcsim.compressors.requests import AllReduce, Exchange
 
 PARTS = 2
 """Partial tables: each row of each is written by one thread only."""
 _CHUNK = 1024
 """Elements that are hashed together: they stay in the processor's cache."""
 Keys = NDArray[np.uint64]
-"""Of the hashes of each row."""
+"""Keys of the hashes of each row."""
 
 
 class CountSketchParameters(CompressorParameters):
     rows: int = Field(5, ge=1, le=15, description="r, independent hashes of each element")
     column_ratio: Ratio = Field(0.075, description="c, columns of the table, as a fraction of n")
-    columns: int | None = Field(
-        None, ge=1, le=1 << 31, description="c as a number; null: column_ratio of the bucket"
-    )
     ratio: Ratio = Field(0.0075, description="fraction of the bucket that is updated")
     momentum: float = Field(0.9, ge=0, lt=1, description="rho, momentum in the sketch")
-    aggregate: Literal["all_reduce", "push_pull"] = Field(
-        "all_reduce", description="sum tables and decode on every worker, or on a server"
-    )
 
 
 class CountSketch(Compressor[CountSketchParameters]):
@@ -74,77 +61,42 @@ class CountSketch(Compressor[CountSketchParameters]):
     about = About(
         title="FetchSGD (count sketch)",
         family="sketching",
-        collective="all-reduce of the table (or push-pull: table up, sparse update down)",
-        without_server="all_gather",
-        bits="32 rows columns / n; push-pull: 64 ratio down",
-        state="momentum and error tables (2 rows columns); push-pull: the server's",
+        collective="all-reduce of the table",
+        bits="32 rows column_ratio",
+        state="momentum and error tables (2 rows columns)",
         paper="Rothchild et al., FetchSGD, ICML 2020, arXiv:2007.07682",
     )
-
-    def __init__(self, worker: Worker, parameters: CountSketchParameters) -> None:
-        super().__init__(worker, parameters)
-        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
-        """Momentum and error of each bucket: float32 `[r, c]`."""
 
     @classmethod
     def momentum(cls, parameters: CountSketchParameters) -> tuple[float, bool]:
         return parameters.momentum, False
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        p, n, index = self.parameters, bucket.gradient.numel(), bucket.layout.index
-        keys, columns = self.keys(index), p.columns or count_kept(n, p.column_ratio) or 1
-        table = sketch(bucket.gradient, keys, columns)
-        if p.aggregate == "all_reduce":
-            table = (yield AllReduce(tensor=table)).div_(self.worker.count)
-            indices, values = self._decode(index, table, keys, n)
-        else:
-
-            def serve(payloads: Iterable[Tensor]) -> Tensor:
-                total = torch.zeros_like(table)
-                for payload in payloads:
-                    frame = only_frame(payload, Codec.SKETCH, n)
-                    total.view(-1).add_(from_bytes(frame.body, torch.float32, total.numel()))
-                found = self._decode(index, total.div_(self.worker.count), keys, n)
-                body = torch.cat([as_bytes(part) for part in found])
-                return pack_frame(Codec.SKETCH, body, numel=n, nonzero=len(found[0]))
-
-            message = pack_frame(Codec.SKETCH, as_bytes(table.view(-1)), numel=n)
-            answer = yield PushPull(payload=message, server=serve, without_server="all_gather")
-            indices, values = unpack_answer(answer, n)
+        p, n = self.parameters, bucket.gradient.numel()
+        keys, columns = self.keys(bucket.layout.index), count_kept(n, p.column_ratio) or 1
+        mean = yield AllReduce(tensor=sketch(bucket.gradient, keys, columns))
+        momentum, error = self._tables(bucket.layout.index, mean)
+        momentum.mul_(p.momentum).add_(mean.div_(self.worker.count))
+        estimates = estimate(error.add_(momentum), n, keys)
+        indices = largest_of(estimates, count_kept(n, p.ratio))
+        for table in (error, momentum):
+            take_off(indices, table, keys)
         update = torch.zeros_like(bucket.gradient)
-        update[indices.long()] = values
+        update[indices] = estimates[indices]
         return update
+
+    def _tables(self, index: int, like: Tensor) -> list[Tensor]:
+        """Momentum and error of a bucket: float32 `[r, c]`, zeros when the shape is a new one."""
+        tables = [self.state[name] for name in ("momentum", "error")]
+        for each in tables:
+            if index not in each or each[index].shape != like.shape:
+                each[index] = torch.zeros_like(like)
+        return [each[index] for each in tables]
 
     def keys(self, index: int) -> Keys:
         """Keys of a bucket's hashes, the same on all workers at all steps."""
         names = [f"count sketch, row {row}" for row in range(self.parameters.rows)]
         return np.array([random_key(self.worker.seed, 0, index, name) for name in names])
-
-    def _decode(self, index: int, table: Tensor, keys: Keys, n: int) -> tuple[Tensor, Tensor]:
-        """The server's step on the mean table: (indices int32 ascending, values) of the update."""
-        tables = self._tables.get(index)
-        if tables is None or tables[0].shape != table.shape:
-            tables = self._tables[index] = torch.zeros_like(table), torch.zeros_like(table)
-        momentum, error = tables
-        momentum.mul_(self.parameters.momentum).add_(table)
-        error.add_(momentum)
-        estimates = estimate(error, n, keys)
-        indices = largest_of(estimates, count_kept(n, self.parameters.ratio))
-        values, indices = estimates[indices], indices.to(torch.int32)
-        for each in tables[::-1]:
-            take_off(indices, each, keys)
-        return indices, values
-
-
-def unpack_answer(message: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """(indices int32, values float32) of the server's answer; `InputError` when damaged."""
-    frame = only_frame(message, Codec.SKETCH, n)
-    k = frame.nonzero
-    indices = from_bytes(frame.body[: 4 * k], torch.int32, k)
-    values = from_bytes(frame.body[4 * k :], torch.float32, k)
-    if k and (int(indices[0]) < 0 or int(indices[-1]) >= n or bool((indices.diff() <= 0).any())):
-        raise damaged("indices do not ascend below n")
-    return indices, values
 
 
 def _launch(name: str, nbytes: int, *tensors: Tensor) -> Iterator[KernelCost]:
@@ -185,9 +137,12 @@ def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
 
 @counted_as(lambda _, indices, table, keys: _launch("table.take_off", 0, indices))
 def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
-    """Zero the cells of elements, int32, in place."""
+    """Zero the cells of elements, int64, in place."""
+    plain: Any = bits64  # of all elements at once
     with written_back(table) as cells:
-        _clear(array(indices), cells, keys)
+        for row, key in zip(cells, keys, strict=True):
+            hashed = plain.py_func(key, array(indices))
+            row[((hashed >> 32) * np.uint64(row.size)) >> 32] = 0
 
 
 @loop
@@ -238,12 +193,3 @@ def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
         low_middle, high_middle = seen[(rows - 1) // 2], seen[rows // 2]
         for i in range(piece.size):
             piece[i] = np.float32(0.5) * low_middle[i] + np.float32(0.5) * high_middle[i]
-
-
-@loop
-def _clear(indices: Any, table: Any, keys: Any) -> None:
-    column, sign = np.empty(1, dtype=np.int32), np.empty(1, dtype=np.float32)
-    for row in range(keys.size):
-        for at in range(indices.size):
-            _hash(keys[row], indices[at], table.shape[1], column, sign)
-            table[row, column[0]] = np.float32(0)

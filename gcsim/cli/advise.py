@@ -26,25 +26,40 @@ def advise(
         str | None, typer.Option("--model", metavar="NAME", help="Of gcsim list models.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Of gcsim list devices.")
+        str | None, typer.Option("--device", metavar="NAME", help="Of gcsim list devices, or auto.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="GPUs a node. Default: 1.")
+        str | None, typer.Option("--gpus", metavar="N", help="GPUs per node. Default: 1.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
     ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option("--parameters", metavar="N", help="110M: in the place of --model."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16.")
+    ] = None,
+    loop: Annotated[
+        str | None,
+        typer.Option("--loop", metavar="NAME", help="ddp, horovod, paddle, deepspeed or own."),
+    ] = None,
+    limited: Annotated[
+        bool | None,
+        typer.Option("--limited/--nic", help="Who sets the network's rate: tc or a provider?"),
+    ] = None,
     batch_size: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--batch-size", metavar="N", help="Samples a GPU. Default: 32, or 4096 tokens."
+            "--batch-size", metavar="N", help="Samples per GPU. Default: 32, or 4096 tokens."
         ),
     ] = None,
     cost: Annotated[
-        float | None,
-        typer.Option("--cost-per-hour", metavar="X", help="Of a node: what is saved in money."),
+        str | None,
+        typer.Option("--cost-per-hour", metavar="X", help="Of a node: savings in money, too."),
     ] = None,
     per_bucket: Annotated[
         bool,
@@ -76,16 +91,20 @@ def advise(
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit_exactly, note, note_next, width
-    from gcsim.scenarios.advice.asked import Words, asked, option
+    from gcsim.scenarios.advice.asked import Words, asked, number, option
 
     words = Words(
         model=model,
         device=device,
-        gpus=gpus,
-        nodes=nodes,
+        gpus=number(gpus),
+        nodes=number(nodes),
         network=network,
-        batch_size=batch_size,
-        cost_per_hour=cost,
+        parameters=parameters,
+        precision=precision,
+        loop=loop,
+        limited=limited,
+        batch_size=number(batch_size),
+        cost_per_hour=number(cost),
     )
     with users_code():
         question = asked(source, words, sets or (), seed, called=option)

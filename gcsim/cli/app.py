@@ -136,6 +136,7 @@ def run(
 
     Runs every compressor on gradients of the model and simulates the cluster at every size.
     """
+    from gcsim.analysis.advice.advice import advised_run
     from gcsim.analysis.write import draw_figures, write_results
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
@@ -148,15 +149,13 @@ def run(
         show_answer,
     )
     from gcsim.scenarios.load import load_scenario
-    from gcsim.scenarios.run import run as simulate
-    from gcsim.scenarios.trained.known import with_trained
 
     with users_code():
         loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / loaded.name
     check_writable(folder)
     with watching(quiet) as progress:
-        result = with_trained(loaded, simulate(loaded, cache=not no_cache, progress=progress))
+        result = advised_run(loaded, cache=not no_cache, progress=progress)
 
     paths = write_results(result, folder)
     if verbose and not quiet:

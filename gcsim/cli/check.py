@@ -45,10 +45,10 @@ from gcsim.traces.profile import PassTimes
 Line = tuple[str, str]
 """Label and text."""
 
-_OVERLAP: Mapping[Overlap, str] = {
-    "ddp": "a bucket is exchanged beside the backward pass",
+_OVERLAP: Mapping[Overlap | None, str] = {
+    "ddp": "each bucket is exchanged during the backward pass",
     "none": "nothing is exchanged before the backward pass has ended",
-    "by_tensor": "a tensor is exchanged beside the backward pass",
+    "by_tensor": "each tensor is exchanged during the backward pass",
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
 """Types of elements whose additions are named."""
@@ -189,12 +189,13 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 
 def _training(training: Training) -> Iterator[Line]:
     """Only what is not as usual."""
-    if training.overlap is not None:
-        yield "overlap", _OVERLAP[training.overlap]
+    if training.overlap is not None or training.exposed:
+        share = f"a bucket is exchanged after {float(training.exposed):.0%} of the rest of the"
+        yield "overlap", _OVERLAP.get(training.overlap, f"{share} backward pass")
     if training.encode_on == "side":
         slower = training.side_slowdown
         slowed = f", {times(float(slower))} as long" if slower != 1 else ""
-        yield "encoding", f"on a stream beside the backward pass{slowed}"
+        yield "encoding", f"on a stream parallel to the backward pass{slowed}"
     if training.encode_on == "communicator":
         yield "encoding", "in the stream of the collectives, a bucket at a time"
     if training.concurrent_collectives > 1:

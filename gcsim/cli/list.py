@@ -52,6 +52,10 @@ def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
     if kind in {Kind.devices, Kind.links} and _names_a_file(name):
         return {**describe(name, full), "file": name}
     known = _names(kind)
+    if kind is Kind.compressors:
+        from gcsim.compressors.named import method_named
+
+        name = method_named(name)[0]
     if name not in known and not (kind is Kind.compressors and ":" in name):
         singular = kind.value.removesuffix("s")
         message = f"unknown {singular} {name!r}"
@@ -414,7 +418,7 @@ def model_details(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "built by", entry["build"]
     else:
         forward = sum(layer["forward_flops"] for layer in entry["layers"])
-        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs a sample"
+        yield "layers", f"{len(entry['layers'])}, forward {forward:,} FLOPs per sample"
     if entry["paper"]:
         yield "paper", entry["paper"]
 

@@ -91,7 +91,7 @@ def kept_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; what was trained is kept: give the same command again to go on")
+        say("interrupted; finished trainings are stored: repeat the command to go on")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from gcsim.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    again,
 )
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
@@ -50,6 +52,7 @@ def sweep(
     One `gcsim run` each. The same command goes on after a stop.
     """
     from gcsim.analysis.report.sweep import parts
+    from gcsim.analysis.write import draw_sweep_report
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
@@ -79,8 +82,11 @@ def sweep(
         emit_exactly(result.to_json())
     else:
         emit(*parts(result, width()))
+    asked = ["gcsim", "sweep", scenario, *(f"--grid={one}" for one in grid), *again(sets, seed)]
+    draw_sweep_report(result, folder, shlex.join(asked))
     if not quiet:
-        note("", f"Written to {folder}: results.csv, results.json, sweep.json, points/")
+        names = "report.html, results.csv, results.json, sweep.json, points/"
+        note("", f"Written to {folder}: {names}")
     _raise_failures(result)
 
 

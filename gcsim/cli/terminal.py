@@ -162,7 +162,7 @@ def summary(scenario: Scenario) -> str:
     nodes = ", ".join(str(count) for count in scenario.node_counts)
     source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
     return (
-        f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples a worker, "
+        f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples per worker, "
         f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
         f"{plural(cluster.devices_per_node, 'device')} ({cluster.device.title}), network "
         f"{cluster.network.name}"
@@ -365,7 +365,7 @@ def _kernels(kernels: Sequence[Entry]) -> Table:
 
 def _kernel_rate(rate: Entry) -> str:
     launch = _spanned(rate["launch_s"], rate["launch_range_s"], 1e-6)
-    parts = [f"{launch} us a launch"]
+    parts = [f"{launch} us per launch"]
     if rate["bandwidth_bytes_per_s"] is not None:
         bandwidth = rate["bandwidth_bytes_per_s"], rate["bandwidth_range_bytes_per_s"]
         parts.append(f"{_spanned(*bandwidth, 1e9)} GB/s")
@@ -395,7 +395,7 @@ def _training(entry: Entry) -> Table:
         steps = ", ".join(
             f"{step['batch']}: {step['batch'] / step['step_s']:.4g}" for step in curve["steps"]
         )
-        what = f"{curve['precision']}{length}, samples a second by batch: {steps}"
+        what = f"{curve['precision']}{length}, samples per second by batch: {steps}"
         rows.append((curve["model"], [what + _times(curve["time_range"]), _source(curve)]))
     for model in entry["layer_model"]:
         own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
@@ -406,7 +406,7 @@ def _training(entry: Entry) -> Table:
 
 def _training_rate(rate: Entry) -> str:
     fixed, per_sample = rate["fixed_s"] * 1e3, rate["per_sample_s"] * 1e3
-    step = f"training step: {fixed:.4g} ms + {per_sample:.4g} ms a sample"
+    step = f"training step: {fixed:.4g} ms + {per_sample:.4g} ms per sample"
     return step + _times(rate["time_range"])
 
 

@@ -1,8 +1,8 @@
 """The scenario that advice is asked for, from a few words, a recorded trace or a file.
 
 A word stands for a setting of a scenario file and is checked as that; a mistake is told by what the
-user calls it. What nobody says is what most have: DDP's overlap, NCCL between GPUs and Gloo between
-CPUs, the bus of the board, a batch of 32.
+user calls it. What nobody says is what most have: NCCL between GPUs and Gloo between CPUs, the bus
+of the board, a batch of 32.
 
 Without a file the methods are those that are deployed, or that frameworks and well-known papers
 offer, one setting each: the method's own default, or what its paper and `docs/compressors.md` use
@@ -17,6 +17,7 @@ computes hangs on the shapes of the tensors, and of the few that go by values on
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +32,12 @@ from gcsim import units
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
+from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.profile import TrafficProfile
@@ -60,10 +64,17 @@ class Words:
     gpus: int | None = None
     """A node."""
     nodes: int | None = None
+    parameters: str | None = None
+    """Size of the model, in the place of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
     """A link of the catalogue, a file, a link as in a scenario, or a rate alone."""
     batch_size: int | None = None
     """Samples a GPU."""
+    precision: str | None = None
+    loop: str | None = None
+    """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
+    limited: bool | None = None
+    """Whether `tc` or a provider holds the network's rate, not the NIC."""
     cost_per_hour: float | None = None
     """Cost of a node."""
 
@@ -75,6 +86,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "nodes": ("cluster", "nodes"),
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
+    "precision": ("training", "precision"),
+    "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
 _NEEDED = {
@@ -83,6 +96,13 @@ _NEEDED = {
     "nodes": "8, machines",
     "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
 }
+_STAND_INS = {"model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe"}
+"""In the place of words that are missing or wrong, while all others are checked."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMB]?)", re.IGNORECASE)
+_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
+_ALIKE = 0.05
+"""Relative difference of two models' parameters up to which one stands for the other."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,6 +119,17 @@ class Asked:
         """At its largest size alone; raises as `load_scenario`."""
         found = self._loaded((), warn=True)
         return replace(found, node_counts=found.node_counts[-1:])
+
+    def says(self, *keys: str) -> bool:
+        """Whether the file, a word or an override states a setting."""
+        document = deepcopy(self.document)
+        apply(document, self.overrides)
+        held: Any = document.data
+        for key in keys:
+            if not isinstance(held, Mapping) or key not in held:
+                return False
+            held = held[key]
+        return True
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
         """The question with settings in the form of `--set`; None where that is no scenario."""
@@ -127,14 +158,40 @@ def asked(
     `called` says how the user writes a word's name: "--network". Raises `InputError` where words
     are missing; what they say is checked when the scenario is asked for.
     """
-    trace = None if source is None else shipped_traces().get(source, Path(source))
-    if source is None or (trace is not None and (trace / MANIFEST).is_file()):
-        settings = _settings(words, trace, called)
+    if source is None and words.model is not None and _trace(words.model) is not None:
+        source, words = words.model, replace(words, model=None)
+    said, problems = _said(words, called)
+    trace = None if source is None else _trace(source)
+    if source is None or trace is not None or _is_profile(source):
+        if trace is not None:
+            said = {"model": RECORDED, **said}
+        problems += _missing(said, called)
+        settings = _settings({**_STAND_INS, **said}, trace)
+        if source is not None and trace is None:
+            settings["compute"] = {"profile": source}
         document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
     else:
         document, path = read_scenario(source)
-    _put_into(document, _said(words, called), called)
-    return Asked(document, path, tuple(overrides), seed)
+    _put_into(document, said, called)
+    found = Asked(document, path, (*_limit(words), *overrides), seed)
+    if problems:
+        try:
+            found.scenario  # noqa: B018
+        except InputError as error:
+            problems += error.problems
+        raise InputError(problems)
+    return found
+
+
+def _trace(source: str) -> Path | None:
+    """The folder of a recording; None where that is none."""
+    path = shipped_traces().get(source, Path(source))
+    return path if (path / MANIFEST).is_file() else None
+
+
+def _is_profile(source: str) -> bool:
+    """Whether it is a profile of torch.profiler, which has the times of a training."""
+    return Path(source).suffix in (".json", ".gz") and Path(source).is_file()
 
 
 def asked_of(
@@ -142,8 +199,24 @@ def asked_of(
 ) -> Asked:
     """Question about a loaded scenario, as `asked`."""
     document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
-    _put_into(document, _said(words, str), str)
-    return Asked(document, Path.cwd() / f"{scenario.name}.yaml", tuple(overrides), seed)
+    said, problems = _said(words, str)
+    if problems:
+        raise InputError(problems)
+    _put_into(document, said, str)
+    path = Path.cwd() / f"{scenario.name}.yaml"
+    return Asked(document, path, (*_limit(words), *overrides), seed)
+
+
+def _limit(words: Words) -> list[str]:
+    return [] if words.limited is None else [f"cluster.network.limited={words.limited}"]
+
+
+def number(text: str | None) -> Any:
+    """A word as the number that it is; else as it stands, for the check of the scenario."""
+    for kind in (int, float):
+        with suppress(TypeError, ValueError):
+            return kind(text)  # type: ignore[arg-type]
+    return text
 
 
 def option(name: str) -> str:
@@ -157,35 +230,78 @@ def scenario_from(settings: Mapping[str, Any]) -> Scenario:
     return scenario_of(document, Path.cwd() / f"{NAME}.yaml")
 
 
-def _said(words: Words, called: Callable[[str], str]) -> dict[str, Any]:
-    """The settings that the words are."""
+def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The settings that the words are, and what is wrong with some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
+    problems: list[Problem] = []
+
+    def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:
+        try:
+            said[name] = look_up()
+        except InputError as error:
+            said[name] = _STAND_INS[name]
+            problems.extend(replace(one, place=called(word or name)) for one in error.problems)
+
+    if words.parameters is not None:
+        put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
+    if words.precision in ("bf16", "bfloat16"):
+        said["precision"] = "fp16"  # whose time it takes
+    if words.device == AUTO:
+        put("device", device_at_hand)
     look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
     for name in said.keys() & look_up.keys():
         with suppress(InputError):  # which the check of the scenario reports
             said[name] = look_up[name](said[name]).name
     if "network" in said:
-        said["network"] = network_of(said["network"], called("network"))
-    return said
+        put("network", lambda: network_of(said["network"], called("network")))
+    return said, problems
 
 
-def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) -> dict[str, Any]:
-    said = _said(words, called)
-    if trace is not None:
-        said = {"model": "recorded", **said}
-    missing = [name for name in _NEEDED if name not in said]
-    if missing:
-        raise InputError(
-            [
-                Problem(
-                    place=called(name),
-                    message="is missing; advice is for a model, a device, nodes and a network, or "
-                    "for a scenario",
-                    hint=f"write it like {_NEEDED[name]}",
-                )
-                for name in missing
-            ]
+def _of_size(text: str, model: str | None) -> str:
+    """The model of the catalogue with about so many parameters."""
+    size = _SIZE.fullmatch(text.strip())
+    if size is None:
+        raise InputError(f"{text!r} is no number of parameters", hint="write it like 110M or 1.3B")
+    if model is not None:
+        raise InputError(f"stands beside the model {model!r}", hint="keep one of the two")
+    count = float(size[1]) * _SIZES[size[2].upper()]
+    known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
+    near = sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
+    alike = [name for name in near if abs(known[name] / max(count, 1) - 1) <= _ALIKE]
+    if len(alike) == 1:
+        _LOG.warning(
+            "note: %s parameters are read as %s (%s)", text, near[0], _million(known[near[0]])
         )
+        return near[0]
+    named = ", ".join(f"{name} ({_million(known[name])})" for name in (alike or near[:3]))
+    if alike:
+        raise InputError(f"several models have {text} parameters: {named}", hint="say --model")
+    raise InputError(
+        f"no model of the catalogue has {text} parameters, and a size alone does not say in which "
+        f"layers they are; the nearest are {named}",
+        hint="record some iterations of yours (gcsim.record), then gcsim advise my_trace; or write "
+        "its layers: model: {layers: my_net.csv} in a scenario",
+    )
+
+
+def _million(count: int) -> str:
+    return f"{count / 1e6:.3g} million"
+
+
+def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Problem]:
+    return [
+        Problem(
+            place=called(name),
+            message="is missing; advice is for a model, a device, nodes and a network, or "
+            "for a scenario",
+            hint=f"write it like {example}",
+        )
+        for name, example in _NEEDED.items()
+        if name not in said
+    ]
+
+
+def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
     device = catalog.devices().get(str(said["device"]))
     data: dict[str, Any] = {"name": NAME, "batch_size": 32}
     model = MODELS.get(str(said["model"]))
@@ -200,7 +316,6 @@ def _settings(words: Words, trace: Path | None, called: Callable[[str], str]) ->
     data["cluster"] = {}
     if device is not None and device.bus and said.get("gpus", 1) != 1:
         data["cluster"]["intra_node"] = device.bus
-    data["training"] = {"overlap": "ddp"}
     data["compressors"] = [dict(one) for one in METHODS]
     _put(data, said)
     return data

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 
-SLOWEST, FASTEST = 1e6, 1.6e12
-"""Bits a second between which is looked."""
 _STEP = 8.0
 """From one rate to the next, before the bisection."""
 CLOSE = 2e-3
@@ -33,23 +32,6 @@ _NEAR = 2.0
 """Times slower and faster than the rate that was found, where the worlds are asked."""
 _CENTRED = 3
 """Times at most, until the median of the worlds is between these."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
-    """Break-even of one method, in bits a second."""
-
-    label: str
-    rate: float | None
-    """Below it the method is faster than uncompressed training, above it slower: median over the
-    drawn worlds; None where they do not change places between `SLOWEST` and `FASTEST`."""
-    pays: bool
-    """Whether the method is the faster one at all rates, where there is no break-even."""
-    low: float | None = None
-    """10th percentile of the rate over the drawn worlds; None without draws. `SLOWEST` stands for
-    that rate and any below."""
-    high: float | None = None
-    """90th percentile. `FASTEST` stands for that rate and any above."""
 
 
 def rate_key(scenario: Scenario) -> str | None:

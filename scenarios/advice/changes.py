@@ -8,12 +8,11 @@ that are advised.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL
 from gcsim.scenarios.advice.break_even import rate_key
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.findings import Change, Limits
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact
@@ -25,36 +24,6 @@ _FEW = 8
 which takes minutes among many."""
 _ALL = 1000
 """Times the rate, where what is left is not for bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Some settings, and what they save."""
-
-    words: str
-    overrides: tuple[str, ...]
-    """Settings in the form of `gcsim run --set`."""
-    saves_s: Mapping[str, float]
-    """Seconds of an iteration saved by label, for as many samples as it has now."""
-    note: str = ""
-    """Effect on the training; "" where that stays the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Parts of a method's time, in seconds of its iteration as stated."""
-
-    compute_s: float
-    encode_s: float
-    decode_s: float
-    bytes_s: float
-    """Part of the wait for the network that a network a thousand times as fast would save."""
-    latency_s: float
-    """Part that a network without latency would save."""
-    waits_s: float
-    """Whole wait for the network."""
-    hidden_s: float
-    """Time of collectives behind the computation."""
 
 
 def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
@@ -72,7 +41,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
         words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
         yield words, (f"{key}={exact(2 * link.bandwidth, 'bandwidth')}",), ""
         latency = exact(link.latency / 2, "time")
-        yield "half the latency", (f"{holder}.latency={latency}",), ""
+        halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
+        yield "half the latency", halved, ""
     gpu = cluster.device.processor != "cpu"
     if chosen.transport != "nccl" and gpu:
         yield "NCCL", ("cluster.collectives.transport=nccl",), ""
@@ -152,7 +122,8 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
         holder = key.removesuffix(".bandwidth")
         quick = exact(_ALL * link.bandwidth, "bandwidth")
         fast = engine.rows([f"{key}={quick}"], labels) or now
-        prompt = engine.rows([f"{holder}.latency=0 s"], labels) or now
+        at_once = f"{holder}.latency=0 s", f"{holder}.latency_range=null"
+        prompt = engine.rows(at_once, labels) or now
     return {
         label: Limits(
             compute_s=row.forward_s + row.backward_s + row.optimizer_s + row.input_s,
@@ -164,14 +135,4 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
             hidden_s=max(0.0, row.communication_s - row.exposed_communication_s),
         )
         for label, row in now.items()
-    }
-
-
-def plain(change: Change) -> dict[str, Any]:
-    """Plain values of a change, for JSON."""
-    return {
-        "change": change.words,
-        "set": list(change.overrides),
-        "saves_s": dict(change.saves_s),
-        **({"note": change.note} if change.note else {}),
     }

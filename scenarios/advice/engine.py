@@ -54,10 +54,11 @@ class Engine:
         cache: bool = True,
         progress: Progress | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        known: Sequence[Known] = (),
     ) -> None:
-        """Finds the profiles: those that this scenario's runs have kept, if they have kept all;
-        else those that come with gcsim, and what is in neither is measured, of which `tell` is
-        told before.
+        """Take the profiles in `known`, of all the scenario's methods in order, or find them: those
+        that this scenario's runs have kept, if they have kept all; else those that come with gcsim,
+        and what is in neither is measured, which `tell` announces.
 
         Raises `InputError` as a run does.
         """
@@ -70,11 +71,22 @@ class Engine:
         """Methods measured just now, and the time that took."""
         self.measured_s = 0.0
         check_trace(self.scenario)
-        self._known: dict[tuple[object, ...], Known] = {}
-        self._find()
+        chosen = self.scenario.compressors[: len(known)]
+        self._known: dict[tuple[object, ...], Known] = {
+            _which(self.scenario, choice): one for choice, one in zip(chosen, known, strict=True)
+        }
+        if not known:
+            self._find()
         first = self._known[_which(self.scenario, self.scenario.compressors[0])]
-        self._passes = measured_passes(self.scenario, first.profile)
+        self.passes = measured_passes(self.scenario, first.profile)
+        """Times of the passes, where they were measured."""
         self._prices = PriceList(self.scenario.cluster.device)
+
+    @property
+    def keys(self) -> list[str]:
+        """Names that the scenario's methods' traffic is known under, in their order."""
+        choices = self.scenario.compressors
+        return [self._known[_which(self.scenario, choice)].key for choice in choices]
 
     def _find(self) -> None:
         scenario = self.scenario
@@ -176,7 +188,7 @@ class Engine:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         apart = _APART if sources else _ROWS
-        name = kept.result_key(scenario, [apart, *keys], self._passes) if self._cache else ""
+        name = kept.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
         found = kept.load(name) if name else None
         if found is not None:
             return found
@@ -185,7 +197,7 @@ class Engine:
             scenario,
             keys,
             [one.profile for one in methods],
-            self._passes,
+            self.passes,
             progress=SilentProgress(),
             timelines=False,
             sources=sources,

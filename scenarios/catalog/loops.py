@@ -1,25 +1,27 @@
 """Default costs of a training loop beside its passes, its kernels and its network.
 
 `catalog/loops.yaml`: interference by transport, what devices of a node take from each other,
-workers' skew, code around an exchange by framework. A number that a scenario states takes the place
-of the catalogue's, and of its range.
+workers' skew, how long an exchange waits by loop, code around it by framework. A number that a
+scenario states takes the place of the catalogue's, and of its range.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from gcsim.errors import InputError, did_you_mean
+from gcsim.fields import Probability, RangeOf, Setting, Text
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
+from gcsim.simulator.training import Code, Framework, Interference, Noise, SharedNode
 
 _CITED: dict[str, Any] = {
     "estimate": (bool, ...),
@@ -28,6 +30,19 @@ _CITED: dict[str, Any] = {
 _Code = As(Framework)
 FRAMEWORK = "pytorch"
 """The framework of a scenario that names none."""
+UNKNOWN = "unknown"
+"""The loop of a scenario that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Setting):
+    """Training loop of a framework."""
+
+    exposed: Probability
+    """Field of the same name of `Training`."""
+    exposed_range: RangeOf[Probability] = None
+    framework: Text = FRAMEWORK
+    """Entry of the code around an exchange."""
 
 
 class _Exchanges(Section):
@@ -49,7 +64,9 @@ class _FrameworkEntry(_Exchanges):
 class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
-    shared_node: Annotated[Spelled, As(SharedNode, **_CITED)]
+    codes: dict[str, Annotated[Spelled, As(Code, **_CITED)]]
+    shared_node: dict[str, Annotated[Spelled, As(SharedNode, **_CITED)]]
+    loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
 
 
@@ -75,8 +92,33 @@ def workers() -> Noise:
 
 def shared_node(transport: str) -> SharedNode:
     """Contention between devices of a node; none for the ideal transport."""
-    loops = _loops()
-    return loops.shared_node.value(SharedNode) if transport in loops.interference else SharedNode()
+    return contention("process_each") if transport in _loops().interference else SharedNode()
+
+
+def contention(name: str) -> SharedNode:
+    """Contention under processes of this kind. Raises `InputError` for an unknown one."""
+    known = _loops().shared_node
+    if name not in known:
+        raise InputError(f"unknown kind of processes {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(SharedNode)
+
+
+def loop(name: str, *, on_devices: bool = False) -> Loop:
+    """A loop, whose sums the devices make or not. Raises `InputError` for an unknown name."""
+    known = _loops().loops
+    entry = known.get(f"{name}_nccl" if on_devices else name, known.get(name))
+    if entry is None:
+        named = [one for one in known if "_" not in one]
+        raise InputError(f"unknown loop {name!r}", hint=did_you_mean(name, named))
+    return entry.value(Loop)
+
+
+def code(name: str) -> Code:
+    """Code of the passes. Raises `InputError` for an unknown name."""
+    known = _loops().codes
+    if name not in known:
+        raise InputError(f"unknown code {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(Code)
 
 
 def frameworks() -> Mapping[str, str]:

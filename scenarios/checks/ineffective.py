@@ -128,6 +128,11 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     usual = loops.interference(chosen.transport)
     alone = cluster.devices_per_node == 1
     why, hint = ": a node has one device", "set cluster.devices_per_node, or leave it out"
+    stated = (document.data.get("training") or {}).get("shared_node")
+    by_cores = cluster.device.processor == "cpu" or training.machines(cluster) is not None
+    if stated and not alone and by_cores:
+        why_cpu = ": the ranks of a node share its cores (cluster.host.cores)"
+        yield _said(document, ("training", "shared_node"), why_cpu, "leave it out")
     if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
         why_bus = f"{why}, and nothing is copied through its host"
         yield _said(document, ("cluster", "intra_node"), why_bus, hint)
@@ -189,7 +194,12 @@ def _one_bucket(
     """A gradient that one bucket holds has no other beside it; a user's model is counted only when
     it is built."""
     count = sum(math.prod(layer.shape) for layer in model.layers) or model.parameters
-    if count is None or 4 * count > buckets.first:
+    if count is None:
+        return
+    if buckets.cap != DdpBuckets().cap and 4 * count < buckets.cap:
+        above = f" is above the gradient ({4 * count:,} bytes), which is one bucket"
+        yield document.problem(("ddp", "bucket"), above, "set it below that, or leave it out")
+    if 4 * count > buckets.first:
         return
     why = f": the gradient ({4 * count:,} bytes) is one bucket, which has no other beside it"
     hint = "set ddp.bucket below that, or leave it out"
@@ -200,8 +210,9 @@ def _one_bucket(
     if training.encode_on != "compute" and training.side_slowdown == 1:
         yield _said(document, ("training", "encode_on"), why, hint, value=training.encode_on)
     usual = loops.interference(cluster.collectives.transport)
-    if training.interference.computation not in {0, usual.computation}:
-        yield _said(document, ("training", "interference", "computation"), why, hint)
+    for name in ("computation", "bus"):
+        if getattr(training.interference, name) not in {0, getattr(usual, name)}:
+            yield _said(document, ("training", "interference", name), why, hint)
 
 
 def _randomness(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -317,7 +328,11 @@ def _said(
 def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("cluster", "host")
     stated = document.data["cluster"]["host"]
+    named = isinstance(stated, str)
     if host is None:
+        if named:
+            why = ": this transport's messages cost the host nothing"
+            yield _said(document, key_path, why, "leave it out", value=stated)
         return
     if cluster.workers == 1:
         yield _said(document, key_path, ": one worker alone sends nothing", "set cluster.nodes")
@@ -336,13 +351,14 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         yield _said(document, (*key_path, "per_copied_byte"), why, hint)
     reduces = chosen.transport if chosen.all_reduce == "auto" else chosen.all_reduce
     if (
-        "per_received_byte" in stated
+        (named or "per_received_byte" in stated)
         and host.per_received_byte
         and reduces not in {"gloo", "gloo_ring"}
     ):
         why = ": only the segments of Gloo's ring all-reduce wait for it"
         hint = "leave it out, or let all_reduce be gloo_ring"
-        yield _said(document, (*key_path, "per_received_byte"), why, hint)
+        place = key_path if named else (*key_path, "per_received_byte")
+        yield _said(document, place, why, hint)
     if host.in_flight != Host().in_flight and not host.interleaved:
         why = ": no message costs any processor time"
         hint = "set per_message, per_byte or per_call, or leave it out"
@@ -382,7 +398,7 @@ def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 def _on_host(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     host, key_path = cluster.host, ("training", "on_host")
-    if not training.on_host:
+    if not (document.data.get("training") or {}).get("on_host"):
         return
     if host is None or host.cores == MANY:
         why, hint = ": nobody says how many cores a machine has", "set cluster.host.cores"

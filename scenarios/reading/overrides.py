@@ -3,7 +3,8 @@ checked.
 
 The way is dotted, a list's entry is counted from 0 (`compressors.1.ratio=0.05`), the value is
 YAML (`cluster.nodes=[1, 2]`). A name is spelled out where that is needed: setting
-`cluster.network.latency` on `network: 10gbe` means the link `10gbe` with another latency.
+`cluster.network.latency` on `network: 10gbe` means the link `10gbe` with another latency. A value
+that is replaced loses the range that the file states for it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
     if isinstance(found, Problem):
         return [found]
     container, key_path = found
+    _forget_range(document, container, key_path)
     container[key_path[-1]] = deepcopy(given.data)
     document.forget(key_path)
     document.keys[key_path] = place
@@ -61,6 +63,15 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
     for inner in given.keys:
         document.keys[(*key_path, *inner)] = place
     return []
+
+
+def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
+    """Drop the file's range of a value that is replaced."""
+    *above, last = key_path
+    beside = (*above, f"{last}_range")
+    if not document.keys.get(beside, "--set").startswith("--set"):
+        del container[beside[-1]]
+        document.forget(beside)
 
 
 @lru_cache(maxsize=4096)

@@ -135,7 +135,7 @@ def _misfits(
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
-            f"was recorded with {facts.samples_per_worker} samples a worker, the scenario has "
+            f"was recorded with {facts.samples_per_worker} samples per worker, the scenario has "
             f"batch_size {scenario.batch_size}",
             f"set batch_size: {facts.samples_per_worker} or record again",
         )

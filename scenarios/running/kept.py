@@ -15,7 +15,7 @@ import logging
 import os
 import platform
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -28,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from gcsim import version
 from gcsim.errors import InputError, InternalError
 from gcsim.files import cache_folder, replacing, sealed, unsealed
+from gcsim.scenarios.findings import Findings
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.scenario import Scenario
 from gcsim.traces.profile import PassTimes
@@ -44,6 +45,7 @@ _written: list[int] = []
 _READ = 20e6
 """Bytes of a result, unpacked, that are read in a second."""
 _RESULT = TypeAdapter(Result)
+_FINDINGS = TypeAdapter(Findings | None)
 _ROOMS = ("compressors", "traces", "simulator", "scenarios")
 _LIBRARIES = ("numpy", "numba", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")
@@ -144,6 +146,17 @@ def save(key: str, result: Result, seconds: float) -> None:
     packed = zlib.compress(body, 1)
     if seconds * _READ >= len(body) and len(packed) <= LARGEST:
         keep(key, packed)
+
+
+def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:
+    """Return the findings under this name, or make and keep them."""
+    packed = found(key)
+    with suppress(ValidationError):
+        if packed is not None:
+            return _FINDINGS.validate_json(packed)
+    made = make()
+    keep(key, _FINDINGS.dump_json(made))
+    return made
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -30,9 +31,9 @@ from gcsim.scenarios.reading.checking import (
 from gcsim.scenarios.reading.document import Keys
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.scenarios.sections.link import LinkSection, build_link
+from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
-from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores
+from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores, on_machines
 from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
@@ -41,8 +42,9 @@ from gcsim.simulator.training import Noise, Training
 
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
-_NEAR = (Fraction(3, 4), Fraction(4, 3))
-"""Factor by which NCCL's tuner may be off between a ring and a tree: assumed."""
+_NEAR, _OVER_TCP = (Fraction(3, 4), Fraction(4, 3)), (Fraction(1, 2), Fraction(2))
+"""Factor by which NCCL's tuner may be off between a ring and a tree: assumed. Over TCP, of which it
+knows neither goodput nor latency, both are in it for long vectors."""
 
 
 AnyLink = Annotated[
@@ -172,8 +174,9 @@ class ClusterSection(Section):
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
-        Discriminator(_none_or_spelled_out),
+        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(NAMED)]
+        | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
     ] | None = None  # fmt: skip
     sums: Annotated[
         Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
@@ -198,11 +201,14 @@ def build_cluster(section: ClusterSection) -> Cluster:
     collectives = _collectives(section.collectives)
     transport = collectives.transport
     sums, host = _prices(section, collectives)
+    network = build_link(section.network, transport)
+    if collectives.ring_over_tree_range and carrier(transport, network.name).endswith("TCP"):
+        collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
         device=built,
-        network=build_link(section.network, transport),
+        network=network,
         intra_node=build_link(section.intra_node or usual_bus(built), transport),
         collectives=collectives,
         nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
@@ -221,7 +227,7 @@ def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Ho
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
     if isinstance(section.host, str):
-        host = None
+        host = on_machines(section.host, host)
     elif section.host is not None:
         few = few_cores(collectives.transport) if section.host.cores < MANY else None
         host = section.host.value(Host, few or host or Host())

@@ -4,8 +4,8 @@ These classes exist only while a file is read: `gcsim.scenarios.load` builds the
 values from them. `schema_json` gives editors the same rules.
 
 Under `training`, which says how the job runs beside its compressor, the keys are the fields of
-`gcsim.simulator.training.Training`, but for the costs of a framework's code: `framework` names one
-of the catalogue, or changes figures of one.
+`gcsim.simulator.training.Training`, but for the framework's loop, which `loop` names, and the costs
+of its code: `framework` names one of the catalogue, or changes figures of one.
 
 Under `train`, which says how `gcsim train` trains the model to an end, they are the fields of
 `gcsim.traces.training.plan.Plan`; one learning rate may be a number, and data that are alike on all
@@ -15,9 +15,10 @@ workers are called iid.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal
+from fractions import Fraction
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -36,13 +37,16 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.cluster import ClusterSection
-from gcsim.simulator.training import Training
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.steps.step_plan import Kind
+from gcsim.simulator.training import Code, SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
 DDP = As(DdpBuckets)
+Setting = TypeVar("Setting")
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -238,6 +242,8 @@ class UncertaintySection(Section):
     """Treatment of figures that are known within ranges only."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
+    discrepancy: bool = True
+    """Whether steps differ by as much as other measured clusters do beyond these ranges."""
 
 
 class CostSection(Section):
@@ -254,6 +260,23 @@ _FRAMEWORK = Annotated[
 ]
 
 
+def _named(look_up: Callable[[str], object], kind: type) -> Any:
+    """An entry of the catalogue by its name, or figures in its place."""
+    return Annotated[
+        Annotated[str, in_catalogue(look_up), Tag(NAMED)]
+        | Annotated[Annotated[Spelled, As(kind)], Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+
+
+def _chosen(
+    stated: str | Spelled | None, look_up: Callable[[str], Setting], usual: Setting
+) -> Setting:
+    if stated is None:
+        return usual
+    return look_up(stated) if isinstance(stated, str) else stated.value(type(usual), usual)
+
+
 def buckets_of(section: Spelled) -> DdpBuckets:
     """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
     limits, stated = section.value(DdpBuckets), section.model_fields_set
@@ -261,23 +284,47 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-TRAINING = As(Training, reducer=None, hook=None, framework=(_FRAMEWORK, loops.FRAMEWORK))
+TRAINING = As(
+    Training,
+    reducer=None,
+    hook=None,
+    loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
+    framework=(_FRAMEWORK | None, None),
+    shared_node=(_named(loops.contention, SharedNode) | None, None),
+    code=(_named(loops.code, Code) | None, None),
+)
 
 
-def build_training(section: Spelled, transport: str) -> Training:
-    """Settings of the training job; unstated ones come from the catalogue."""
-    code = section.framework
+def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
+    """Settings of the training job; unstated ones come from the catalogue. Ranks of a CPU that has
+    fewer cores than ranks share them in all they compute but passes that are `measured`."""
+    collectives = cluster.collectives
+    transport = collectives.transport
+    on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
+    loop = loops.loop(section.loop, on_devices=on_devices)
+    code = loop.framework if section.framework is None else section.framework
     if isinstance(code, str):
         reducer, hook = loops.framework(code)
     else:
         reducer, hook = code.codes(loops.framework(code.like))
+    if section.overlap is not None:
+        loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
     usual = Training(
+        code=Code() if measured else _chosen(section.code, loops.code, loops.code(loops.UNKNOWN)),
+        exposed=loop.exposed,
+        exposed_range=loop.exposed_range,
         interference=loops.interference(transport),
-        shared_node=loops.shared_node(transport),
+        shared_node=_chosen(section.shared_node, loops.contention, loops.shared_node(transport)),
         reducer=reducer,
         hook=hook,
         noise=loops.workers(),
     )
+    kinds: set[Kind] = {"encode", "decode"}
+    kinds |= set() if measured else {"forward", "backward"}
+    kinds |= {"optimizer"} if section.optimizer and not measured else set()
+    sharing = replace(usual, encode_on=section.encode_on, on_host=frozenset(kinds))
+    if cluster.device.processor == "cpu" and sharing.machines(cluster):
+        usual = replace(usual, on_host=sharing.on_host)
     return section.value(Training, usual)
 
 

@@ -33,7 +33,7 @@ _SERVERS = "servers"
 GROUPED: Mapping[str, tuple[Fraction, tuple[Fraction, Fraction]]] = MappingProxyType(
     {"nccl": (Fraction(4, 5), (Fraction(11, 20), Fraction(1)))}
 )
-"""By transport: the share of a network's goodput that an all-to-all reaches, and its range. Stated:
+"""Share of a network's goodput that an all-to-all reaches, and its range, by transport. Stated:
 fitted to synchronisations of 256 MiB on 4 to 16 machines by two groups of sends each, over TCP at 1
 to 10 Gbit/s, 0.77 to 0.79 (BinhangYuan/tc_cluster_setting @75581a5b, results/Simulate_DP.md); on
 eight nodes over InfiniBand an all-to-all's NICs carry 0.83 of what they do in an all-reduce
@@ -51,17 +51,23 @@ class _Entry(Section):
 
 class _Table(Section):
     transports: dict[str, _Entry]
+    hosts: dict[str, Annotated[Spelled, As(Host, source=(str, ...))]]
+
+
+@functools.cache
+def _table() -> _Table:
+    document = read_shipped(FILE, FILE.name)
+    table, problems = check(_Table, document)
+    if table is None:
+        raise InputError(problems)
+    return table
 
 
 @functools.cache
 def transports() -> Mapping[str, tuple[Sums, Host | None]]:
     """The prices of additions and calls by transport, or transport_library, as shipped."""
-    document = read_shipped(FILE, FILE.name)
-    table, problems = check(_Table, document)
-    if table is None:
-        raise InputError(problems)
     found: dict[str, tuple[Sums, Host | None]] = {}
-    for name, entry in table.transports.items():
+    for name, entry in _table().transports.items():
         above = found[entry.like] if entry.like else (Sums(), None)
         host = above[1] if entry.host is None else entry.host.value(Host, above[1])
         found[name] = entry.sums.value(Sums, above[0]), host
@@ -82,6 +88,14 @@ def servers_add(collectives: Collectives) -> bool:
         ("auto", "nccl")
     )
     return collectives.names_servers and (on_gpus or collectives.all_reduce == SERVED)
+
+
+def on_machines(name: str, host: Host | None) -> Host | None:
+    """The transport's prices on machines that are named; `none`: nothing is priced."""
+    if name == NONE or host is None:
+        return None
+    on: Host = _table().hosts[name].value(Host, host)
+    return on
 
 
 def few_cores(transport: str) -> Host | None:

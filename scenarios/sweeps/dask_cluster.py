@@ -1,9 +1,9 @@
 """A sweep on many machines: tasks go to a dask.distributed cluster that is already running.
 
 Start it as dask's documentation says (a scheduler, and on each machine workers in an environment
-with the same gcsim; one thread a worker suits best, since a point keeps Python busy). Machines need
-not share a disk: profiles travel with the points, and what a task makes comes back to the sweep,
-which alone writes. Traces and the user's own modules must be there on every machine, and machines
+with the same gcsim; one thread per worker suits best, since a point keeps Python busy). Machines
+need not share a disk: profiles travel with the points, and results of tasks with the sweep, which
+alone writes. Traces and the user's own modules must be there on every machine, and machines
 that train must have the same number of cores (see `sweep_tasks`).
 """
 
@@ -109,7 +109,7 @@ class ClusterWorkers:
             if type(error).__name__ != "KilledWorker":
                 return failure(error)
             message = "its worker was lost, again and again"
-            hint = "if memory was short, start fewer workers a machine"
+            hint = "if memory was short, start fewer workers per machine"
             return Failure(problems=(Problem(message=message, hint=hint),))
         message = "the cluster has dropped its tasks or cannot be reached any more"
         hint = "what is done is kept: give the same command again to go on"

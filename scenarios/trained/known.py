@@ -32,6 +32,7 @@ from gcsim.scenarios.trained.study import (
     steps_ratio,
     until,
 )
+from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1
@@ -74,6 +75,8 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         rows.append(known)
     reached = {row.nodes: row for row in rows if row.label == label}
     rows = [_with_range(row, reached[row.nodes]) for row in rows]
+    steps = float(np.median([one for one in base if one is not None]))
+    rows = [_with_cost(row, reached[row.nodes], steps) for row in rows]
     told = {
         "target": described(plan.target, level),
         "workers": plan.workers,
@@ -145,8 +148,16 @@ def _with_range(row: Row, dense: Row) -> Row:
         row,
         speedup_to_target_low=float(low),
         speedup_to_target_high=float(high),
-        probability_pays_to_target=float(np.mean(draws > 1)),
+        probability_pays_to_target=doubted(np.mean(draws > 1)),
     )
+
+
+def _with_cost(row: Row, dense: Row, steps: float) -> Row:
+    """The row with its cost to the target, where dense training takes so many steps."""
+    if dense.cost_per_1000_iterations is None or not row.speedup_to_target:
+        return row
+    cost = dense.cost_per_1000_iterations * steps / 1000 / row.speedup_to_target
+    return replace(row, cost_to_target=cost)
 
 
 def _priced(

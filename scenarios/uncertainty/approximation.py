@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,16 @@ class Drawn:
         }
         """`[3, worlds]` each: what the code around an exchange takes a tensor, a bucket, and in
         passes over the bucket."""
-        self.late = np.array([one.overlap == "none" for one in self.trainings])
+        self.loading = np.array(
+            [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
+        ) * PS_PER_SECOND  # fmt: skip
+        """Picoseconds that a loader needs for a batch, in each world."""
+        self.waits = np.array([float(one.waits) for one in self.trainings])
+        """Share of the rest of the backward pass for which exchanges wait."""
         self.beside = [
             (
                 training_in(alone, training, (one,)).interference,
-                coordinates((one,), worlds)[:, 0] * ~self.late,
+                coordinates((one,), worlds)[:, 0] * (1 - self.waits),
             )
             for one in inputs
             if one.main.key_path == _INTERFERENCE
@@ -165,6 +171,7 @@ class Approximation:
         self.held = held or CollectiveTimes(
             clusters, records_of(profiles), drawn.inputs, drawn.worlds
         )
+        training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
         self._planner = Planner(cluster, compute, training, prices, self._together)
         skewed = [float(longest(one.noise, cluster.workers)) for one in drawn.trainings]
         crowded = [float(shared(cluster, one)) for one in drawn.trainings]
@@ -186,7 +193,7 @@ class Approximation:
         alone = replace(training, interference=Interference())
         self._alone = (
             self._planner
-            if alone == training or not drawn.late.any()
+            if alone == training or not drawn.waits.any()
             else Planner(cluster, compute, alone, prices, self._together)
         )
         """Planner without anything beside the exchange, for worlds in which it comes late."""
@@ -228,9 +235,10 @@ class Approximation:
             )
         passes = self._slowdown * self._passes
         parts = parts * passes
+        waits = self._drawn.waits
         parts[0], parts[1:] = (
-            np.where(self._drawn.late, parts.sum(axis=0), parts[0]),
-            np.where(self._drawn.late, 0.0, parts[1:]),
+            parts[0] + waits * parts[1:].sum(axis=0),
+            parts[1:] * (1 - waits),
         )
         on_stream = self._slowdown * float(plan.side_slowdown if plan.side_stream else 1)
         times: list[Column] = []
@@ -250,7 +258,7 @@ class Approximation:
                 parted = self._cluster.servers if record.kind == "push_pull" else 1
                 more_served = self._extra(() if by is None else (by,), parted)
                 server_time = round(float(stated.rows[_SERVED][number]))
-                longer = np.where(self._drawn.late, alone.rows[_HELD][number], held[number])
+                longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
                 times.append(longer + self.held(record, server_time, more_served))
         if self._streamed:  # as `plans.in_its_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
@@ -310,8 +318,8 @@ class Approximation:
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         computed = alone * passes + exchanged + self._slowdown * plan.optimizer
-        loaded = float(micro * plan.input_batch)
-        return np.maximum(computed, loaded) if loaded else computed
+        loaded: Column = np.maximum(computed, micro * self._drawn.loading)
+        return loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

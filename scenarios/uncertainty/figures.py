@@ -9,7 +9,6 @@ input:
   Another class has another source, and may be fast where this one is slow.
 - Forward and backward take a share longer or shorter together, between the ends that the device's
   training rates or its layer model have.
-- Whether the exchange overlaps the backward pass, where nobody has said.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Input:
     measure: str
     """A command of gcsim, or the keys that state what was measured, with " and " between them."""
     figures: tuple[Figure, ...]
-    """The first one stands for all; those of the passes and of overlap are no fields."""
+    """The first one stands for all; that of the passes is no field."""
 
     @property
     def main(self) -> Figure:
@@ -102,11 +101,6 @@ class Input:
 
 
 PASSES: KeyPath = ("compute",)
-OVERLAP: KeyPath = ("training", "overlap")
-NO_OVERLAP = 0.25
-"""Share of the worlds without overlap where nobody has said: an assumption. PyTorch's
-DistributedDataParallel overlaps; own loops and several optimisers for compressed gradients do
-not."""
 
 
 def uncertain_inputs(
@@ -118,14 +112,11 @@ def uncertain_inputs(
     rest = replace(cluster, device=_WITHOUT_FIGURES)
     for root, value in (("cluster", rest), ("training", training)):
         for owner, figure in _figures(value, (root,)):
-            groups.setdefault((owner, figure.field), []).append(figure)
-    for (owner, _), figures in groups.items():
-        name, unit, measure = _words(owner, figures[0])
+            one = owner if figure.key_path[1:] else root
+            groups.setdefault((one, figure.field), []).append(figure)
+    for (one, _), figures in groups.items():
+        name, unit, measure = _words(one, figures[0])
         found.append(Input(name=name, unit=unit, measure=measure, figures=tuple(figures)))
-    if training.overlap is None:
-        figure = Figure(key_path=OVERLAP, field="overlap", stated=0.0, low=0.0, high=1.0)
-        name = "whether the exchange waits for the end of the backward pass"
-        found.append(Input(name=name, unit="", measure="training.overlap", figures=(figure,)))
     return found
 
 
@@ -199,9 +190,11 @@ _PLACES: dict[KeyPath, str] = {
     ("cluster", "sums"): "the host's",
     ("training", "interference"): "what slows",
     ("training", "shared_node"): "a shared node's",
+    ("training", "code"): "the training code's",
     ("training", "noise"): "the workers'",
     ("training", "reducer"): "the dense exchange's",
     ("training", "hook"): "a hook's",
+    ("training", "input"): "the loader's",
 }
 _FIGURES = {
     "latency": ("latency", "s"),
@@ -217,6 +210,7 @@ _FIGURES = {
     "computation": ("computations beside collectives", ""),
     "bus": ("collectives beside computations", ""),
     "per_tensor": ("cost of a tensor", "s"),
+    "batch": ("time for a batch", "s"),
     "per_bucket": ("cost of a bucket", "s"),
     "passes": ("passes over the gradient", ""),
 }
@@ -229,6 +223,8 @@ def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
         place = f"the NIC's of node {key_path[2]}"
     within = ("framework",) if key_path[-1] in ("reducer", "hook") else ()
     key = ".".join(map(str, (*key_path[:-1], *within, key_path[-1], figure.field)))
+    if figure.field == "exposed":
+        return "how long the exchange waits for the backward pass", "", "training.overlap"
     if figure.field == "ring_over_tree":
         return "NCCL's choice between ring and tree", "", "cluster.collectives.all_reduce"
     if figure.field == "grouped":

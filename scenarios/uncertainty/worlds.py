@@ -16,11 +16,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.uncertainty.figures import NO_OVERLAP, OVERLAP, PASSES, Figure, Input, KeyPath
+from gcsim.scenarios.uncertainty.figures import PASSES, Figure, Input, KeyPath
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
-
-FAST = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +57,8 @@ def alone(inputs: Sequence[Input]) -> list[World]:
 
 
 def value(one: Input, slowness: float) -> float:
-    """An input's main figure; 1 where the exchange waits for the backward pass, 0 where not."""
-    if one.main.key_path == OVERLAP:
-        return float(not overlaps(slowness))
+    """An input's main figure."""
     return float(one.main.exactly(slowness))
-
-
-def overlaps(slowness: float) -> bool:
-    """Whether the exchange overlaps the backward pass."""
-    return slowness < 1 - NO_OVERLAP
 
 
 def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.float64]:
@@ -105,12 +96,7 @@ def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Clust
 
 def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Training:
     """The training in a world."""
-    figures = world.figures(inputs)
-    overlap = next((slow for figure, slow in figures if figure.key_path == OVERLAP), FAST)
-    if not overlaps(overlap):
-        training = replace(training, overlap="none")
-    figures = [(figure, slow) for figure, slow in figures if figure.key_path != OVERLAP]
-    changed: Training = _put(training, "training", figures)
+    changed: Training = _put(training, "training", world.figures(inputs))
     return changed
 
 

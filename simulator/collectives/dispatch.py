@@ -112,7 +112,7 @@ class CollectiveMemo:
             return starts.copy()
         request = self._requests.get((record, server_time))
         if request is None:
-            request = self._requests[record, server_time] = self._prepare(record, server_time)
+            request = self._requests[record, server_time] = self.prepare(record, server_time)
             self._held += request.collective.nbytes
             while self._held > _KEPT_REQUESTS and len(self._requests) > 1:
                 self._held -= self._requests.popitem(last=False)[1].collective.nbytes
@@ -131,7 +131,8 @@ class CollectiveMemo:
         shifted: Times = finishes + first
         return shifted
 
-    def _prepare(self, record: CollectiveRecord, server_time: Picoseconds) -> _Request:
+    def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
+        """What of a collective does not depend on entry times."""
         cluster = self.cluster
         grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
         if grouped:

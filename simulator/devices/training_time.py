@@ -63,10 +63,13 @@ class ComputeTimes:
             parts=tuple(end - start for start, end in pairwise(ends)),
         )
 
-    def without_overlap(self) -> ComputeTimes:
-        """The same passes where no bucket is exchanged before the backward pass has ended."""
-        late = (self.backward, *[0] * len(self.parts))[: len(self.parts)]
-        return replace(self, parts=late)
+    def waiting(self, share: Fraction) -> ComputeTimes:
+        """The same passes where each bucket waits for this share of the rest of the backward pass
+        before it is exchanged."""
+        if not share:
+            return self
+        ready = [round(one + (self.backward - one) * share) for one in accumulate(self.parts)]
+        return replace(self, parts=tuple(b - a for a, b in pairwise([0, *ready])))
 
 
 def training_times(

@@ -167,6 +167,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
 
     yield from ((name, {}) for name in REGISTRY)
     yield from ((name, given) for name, given in ALIKE if given)
+    yield "threshold", {"threshold": 0.5, "indices": "bitmap"}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Write the table of kernels that our own compressors run where the measured steps had hooks.
+"""Print the kernels that our own compressors run where the measured steps had hooks: those of the
+catalogue in the suite shaped-training.
 
-    python -m tests.benchmarks.shaped_training_kernels > \
-        analysis/validation/data/shaped_training_kernels.csv
+    python -m tests.benchmarks.shaped_training_kernels
 
 One bucket of 2^20 normal numbers, a 1024 x 1024 matrix; metered, so the table is the same on every
 machine.
@@ -30,19 +30,12 @@ HOOKS: dict[str, tuple[str, dict[str, object]]] = {
     "signsgd": ("ef_signsgd", {}),
     "powersgd": ("powersgd", {"rank": 4}),
 }
-HEADER = """\
-# What gcsim's own compressors compute in the place of the hooks of data/shaped_training.csv,
-# metered on one bucket of 1024 x 1024 float32 (tests/benchmarks/shaped_training_kernels.py): a
-# rank's launches, bytes and FLOPs by class of kernel. stage: encode is all before the last
-# collective; per_payload: 1 for what is done for each gathered payload.
-"""
 
 
 def main() -> None:
     layout = BucketLayout(
         index=0, slices=(TensorSlice(name="w", shape=(SIDE, SIDE), offset=0, index=0),)
     )
-    sys.stdout.write(HEADER)
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["hook", "stage", "per_payload", "kind", "launches", "bytes", "flops"])
     for hook, (name, parameters) in HOOKS.items():

@@ -346,7 +346,7 @@ def test_check_says_what_would_run() -> None:
     done = gcsim("check", SCENARIO)
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
-    assert text.startswith("alexnet_32node: ok. alexnet, 32 samples a worker, live gradients;")
+    assert text.startswith("alexnet_32node: ok. alexnet, 32 samples per worker, live gradients;")
     assert "10 compressors; 1, 2, 4, 8, 16, 32 nodes of 2 devices" in text
     assert gcsim("check", SCENARIO, "-q").stdout == ""
 
@@ -374,7 +374,7 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")
     assert said["servers"].startswith("2, on machines of their own, 40gbe: 15 Gbit/s of 40 ")
-    assert said["encoding"] == "on a stream beside the backward pass, 1.50x as long"
+    assert said["encoding"] == "on a stream parallel to the backward pass, 1.50x as long"
     assert said["iteration"] == "4 micro-batches, one exchange"
     assert said["compute takes"] == "node 3 2.00x as long"
     assert said["random"] == "training.noise; means of 50 iterations, seed 0"

@@ -69,7 +69,7 @@ def test_a_table_of_layers_stands_apart_and_only_in_full_with_its_layers() -> No
     (other,) = titles.keys() - {"Images"}
     assert "synthetic gradients only" in other
     assert [row[0] for row in titles[other]] == ["mine"]
-    assert dict(model_details(table))["layers"] == "2, forward 130 FLOPs a sample"
+    assert dict(model_details(table))["layers"] == "2, forward 130 FLOPs per sample"
     assert "layers" not in details(Kind.models, "lenet", full=False)
 
 

@@ -45,10 +45,10 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {"block_elements": 5000}),
     ("signsgd", {}),
-    ("signum", {"aggregation": "all_gather"}),
+    ("signum", {}),
     ("bingrad_b", {"clip": 2.0, "bucket": 100}),
     ("bingrad_pb", {}),
-    ("onebit_sgd", {"aggregation": "all_gather"}),
+    ("onebit_sgd", {}),
 ]
 LENGTHS = st.lists(st.sampled_from((0, 1, 7, 4097, 65536, 65537)), min_size=1, max_size=4)
 LONG = 300_000  # so that a bucket is shared out

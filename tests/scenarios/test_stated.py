@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
+from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.stated import Stated, stated
 from gcsim.scenarios.tensor_groups import SMALL, fused, merged_ends
@@ -122,6 +123,21 @@ def test_a_collective_inside_a_node_takes_as_long_as_a_copy() -> None:
     with_it = run({"grouping": "whole", "exchange": inside}, intra_node=node).seconds
     without = run({"grouping": "whole"}, intra_node=node).seconds
     assert with_it - without == pytest.approx(4 * sum(SIZES) / 2e9, rel=1e-3)
+
+
+def test_kernels_of_a_slower_code_take_as_many_times_as_long() -> None:
+    """Ten launches over 4 MB each, with no exchange to hide behind; selections stay as they are."""
+    kernels = [{"encode": [["streaming", 10, 40_000_000], ["selection", 1, 4_000_000]]}]
+
+    def encoding(**slower: float) -> float:
+        exchange = [*kernels, {"all_reduce": 4}]
+        with_it = run({"grouping": "whole", "exchange": exchange, "slower": slower}).seconds
+        return with_it - run({"grouping": "whole", "exchange": [{"all_reduce": 4}]}).seconds
+
+    rate = catalog.device("v100").kernels["streaming"]
+    assert rate.bandwidth is not None
+    streaming = 10 * rate.launch + 40_000_000 / rate.bandwidth
+    assert encoding(streaming=3) - encoding() == pytest.approx(2 * streaming, rel=1e-6)
 
 
 def test_the_busiest_server_decides_where_a_variable_is_not_cut() -> None:

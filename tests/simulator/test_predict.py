@@ -37,6 +37,7 @@ from gcsim.simulator.training import (
     InputLoading,
     Interference,
     Noise,
+    Overlap,
     SharedNode,
     Training,
 )
@@ -46,6 +47,7 @@ from gcsim.traces.profile import (
     Phase,
     Step,
     TrafficProfile,
+    every,
 )
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
@@ -578,6 +580,34 @@ def test_without_overlap_the_exchange_follows_the_backward_pass() -> None:
     spans = [span for span in none.spans if span.rank == 0]
     backward = max(span.end for span in spans if span.kind == "backward")
     assert min(span.start for span in spans if span.resource == "communicator") >= backward
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_local_steps_share_one_exchange(steps: int) -> None:
+    """What an iteration takes beyond the passes is divided among the steps."""
+    on = cluster(2, devices=1)
+    alone = seconds(COMPUTE.total)
+    each = predict(DENSE, on, COMPUTE).iteration - alone
+    seldom = predict(every(DENSE, steps), on, COMPUTE).iteration - alone
+    assert seldom == pytest.approx(each / steps, rel=1e-6)
+    assert every(every(DENSE, steps), 3).period == 3 * steps * DENSE.period
+    assert every(DENSE, 1) == DENSE
+
+
+def test_an_exchange_waits_for_its_share_of_the_backward_pass() -> None:
+    """The bucket that is ready after 5 of 20 ms and waits for a third of the rest starts at 10."""
+    passes = ComputeTimes(forward=0, backward=20, parts=(5, 5), provenance="")
+    assert passes.waiting(Fraction(1, 3)).parts == (10, 3)
+    assert passes.waiting(Fraction(0)) == passes
+    assert passes.waiting(Fraction(1)).parts == (20, 0)
+
+    def at(overlap: Overlap | None = None, exposed: Fraction = Fraction(0)) -> float:
+        training = Training(overlap=overlap, exposed=exposed)
+        return predict(DENSE, cluster(2, devices=1), COMPUTE, training=training).iteration
+
+    assert at(exposed=Fraction(0)) == at(overlap="ddp")
+    assert at(exposed=Fraction(1)) == at(overlap="none") == at(overlap="none", exposed=Fraction(0))
+    assert at(overlap="ddp") < at(exposed=Fraction(9, 10)) < at(overlap="none")
 
 
 def test_two_collectives_at_a_time_hide_each_others_latency() -> None:

@@ -93,15 +93,6 @@ def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
         set_bits(array(numbers), union)
 
 
-@kernel("streaming", name="bitmap.as_mask")
-def as_mask(bits: Tensor, segments: Segments) -> Tensor:
-    """The bits as flat float32 of 0 and 1."""
-    flags = np.unpackbits(array(bits), bitorder="little")
-    starts_of = np.repeat(8 * starts(bytes_of(segments)) - segments.begin, segments.length)
-    own = flags[np.arange(starts_of.size) + starts_of]
-    return tensor(own.astype(np.float32), bits)
-
-
 # --- loops ------------------------------------------------------------------------------------
 
 

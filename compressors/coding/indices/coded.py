@@ -130,6 +130,12 @@ def decoded_positions(
     return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
 
 
+def demand_ascending(wrong: int) -> None:
+    """`InputError` for positions that do not ascend, or cannot be read."""
+    if wrong:
+        raise damaged("positions do not ascend below the tensor's length")
+
+
 def positions_in(
     coded: NDArray[np.uint8], segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> NDArray[np.int64]:

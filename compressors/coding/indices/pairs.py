@@ -10,26 +10,35 @@ from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments
+
+BEYOND = (1 << 63) - 1
+"""In the place of an index: nothing."""
 
 
 @kernel("streaming")
 @primitive
 def merged_pairs(
-    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
-) -> tuple[Tensor, Tensor]:
+    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor,
+    segments: Segments, room: Column,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
     """The sum of two sparse vectors.
 
-    Indices are ascending int64 `[k]` and `[m]`, values float32; returns indices int64 `[u]`,
-    ascending, and values float32 `[u]`, u between max(k, m) and k + m.
+    Indices are places in the flat bucket, ascending int64 `[k]` and `[m]`, values float32; of each
+    tensor of the table both have `room` together. Returns indices int64 `[u]`, ascending, values
+    float32 `[u]`, and how many each tensor has. On a device that is its room, which ends with
+    `BEYOND` and zeros: nobody waits.
     """
-    room = indices.numel() + other_indices.numel()
-    out_indices = np.empty(room, dtype=np.int64)
-    out_values = np.empty(room, dtype=np.float32)
+    most = indices.numel() + other_indices.numel()
+    out_indices = np.empty(most, dtype=np.int64)
+    out_values = np.empty(most, dtype=np.float32)
     used = _merge(
         array(indices), array(values), array(other_indices), array(other_values),
         out_indices, out_values,
     )  # fmt: skip
-    return tensor(out_indices[:used], values), tensor(out_values[:used], values)
+    upto = np.searchsorted(out_indices[:used], segments.begin + segments.length)
+    many = np.diff(upto, prepend=0)
+    return tensor(out_indices[:used], values), tensor(out_values[:used], values), many
 
 
 @loop

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frames import Codec, Frames, columns_of, packed, read_ahead
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -82,15 +83,10 @@ def add_signed(
     `levels`: (positive, negative), None when the message holds them. Raises `InputError` for a
     damaged message, one of another layout, or one of the other kind.
     """
-    segments, found = Segments.of(layout), read(message, layout, Codec.SIGNED_INDEX)
-    if (found.flags != (LEVELS_INSIDE if levels is None else 0)).any():
-        raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
-    head = segments.column(8 if levels is None else 0)
-    found.demand_sizes(head + 4 * found.nonzero)
-    parts = (head, torch.float32), (4 * found.nonzero, torch.int32)
-    inside, words = found.parts(message, *parts)
-    known = inside.view(-1, 2) if levels is None else np.array([levels])
-    add_words(out, segments, words, found.nonzero, known, weight)
+    inside = LEVELS_INSIDE if levels is None else 0
+    found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
+    known = None if levels is None else np.array([levels])
+    add_words(out, Segments.of(layout), message, found, 8 * inside, known, weight)
 
 
 # --- senders --------------------------------------------------------------------------------------
@@ -235,44 +231,50 @@ def _joined(
 # --- receivers ------------------------------------------------------------------------------------
 
 
-@counted_as(lambda *_: ())
-def levels_of(exponents: Tensor) -> Tensor:
-    """Levels of powers of two, float64 `[tensors, 16]`: 2^e, ... 2^(e - 7), then minus these.
-
-    Not-a-number stands for powers below float32's normal numbers.
-    """
-    return _levels(exponents.device)[exponents.long() + 128]
+def add_powers(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
+    found = read_ahead(message, layout, Codec.VARIANCE, partial(_demand_words, 1))
+    exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
+    add_words(out, Segments.of(layout), message, found, 1, None, exact)
 
 
 @cache
-def _levels(device: torch.device) -> Tensor:
-    """Levels of each exponent from -128 on: float64 `[256, 16]`."""
+def powers() -> NDArray[np.float64]:
+    """Levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then minus these.
+
+    Not-a-number stands for powers below float32's normal numbers.
+    """
     power = np.arange(-128, 128)[:, None] - np.arange(DEEPEST + 1)
     level = np.where(power + BIAS < 1, np.nan, np.ldexp(1.0, power))
-    return torch.from_numpy(np.concatenate((level, -level), axis=1)).to(device)
+    return np.concatenate((level, -level), axis=1)
 
 
 def _adding_launches(
-    _: object, __: object, segments: Segments, words: Tensor, ___: object, levels: Levels,
-    weight: object,
+    _: object, __: object, segments: Segments, ___: object, found: Frames | Tensor, head: int,
+    *____: object,
 ) -> Iterable[KernelCost]:  # fmt: skip
-    n, signs = words.numel(), levels.shape[1] == 2
-    name = "sparse._add_signs" if signs else "variance_words._add_words"
-    return (launch("gather_scatter", f"{name}:{_reach(segments)}", n, (12 if signs else 4) * n),)
+    n = int(columns_of(found).nonzero.sum())
+    for nbytes in (head * len(segments.table), 4 * n):
+        if nbytes:
+            yield launch("streaming", "aten.cat", nbytes, 2 * nbytes)
+    name, each = ("variance_words._add_words", 4) if head == 1 else ("sparse._add_signs", 12)
+    yield launch("gather_scatter", f"{name}:{_reach(segments)}", n, each * n)
 
 
 @counted_as(_adding_launches)
 @primitive
 def add_words(
-    out: Tensor, segments: Segments, words: Tensor, k: Column, levels: Levels, weight: float
-) -> None:
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
+    levels: NDArray[np.float64] | None, weight: float,
+) -> None:  # fmt: skip
     """out += weight * level of each word, in place.
 
     Parameters
     ----------
     out : flat float32 of the table
-    words : int32 `[sum of k]`, k of each tensor
-    levels : `[tensors or 1, 2]` of signs, or `[tensors or 1, 16]` of powers of two
+    found : headers of the message, by `read_ahead`
+    head : bytes before the words: 0, where `levels` are the positive and the negative one; of
+        signs 8, the levels as two float32; of powers of two 1, their exponent
 
     Raises
     ------
@@ -280,13 +282,20 @@ def add_words(
         When indices do not ascend below the tensor's length, or a level is not-a-number; `out` is
         then worthless.
     """
-    wrong = np.zeros(2, dtype=np.uint8)
+    frames, wrong = columns_of(found), np.zeros(2, dtype=np.uint8)
+    known, data = powers() if levels is None else levels, array(message)
     with written_back(out) as target:
         in_tiles(
-            _scatter_words, segments.tiles_of(k), array(words).view(np.uint32), starts(k),
-            segments.table, _rows(levels, len(k), weight), index_bits(levels), target, wrong,
+            _scatter_words, segments.tiles_of(frames.nonzero), data, frames.at, segments.table,
+            head, known, weight, index_bits(head), target, wrong,
         )  # fmt: skip
     demand_right(*wrong.tolist())
+
+
+def _demand_words(head: int, found: Frames) -> None:
+    if head != 1 and (found.flags != (LEVELS_INSIDE if head else 0)).any():
+        raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
+    found.demand_sizes(head + 4 * found.nonzero)
 
 
 def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
@@ -296,9 +305,9 @@ def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.broadcast_to(weighted, (count, weighted.shape[1])))
 
 
-def index_bits(levels: Levels) -> int:
-    """Bits of the index beside the number of one of so many levels."""
-    return SIGN_BITS if levels.shape[1] == 2 else POWER_BITS
+def index_bits(head: int) -> int:
+    """Bits of the index in a word behind so many bytes."""
+    return POWER_BITS if head == 1 else SIGN_BITS
 
 
 def demand_right(unordered: int, strange: int) -> None:
@@ -446,22 +455,32 @@ def _take_words(
 
 @loop
 def _scatter_words(
-    start: int, stop: int, tiles: Any, words: Any, firsts: Any, table: Any, levels: Any, bits: int,
-    out: Any, wrong: Any,
+    start: int, stop: int, tiles: Any, message: Any, begins: Any, table: Any, head: int,
+    known: Any, weight: float, bits: int, out: Any, wrong: Any,
 ) -> None:  # fmt: skip
-    shift, low = np.uint32(bits), np.uint32((1 << bits) - 1)
+    shift, low = np.uint64(bits), np.uint64((1 << bits) - 1)
+    inside = np.empty(2, dtype=np.float32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         target = out[table[t, 0] : table[t, 0] + table[t, 1]]
-        own, level = words[firsts[t] :], levels[t]
+        body = message[begins[t] : begins[t] + head + 4 * last]
+        level = np.empty(known.shape[1], dtype=np.float32)
+        row = np.int64(body[0] ^ np.uint8(128)) if head == 1 else 0
+        for j in range(level.size):
+            level[j] = known[row, j] * weight
+        if head == 8:
+            inside.view(np.uint8)[:] = body[:8]
+            level[0], level[1] = inside[0] * weight, inside[1] * weight
+        own = body[head:]
         # a tile must begin above the last place of the tile before
-        before = np.int64(own[first - 1] & low) if first > 0 else np.int64(-1)
+        before = np.int64(number_at(own, 4 * first - 4, 4) & low) if first > 0 else np.int64(-1)
         for i in range(first, last):
-            at = np.int64(own[i] & low)
+            word = number_at(own, 4 * i, 4)
+            at = np.int64(word & low)
             if at <= before or at >= target.size:
                 wrong[0] = 1
                 break
-            value = level[own[i] >> shift]
+            value = level[word >> shift]
             if np.isnan(value):
                 wrong[1] = 1
             target[at] += value

@@ -1,4 +1,4 @@
-"""Matrices of a bucket with two levels a column: sums over columns, thresholds and levels.
+"""Matrices of a bucket with two levels a column: sums over columns, and levels.
 
 Loops pass over the rows as they lie in memory: the innermost one runs along a row, so that vectors
 hold elements of different columns. A narrow matrix is treated as one with several of its rows in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, starts, tiles_of
 
-Threshold = Literal["zero", "mean"]
 _SUM_PARTS = 32
 """Most blocks of rows that are added up on their own."""
 _WIDE = 512
@@ -115,28 +114,23 @@ class Matrices:
 
 
 def _measuring(
-    _: object, values: object, matrices: Matrices, threshold: Threshold, message: object,
-    at: object, *, added: Tensor | None = None,
+    _: object, values: object, matrices: Matrices, message: object, at: object, *,
+    added: Tensor | None = None,
 ) -> list[KernelCost]:  # fmt: skip
     n, lines = matrices.rows * matrices.columns, matrices.columns
-    sums = launch("reduction", "columns.column_sums", n, 4 * n, 28 * lines)
-    first = sums
-    if added is not None:
-        first = launch("reduction", "columns.add_and_sum_columns", n, 12 * n, 24 * lines)
-    return [first] if threshold == "zero" else [first, sums]
+    if added is None:
+        return [launch("reduction", "columns.column_sums", n, 4 * n, 28 * lines)]
+    return [launch("reduction", "columns.add_and_sum_columns", n, 12 * n, 24 * lines)]
 
 
 @counted_as(_measuring)
 @primitive
 def column_levels(
-    values: Tensor, matrices: Matrices, threshold: Threshold, message: Tensor, at: Column, *,
-    added: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Thresholds, lower and upper levels of columns; the levels are written to a message.
+    values: Tensor, matrices: Matrices, message: Tensor, at: Column, *, added: Tensor | None = None
+) -> Tensor:
+    """Thresholds (0), lower and upper levels of columns; the levels are written to a message.
 
-    With a threshold of zero the levels are the means of a column's elements on either side, 0
-    where there are none; else the threshold is the column's mean, and the levels lie the mean
-    distance from it below and above.
+    They are the means of a column's elements below 0 and of the others, 0 where there are none.
 
     Parameters
     ----------
@@ -150,40 +144,33 @@ def column_levels(
     """
     lines = np.zeros((3, matrices.count * matrices.lines), dtype=np.float32)
     rows = np.repeat(matrices.stripes.table[:, 0], matrices.stripes.width)
-    total, magnitude, count = column_sums(values, matrices, lines[0], added)
+    total, magnitude, count = column_sums(values, matrices, added)
     with np.errstate(all="ignore"):  # empty sides, and overflow
-        if threshold == "zero":
-            # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
-            lows = np.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
-            highs = np.where(count > 0, (magnitude + total) / (2 * count), 0.0)
-            lines[1], lines[2] = lows, highs
-        else:
-            lines[0] = total / rows
-            _, magnitude, _ = column_sums(values, matrices, lines[0])
-            spread = (magnitude / rows).astype(np.float32)
-            lines[1], lines[2] = lines[0] - spread, lines[0] + spread
+        # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
+        lines[1] = np.where(count < rows, (total - magnitude) / (2 * (rows - count)), 0.0)
+        lines[2] = np.where(count > 0, (magnitude + total) / (2 * count), 0.0)
     found, head = tensor(lines, values), 4 * matrices.stripes.width
     put(message, np.concatenate((at, at + head)), found[1:].reshape(-1), np.tile(head, 2))
     return found
 
 
 def column_sums(
-    values: Tensor, matrices: Matrices, centres: NDArray[np.float32], added: Tensor | None = None
+    values: Tensor, matrices: Matrices, added: Tensor | None = None
 ) -> NDArray[np.float64]:
-    """Sums of each column, with d = v - centre: of d, of |d|, and the number of d >= 0.
+    """Sums of each column, of v, of |v|, and the number of v >= 0.
 
-    Half the sum or difference of the first two are the sums over the two sides. `centres` are
-    float32 `[lines]`; `added` is first added to the values, in place. Returns float64 `[3, lines]`;
-    lines beyond a matrix have sums of 0.
+    Half the sum or difference of the first two are the sums over the two sides. `added` is first
+    added to the values, in place. Returns float64 `[3, lines]`; lines beyond a matrix have sums
+    of 0.
     """
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
-    found = np.zeros((3, len(centres)), dtype=np.float64)
+    found = np.zeros((3, matrices.count * matrices.lines), dtype=np.float64)
     more = NONE if added is None else np.ascontiguousarray(array(added))
     with written_back(values) as data:
         in_tiles(
             _sum_tiles, tiles, data, more, matrices.offset, matrices.rows * matrices.columns,
-            blocks, centres[matrices.line_of_columns], starts(matrices.columns), sums,
+            blocks, sums,
         )  # fmt: skip
     _join_blocks(sums, blocks, matrices.line_of_columns, found)
     return found
@@ -195,17 +182,14 @@ def column_sums(
 @loop
 def _sum_tiles(
     start: int, stop: int, tiles: Any, values: Any, added: Any, offsets: Any, sizes: Any,
-    blocks: Any, centres: Any, begins: Any, sums: Any,
+    blocks: Any, sums: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):
         m, first, last = tiles[tile]
-        together, count, at, columns, wide = blocks[m]
-        middle = np.empty(wide, dtype=np.float32)
-        for i in range(wide):
-            middle[i] = centres[begins[m] + i % columns]
+        together, count, at, _, wide = blocks[m]
         own = slice(offsets[m], offsets[m] + sizes[m])
         part = sums[at : at + 3 * count * wide].reshape(3, count, wide)
-        _add_columns(first, last, values[own], added[own], middle, together, part)
+        _add_columns(first, last, values[own], added[own], together, part)
 
 
 @loop
@@ -228,15 +212,13 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
 
 
 @loop
-def _add_columns(
-    start: int, stop: int, values: Any, added: Any, centres: Any, together: int, sums: Any
-) -> None:
+def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, sums: Any) -> None:
     """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows.
 
     Four rows at a time: a sum is read and written once for four elements. What is `added` to
     the values first, unless empty, is added to these rows while they are in the cache.
     """
-    columns = centres.size
+    columns = sums.shape[2]
     for at in range(start, stop, together * columns):
         end = min(at + together * columns, stop)
         block = at // (together * columns)
@@ -253,9 +235,8 @@ def _add_columns(
                 row2 = values[first + 2 * columns : first + 3 * columns]
                 row3 = values[first + 3 * columns : first + 4 * columns]
                 for i in range(columns):
-                    centre = np.float64(centres[i])
-                    d0, d1 = np.float64(row0[i]) - centre, np.float64(row1[i]) - centre
-                    d2, d3 = np.float64(row2[i]) - centre, np.float64(row3[i]) - centre
+                    d0, d1 = np.float64(row0[i]), np.float64(row1[i])
+                    d2, d3 = np.float64(row2[i]), np.float64(row3[i])
                     total[i] += (d0 + d1) + (d2 + d3)
                     magnitude[i] += (abs(d0) + abs(d1)) + (abs(d2) + abs(d3))
                     reached = np.int32(d0 >= 0) + np.int32(d1 >= 0)
@@ -265,7 +246,7 @@ def _add_columns(
             else:
                 row = values[first : min(first + columns, end)]
                 for i in range(row.size):
-                    distance = np.float64(row[i]) - np.float64(centres[i])
+                    distance = np.float64(row[i])
                     total[i] += distance
                     magnitude[i] += abs(distance)
                     count[i] += np.float64(distance >= 0)

@@ -16,13 +16,11 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     SUM_BLOCK,
     array,
-    in_parallel,
     in_tiles,
     loop,
-    tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
@@ -117,19 +115,3 @@ def _comparing(
                     for i in range(more.size):
                         more[i] |= equal[i] & plane[i]
                         equal[i] &= ~plane[i]
-
-
-@kernel("streaming", name="signsgd.from_counters")
-@primitive
-def from_counters(counts: Tensor, count: int) -> Tensor:
-    """The majority, float32 `[n]`, from the numbers of negative votes among `count`."""
-    update = np.empty(counts.numel(), dtype=np.float32)
-    in_parallel(_deciding, update.size, array(counts), count // 2, update)
-    return tensor(update, counts)
-
-
-@loop
-def _deciding(start: int, stop: int, counts: Any, half: int, update: Any) -> None:
-    counts, update = counts[start:stop], update[start:stop]
-    for i in range(counts.size):
-        update[i] = np.float32(-1) if counts[i] > half else np.float32(1)

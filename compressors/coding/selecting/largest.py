@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,21 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 def _launches(
     _: object, values: Tensor, segments: Segments, k: Column, *, memory: Tensor | None = None,
-    marks: Marks | None = None, **__: object,
+    marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None, **__: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
     sizes = zip(segments.length.tolist(), k.tolist(), strict=True)
     marked = np.array([not handled(values) and stride_of(n, many) > 0 for n, many in sizes], bool)
-    for bounded in (False, True):
-        n, many = (column[marked == bounded] for column in (segments.length, k))
+    selected = np.ones(len(k), bool) if ranked is None else ranked
+    for bounded, exact in product((False, True), (True, False)):
+        here = (marked == bounded) & (selected == exact)
+        n, many = (column[here] for column in (segments.length, k))
         if len(n) and memory is not None:
             adds = "marks.add_and_mark" if bounded else "aten.add_"
             yield launch("streaming", adds, n, 12 * n)
         if len(n):
             given = marks is not None or (bounded and memory is not None)
             name = "selection.take_largest" + ":marks" * given
-            yield launch("selection", name, n, 4 * n, 12 * many)
+            yield launch("selection" if exact else "gather_scatter", name, n, 4 * n, 12 * many)
 
 
 @counted_as(_launches)

@@ -39,7 +39,7 @@ from gcsim.compressors.segments import TILE, Segments
 LARGEST_SCALE = 1e300
 """A scale that saturates every weight that is not zero, however small."""
 LARGEST_INVERSE = 3e38
-"""Of a scale: a magnitude that is sent."""
+"""Largest inverse of a scale, which is a magnitude that is sent."""
 
 
 def _pass(blocks: Any) -> KernelCost:

@@ -14,6 +14,7 @@ import triton.language as tl
 from gcsim.compressors.coding.indices import coded as loops
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import packed_bytes
+from gcsim.compressors.demands import entered, when_known
 from gcsim.compressors.gpu.integers.elias import (
     LONGEST,
     ended,
@@ -64,8 +65,10 @@ def decoded_positions(
 ) -> Tensor:
     """The loop reads what is too long for kernels, and says what is damaged."""
     found = read_positions(coded, segments, sizes, k, coders)
-    if found is None or bool(found[1]):
+    if found is None or (entered() is None and bool(found[1])):
         return by_loop(loops.decoded_positions, coded, segments, sizes, k, coders)
+    if entered() is not None:
+        when_known(found[1], loops.demand_ascending)
     return found[0]
 
 

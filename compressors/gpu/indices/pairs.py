@@ -1,21 +1,49 @@
-"""The sum of sparse vectors on a GPU: `coding/indices/pairs.py`, by torch's operators."""
+"""The sum of sparse vectors on a GPU: the kernel of `coding/indices/pairs.py`."""
 
 from __future__ import annotations
 
+import triton
+import triton.language as tl
+
 from gcsim.compressors.coding.indices import pairs as loops
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.words import BLOCK, blocks
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
+from gcsim.compressors.segments import Column, Segments
 
 
 @kernel_of(loops.merged_pairs)
 def merged_pairs(
-    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A stable sort puts equal indices side by side."""
+    indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor,
+    segments: Segments, room: Column,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
+    """A stable sort puts equal indices side by side; a kernel adds them up."""
     places, order = torch.cat((indices, other_indices)).sort(stable=True)
-    sums = torch.cat((values, other_values))[order]
-    again = torch.zeros_like(places, dtype=torch.bool)
-    again[1:] = places[1:] == places[:-1]
-    later = again.nonzero().view(-1)
-    sums[later - 1] += sums[later]
-    return places[~again], sums[~again]
+    terms = torch.cat((values, other_values))[order]
+    first = torch.ones_like(places)
+    first[1:] = places[1:] != places[:-1]
+    merged, sums = torch.full_like(places, loops.BEYOND), torch.zeros_like(terms)
+    many = room.tolist()
+    parts = parts_of(places, many, [blocks(each) for each in many], starts(many))
+    given = places, terms, first, first.cumsum(0)
+    launch_parts(_add, parts, *given, merged, sums, len(places), BLOCK=BLOCK)
+    return merged, sums, room
+
+
+@triton.jit
+def _add(places, terms, first, upto, merged, sums, total, table, parts, BLOCK: tl.constexpr):
+    """Each index and its sum, behind those before it in its tensor."""
+    column, number, n = own_part(table, parts)
+    i = number * BLOCK + tl.arange(0, BLOCK)
+    begin = tl.load(column + 2 * parts)
+    at, here = begin + i, i < n
+    begins = here & (tl.load(first + at, mask=here, other=0) != 0)
+    again = begins & (at + 1 < total)
+    again = again & (tl.load(first + at + 1, mask=again, other=1) == 0)
+    value = tl.load(terms + at, mask=here, other=0.0)
+    value = tl.where(again, value + tl.load(terms + at + 1, mask=again, other=0.0), value)
+    before = tl.load(upto + begin - 1, mask=begin > 0, other=0)
+    place = begin + tl.load(upto + at, mask=here, other=0) - before - 1
+    tl.store(merged + place, tl.load(places + at, mask=here, other=0), mask=begins)
+    tl.store(sums + place, value, mask=begins)

@@ -9,9 +9,13 @@ from __future__ import annotations
 import numpy as np
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
+from gcsim.compressors.coding.frames import Frames
 from gcsim.compressors.coding.indices import words as loops
 from gcsim.compressors.demands import when_known
+from gcsim.compressors.gpu.frames import own_frame, table_of
+from gcsim.compressors.gpu.integers.packing import get_field
 from gcsim.compressors.gpu.parts import (
     Parts,
     launch_parts,
@@ -35,22 +39,12 @@ def signed_words(
     """One launch."""
     loops.demand_short(segments, loops.SIGN_BITS)
     words = memory.new_empty(len(values), dtype=torch.int32)
-    each, parts = _weighted(levels, memory, 1.0), _travelling(memory, segments, k, len(levels))
+    each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
+    many, first = k.tolist(), np.arange(len(k)) * 2 * (len(levels) > 1)
+    columns = starts(many), segments.begin.tolist(), first.tolist()
+    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
     launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
     return words
-
-
-def _travelling(like: Tensor, segments: Segments, k: Column, rows: int, width: int = 2) -> Parts:
-    """Parts of k elements of each tensor: their begin, its own, its length, its levels' place."""
-    many, first = k.tolist(), np.arange(len(k)) * width * (rows > 1)
-    columns = starts(many), segments.begin.tolist(), segments.length.tolist(), first.tolist()
-    return parts_of(like, many, [blocks(n) for n in many], *columns)
-
-
-def _weighted(levels: loops.Levels, like: Tensor, weight: float) -> Tensor:
-    if not isinstance(levels, torch.Tensor):
-        return there((levels * weight).astype(np.float32), like.device)
-    return levels if weight == 1.0 else (levels.double() * weight).float()
 
 
 @kernel_of(loops.unambiguous_signs)
@@ -115,14 +109,15 @@ def _listed(
 
 @kernel_of(loops.add_words)
 def add_words(
-    out: Tensor, segments: Segments, words: Tensor, k: Column, levels: loops.Levels, weight: float
-) -> None:
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
+    levels: NDArray[np.float64] | None, weight: float,
+) -> None:  # fmt: skip
     """One launch; words are checked `when_known`."""
-    parts = _travelling(out, segments, k, *levels.shape)
     wrong = out.new_zeros(2, dtype=torch.int32)
+    known = there(loops.powers() if levels is None else levels, out.device)
     launch_parts(
-        _add, parts, out, words, _weighted(levels, out, weight).float(), wrong,
-        BITS=loops.index_bits(levels), BLOCK=BLOCK,
+        _add, _parts(out, segments), out, message, table_of(found, out), known, wrong,
+        float64_bits(weight), HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_right)
 
@@ -233,27 +228,38 @@ def _sign(memory, indices, values, levels, words, table, parts, BLOCK: tl.conste
     at = tl.load(indices + place, mask=i < k, other=0)
     value = tl.load(values + place, mask=i < k, other=0.0)
     minus = (value < 0).to(tl.int32)
-    level = tl.load(levels + tl.load(column + 5 * parts) + minus)
+    level = tl.load(levels + tl.load(column + 4 * parts) + minus)
     tl.store(memory + tl.load(column + 3 * parts) + at, value - level, mask=i < k)
     tl.store(words + place, at.to(tl.int32) | (minus << 31), mask=i < k)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["weight"])
 def _add(
-    out, words, levels, wrong, table, parts, BITS: tl.constexpr, BLOCK: tl.constexpr,
+    out, message, frames, levels, wrong, weight: tl.uint64, table, parts, HEAD: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, k = own_part(table, parts)
+    column, number, n = own_part(table, parts)
+    begin, size, _, k = own_frame(frames, table, parts)
     i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    place = words + tl.load(column + 2 * parts) + i
-    word = tl.load(place, mask=i < k, other=0).to(tl.int64) & 0xFFFFFFFF
-    before = tl.load(place - 1, mask=(i > 0) & (i < k), other=0).to(tl.int64)
+    here = (i < k) & (size == HEAD + 4 * k)
+    place = 8 * (begin + HEAD + 4 * i)
+    word = get_field(message, place, 32, here)
     low: tl.constexpr = (1 << BITS) - 1
+    before = get_field(message, place - 32, 32, here & (i > 0)) & low
     at = word & low
-    ordered = (at > tl.where(i > 0, before & low, -1)) & (at < tl.load(column + 4 * parts))
-    good = (i < k) & ordered
-    level = tl.load(levels + tl.load(column + 5 * parts) + (word >> BITS), mask=good, other=0.0)
-    target = out + tl.load(column + 3 * parts) + at
+    ordered = (at > tl.where(i > 0, before, -1)) & (at < n)
+    good = here & ordered
+    which = word >> BITS
+    if HEAD == 8:
+        bits = get_field(message, 8 * begin + 32 * which, 32, good)
+        level = bits.to(tl.int32).to(tl.float32, bitcast=True).to(tl.float64)
+    else:
+        if HEAD == 1:  # the exponent's row
+            which += 16 * (tl.load(message + begin, mask=k > 0, other=0).to(tl.int64) ^ 128)
+        level = tl.load(levels + which, mask=good, other=0.0)
+    level = (level * float64(weight)).to(tl.float32)
+    target = out + tl.load(column + 2 * parts) + at
     tl.store(target, tl.load(target, mask=good, other=0.0) + level, mask=good)
-    tl.store(wrong, 1, mask=tl.max(((i < k) & (ordered == 0)).to(tl.int32), axis=0) > 0)
+    tl.store(wrong, 1, mask=tl.max((here & (ordered == 0)).to(tl.int32), axis=0) > 0)
     strange = (level.to(tl.int32, bitcast=True) & 0x7FFFFFFF) > 0x7F800000
     tl.store(wrong + 1, 1, mask=tl.max(strange.to(tl.int32), axis=0) > 0)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.one_bit import columns as loops
-from gcsim.compressors.coding.one_bit.columns import Matrices, Threshold
+from gcsim.compressors.coding.one_bit.columns import Matrices
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -20,40 +20,33 @@ _ROWS, _COLUMNS = 32, 64
 """Rows and columns of the part of a matrix that a program adds up at a time."""
 _TIMES = 8
 """Such parts of a program, one below the other."""
-_ABOUT_ZERO, _MEAN, _ABOUT_MEAN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @kernel_of(loops.column_levels)
 def column_levels(
-    values: Tensor, matrices: Matrices, threshold: Threshold, message: Tensor, at: Column, *,
-    added: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    values: Tensor, matrices: Matrices, message: Tensor, at: Column, *, added: Tensor | None = None
+) -> Tensor:
     """A program adds up a part of some columns; the parts are then joined to levels."""
     m, stripes = matrices, matrices.stripes
     pieces, side = -(-m.rows // (_ROWS * _TIMES)), -(-m.columns // _COLUMNS)
     sums = values.new_empty((3, int((pieces * m.columns).sum())), dtype=torch.float64)
     first = starts(pieces * m.columns)  # of each piece a sum for each column
     sizes = m.rows * m.columns, pieces * side
-    columns = m.offset, m.columns, np.maximum(1, side), np.maximum(1, m.width), m.line, first
+    columns = m.offset, m.columns, np.maximum(1, side), first
     parts = parts_of(values, *(each.tolist() for each in (*sizes, *columns)))
     _, _, _, begin, width, line, _ = stripes.table.T
     each = (np.tile(column, m.count) for column in (m.rows, m.columns, first, pieces))
     owned = width, -(-width // _COLUMNS), begin, line, at, *each
     lines = values.new_empty((3, m.count * m.lines))
     joined = parts_of(values, *(column.tolist() for column in owned))
-    kinds = (_ABOUT_ZERO,) if threshold == "zero" else (_MEAN, _ABOUT_MEAN)
-    more = added
-    for kind in kinds:
-        launch_parts(
-            _sum, parts, values, values if more is None else more.contiguous(), lines, sums,
-            sums.shape[1], m.lines, ADD=more is not None, CENTRED=kind == _ABOUT_MEAN, ROWS=_ROWS,
-            TIMES=_TIMES, COLUMNS=_COLUMNS,
-        )  # fmt: skip
-        launch_parts(
-            _join, joined, sums, lines, message, sums.shape[1], lines.shape[1], KIND=kind.value,
-            COLUMNS=_COLUMNS,
-        )  # fmt: skip
-        more = None
+    more = values if added is None else added.contiguous()
+    launch_parts(
+        _sum, parts, values, more, sums, sums.shape[1], ADD=added is not None, ROWS=_ROWS,
+        TIMES=_TIMES, COLUMNS=_COLUMNS,
+    )  # fmt: skip
+    launch_parts(
+        _join, joined, sums, lines, message, sums.shape[1], lines.shape[1], COLUMNS=_COLUMNS
+    )
     return lines
 
 
@@ -62,21 +55,16 @@ def column_levels(
 
 @triton.jit
 def _sum(
-    values, added, centres, sums, all_sums, all_lines, table, parts, ADD: tl.constexpr,
-    CENTRED: tl.constexpr, ROWS: tl.constexpr, TIMES: tl.constexpr, COLUMNS: tl.constexpr,
+    values, added, sums, all_sums, table, parts, ADD: tl.constexpr, ROWS: tl.constexpr,
+    TIMES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over each column of d = v - centre and of |d|, and the number of d >= 0."""
+    """Sums over each column of v and of |v|, and the number of v >= 0."""
     own, number, n = own_part(table, parts)
     offset = tl.load(own + 2 * parts)
     columns = tl.load(own + 3 * parts)
     side = tl.load(own + 4 * parts)
-    width = tl.load(own + 5 * parts)
     piece = number // side
     column = number % side * COLUMNS + tl.arange(0, COLUMNS)
-    line = tl.load(own + 6 * parts) + column // width * all_lines + column % width
-    centre = tl.zeros([COLUMNS], dtype=tl.float64)
-    if CENTRED:
-        centre = tl.load(centres + line, mask=column < columns, other=0.0).to(tl.float64)
     total = tl.zeros([COLUMNS], dtype=tl.float64)
     magnitude = tl.zeros([COLUMNS], dtype=tl.float64)
     count = tl.zeros([COLUMNS], dtype=tl.float64)
@@ -89,21 +77,18 @@ def _sum(
         if ADD:
             v = v + tl.load(added + at, mask=here, other=0.0)
             tl.store(values + at, v, mask=here)
-        distance = v.to(tl.float64) - centre[None, :]
+        distance = v.to(tl.float64)
         total += tl.sum(tl.where(here, distance, 0.0), axis=0)
         magnitude += tl.sum(tl.where(here, tl.abs(distance), 0.0), axis=0)
         count += tl.sum((here & (distance >= 0.0)).to(tl.float64), axis=0)
-    place = sums + tl.load(own + 7 * parts) + piece * columns + column
+    place = sums + tl.load(own + 5 * parts) + piece * columns + column
     tl.store(place, total, mask=column < columns)
     tl.store(place + all_sums, magnitude, mask=column < columns)
     tl.store(place + 2 * tl.cast(all_sums, tl.int64), count, mask=column < columns)
 
 
 @triton.jit
-def _join(
-    sums, lines, message, all_sums, all_lines, table, parts, KIND: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
+def _join(sums, lines, message, all_sums, all_lines, table, parts, COLUMNS: tl.constexpr):
     """Thresholds and levels of some columns of a stripe; the levels go into its frame, too."""
     own, number, width = own_part(table, parts)
     lane = number * COLUMNS + tl.arange(0, COLUMNS)
@@ -122,26 +107,17 @@ def _join(
         count += tl.load(place + 2 * tl.cast(all_sums, tl.int64), mask=here, other=0.0)
         place += columns
     line = lines + tl.load(own + 3 * parts) + lane
-    if KIND == _MEAN:
-        tl.store(line, tl.where(here, total / rows, 0.0).to(tl.float32), mask=inside)
-    else:
-        if KIND == _ABOUT_ZERO:
-            # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
-            low = tl.where(count < rows, (total - magnitude) / (2.0 * (rows - count)), 0.0)
-            high = tl.where(count > 0.0, (magnitude + total) / (2.0 * count), 0.0)
-            tl.store(line, tl.zeros([COLUMNS], dtype=tl.float32), mask=inside)
-        else:
-            mean = tl.load(line, mask=inside, other=0.0)
-            spread = (magnitude / rows).to(tl.float32)
-            low = mean - spread
-            high = mean + spread
-        low = tl.where(here, low, 0.0).to(tl.float32)
-        high = tl.where(here, high, 0.0).to(tl.float32)
-        tl.store(line + all_lines, low, mask=inside)
-        tl.store(line + 2 * tl.cast(all_lines, tl.int64), high, mask=inside)
-        body = message + tl.load(own + 4 * parts) + lane * 4
-        for k in tl.static_range(4):
-            byte = low.to(tl.uint32, bitcast=True) >> (8 * k)
-            tl.store(body + k, (byte & 255).to(tl.uint8), mask=inside)
-            byte = high.to(tl.uint32, bitcast=True) >> (8 * k)
-            tl.store(body + 4 * width + k, (byte & 255).to(tl.uint8), mask=inside)
+    # half the sum of two sums rounds: what should be exactly 0 is asked of the counts
+    low = tl.where(count < rows, (total - magnitude) / (2.0 * (rows - count)), 0.0)
+    high = tl.where(count > 0.0, (magnitude + total) / (2.0 * count), 0.0)
+    low = tl.where(here, low, 0.0).to(tl.float32)
+    high = tl.where(here, high, 0.0).to(tl.float32)
+    tl.store(line, tl.zeros([COLUMNS], dtype=tl.float32), mask=inside)
+    tl.store(line + all_lines, low, mask=inside)
+    tl.store(line + 2 * tl.cast(all_lines, tl.int64), high, mask=inside)
+    body = message + tl.load(own + 4 * parts) + lane * 4
+    for k in tl.static_range(4):
+        byte = low.to(tl.uint32, bitcast=True) >> (8 * k)
+        tl.store(body + k, (byte & 255).to(tl.uint8), mask=inside)
+        byte = high.to(tl.uint32, bitcast=True) >> (8 * k)
+        tl.store(body + 4 * width + k, (byte & 255).to(tl.uint8), mask=inside)

@@ -10,7 +10,7 @@ from gcsim.compressors.coding.one_bit import votes as loops
 from gcsim.compressors.gpu.one_bit.bits import noting
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
@@ -43,12 +43,6 @@ def _by_block(like: Tensor, at: Column, segments: Segments) -> Parts:
     programs = [blocks(n) for n in sizes.tolist()]
     columns = at, starts(sizes), segments.length
     return parts_of(like, sizes.tolist(), programs, *(each.tolist() for each in columns))
-
-
-@kernel_of(loops.from_counters)
-def from_counters(counts: Tensor, count: int) -> Tensor:
-    """Torch's operators."""
-    return torch.where(counts > count // 2, -1.0, 1.0)
 
 
 # --- kernels --------------------------------------------------------------------------------------

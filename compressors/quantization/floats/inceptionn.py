@@ -28,7 +28,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, tensor, written_back
@@ -75,9 +75,8 @@ class Inceptionn(Compressor[InceptionnParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         segments, b = Segments.of(bucket.layout), self.parameters.bound
         bodies, sizes, sent = cut(bucket.gradient, segments, b)
-        message, at = frames(bodies, Codec.INCEPTIONN, segments, sizes, nonzero=sent, flags=b)
-        put(message, at, bodies, sizes)
-        payloads = yield from gather_variable(seal(message, at, sizes))
+        message = packed(bodies, Codec.INCEPTIONN, segments, (bodies, sizes), nonzero=sent, flags=b)
+        payloads = yield from gather_variable(message)
         return self.mean_of(payloads, bucket, add_cut)
 
 

@@ -1,16 +1,13 @@
 """1-bit SGD: each element travels as one bit, and what is lost is added to the next step.
 
-a = g + e. Each column of a matrix has two levels, and the bit of an element says which one it
-decodes to; e = a - decoded. With `threshold` = zero the bit says a >= 0 and the levels are the
-means of the column's elements on either side (0 where there are none): the error is the variance
-within the two classes. With `threshold` = mean the bit says a >= the column's mean m, and the
-levels are m -/+ sum |a - m| / M, M elements a column.
+a = g + e. Each column of a matrix has two levels; the bit of an element says a >= 0, and it decodes
+to the mean of the column's elements on its side (0 where there are none); e = a - decoded: the
+error is the variance within the two classes.
 
 Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each
 matrix. An all-to-all brings it everybody's bits of its stripe; it averages what they decode to,
 adds its own error, codes the result in the same way, keeps what that loses, and an all-gather
-of the N coded stripes gives everybody the same update. Or an all-gather of everybody's bits, of
-which each worker decodes all.
+of the N coded stripes gives everybody the same update.
 
 A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column.
 Stripes have ceil(columns / N) columns; what goes beyond the matrix travels as zeros, so that all
@@ -23,14 +20,13 @@ Assumes that the decoded stripes are averaged where the paper adds them up: the 
 the values. CNTK pads each column to words of 32 bits; here bits are not padded.
 
 Source: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-Bit Stochastic Gradient Descent and its
-Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014; the threshold
-at the mean as in Microsoft CNTK's ColumnQuantizer.
+Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +38,6 @@ from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import (
     Matrices,
-    Threshold,
     column_levels,
     matrix_shape,
 )
@@ -55,13 +50,6 @@ from gcsim.compressors.sharing import fill_once
 
 
 class OneBitSgdParameters(CompressorParameters):
-    threshold: Threshold = Field(
-        "zero", description="what a bit compares with: zero, or the column's mean"
-    )
-    aggregation: Literal["stripes", "all_gather"] = Field(
-        "stripes",
-        description="each worker sums and codes again a stripe of columns, or all decode all",
-    )
     error_feedback: bool = Field(True, description="add what was lost to the next step")
 
 
@@ -71,35 +59,29 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
     about = About(
         title="1-bit SGD",
         family="quantization",
-        collective="all-to-all of stripes, all-gather of the coded sums; or all-gather",
-        bits="1 + 64 / rows of the matrix; stripes: its N-th part again as owner",
-        state="error (n); stripes: owner's error (n / workers)",
+        collective="all-to-all of stripes, all-gather of the coded sums",
+        bits="1 + 64 / rows of the matrix, and its N-th part again as owner",
+        state="error (n), owner's error (n / workers)",
         paper="Seide et al., Interspeech 2014",
     )
 
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
-        """Properties for the checker: with a threshold of zero, no more than one column."""
+        """Properties for the checker: no more than one column."""
 
         def error(values: Tensor) -> float:
             left, n = values.clone(), np.array([values.numel()])
             matrix = Matrices(n, n // np.maximum(1, n), 0 * n, 1)  # one column
-            encoded(left, matrix, parameters.threshold, Segments.behind(n), keep_error=True)
+            encoded(left, matrix, Segments.behind(n), keep_error=True)
             return energy(left)
 
-        return Properties(
-            error_bound=error if parameters.threshold == "zero" else None,
-            conserves=parameters.error_feedback,
-        )
+        return Properties(error_bound=error, conserves=parameters.error_feedback)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout, count, feedback = bucket.layout, self.worker.count, self.parameters.error_feedback
         values = self.kept("error", bucket) if feedback else bucket.gradient
         matrices, frames_of_all = self._matrices(layout)
         messages = self._encode(values, matrices, layout, frames_of_all, bucket.gradient)
-        if self.parameters.aggregation == "all_gather":
-            payloads = yield AllGather(payload=messages[0])
-            return self.mean_of(payloads, bucket, add_decoded, stripes=matrices.stripes)
         received = yield AllToAll(payloads=messages)
         own = matrices.owned
         owned = self.state["owned"] if feedback else {}
@@ -135,7 +117,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     def _matrices(self, layout: BucketLayout) -> tuple[Matrices, BucketLayout]:
         """(the bucket's tensors as matrices, the tensors of the frames of all owners)."""
-        count = self.worker.count if self.parameters.aggregation == "stripes" else 1
+        count = self.worker.count
         known: dict[Any, tuple[Matrices, BucketLayout]] = layout.facts
         if (key := (OneBitSgd, count)) not in known:
             repeated = BucketLayout(index=layout.index, slices=layout.slices * count)
@@ -146,10 +128,9 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         self, values: Tensor, matrices: Matrices, layout: BucketLayout, tensors: BucketLayout,
         added: Tensor | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        chosen = self.parameters
-        feedback = chosen.error_feedback
+        feedback = self.parameters.error_feedback
         return encoded(
-            values, matrices, chosen.threshold, Segments.of(tensors), keep_error=feedback,
+            values, matrices, Segments.of(tensors), keep_error=feedback,
             added=added if feedback else None, part=Segments.of(layout),
         )  # fmt: skip
 
@@ -161,8 +142,8 @@ def matrices_of(layout: BucketLayout, count: int) -> Matrices:
 
 
 def encoded(
-    values: Tensor, matrices: Matrices, threshold: Threshold, tensors: Segments, *,
-    keep_error: bool, added: Tensor | None = None, part: Segments | None = None,
+    values: Tensor, matrices: Matrices, tensors: Segments, *, keep_error: bool,
+    added: Tensor | None = None, part: Segments | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """A message for each owner of stripes, of `values`, or of values + `added`.
 
@@ -175,7 +156,7 @@ def encoded(
     message, at = frames(
         values, Codec.BINARY, tensors, sizes, nonzero=stripes.elements.length, fixed=True, part=part
     )
-    lines = column_levels(values, matrices, threshold, message, at, added=added)
+    lines = column_levels(values, matrices, message, at, added=added)
     put_bits(values, stripes, lines, message, at + 2 * head, keep_error=keep_error)
     return list(seal(message, at, sizes).chunk(matrices.count))
 

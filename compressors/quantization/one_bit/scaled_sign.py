@@ -7,9 +7,7 @@ and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the magnitudes, the la
 
 `ScaledSign` sends Q(g). `EfSignSgd` adds what earlier steps lost: p = g + e, Q(p) travels,
 e = p - Q(p); state: n floats (p, from which e follows). The update is the mean of what the workers
-sent, from an all-gather; or a parameter server codes that mean in the same way, so that one bit
-travels both ways, and EF-signSGD's server keeps an error of its own. That lies in the object whose
-callable the driver runs: worker 0's.
+sent, from an all-gather. (`ef_block_sgdm` has a server that codes the mean in the same way.)
 
 Biased. A payload holds one float32 and n bits a tensor. The bit of zero says positive: an all-zero
 tensor has the scale zero, a zero among others does not stay zero.
@@ -18,17 +16,15 @@ Assumes that the error is kept of gradients, where the paper keeps it of learnin
 gradient: with a constant rate the two are the same.
 
 Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction). Server
-with error: S. Zheng, Z. Huang, J. Kwok, NeurIPS 2019, arXiv:1905.10936.
+Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
@@ -43,56 +39,33 @@ from gcsim.compressors.coding.one_bit.signs import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import AllGather, Exchange, PushPull
+from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
 
-class ScaledSignParameters(CompressorParameters):
-    aggregation: Literal["all_gather", "push_pull"] = Field(
-        "all_gather",
-        description="all_gather: everybody decodes all; push_pull: a server codes the mean again",
-    )
-
-
-class ScaledSign(Compressor[ScaledSignParameters]):
+class ScaledSign(Compressor):
     """Signs times the mean magnitude of each tensor, without memory."""
 
     about = About(
         title="Scaled sign",
         family="quantization",
-        collective="all-gather, or push-pull with one bit both ways",
-        without_server="alltoall_allgather",
+        collective="all-gather",
         bits="1 + 32 / n",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )
 
     @classmethod
-    def properties(cls, parameters: ScaledSignParameters) -> Properties:
+    def properties(cls, parameters: CompressorParameters) -> Properties:
         return Properties(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        message = self._encode(bucket)
-        if self.parameters.aggregation == "push_pull":
-
-            def serve(payloads: Iterable[Tensor]) -> Tensor:
-                mean = mean_of(payloads, bucket, self.worker.count)
-                return self._answer(Bucket(layout=bucket.layout, gradient=mean))
-
-            answer = yield PushPull(
-                payload=message, server=serve, without_server="alltoall_allgather"
-            )
-            return mean_of(answer, bucket, 1)
-        payloads = yield AllGather(payload=message)
+        payloads = yield AllGather(payload=self._encode(bucket))
         return mean_of(payloads, bucket, self.worker.count)
 
     def _encode(self, bucket: Bucket) -> Tensor:
         """This worker's message."""
         return encode(bucket.gradient, bucket.layout)
-
-    def _answer(self, mean: Bucket) -> Tensor:
-        """The server's message."""
-        return encode(mean.gradient, mean.layout)
 
 
 class EfSignSgd(ScaledSign):
@@ -101,34 +74,27 @@ class EfSignSgd(ScaledSign):
     about = About(
         title="EF-signSGD",
         family="quantization",
-        collective="all-gather, or push-pull with one bit both ways",
-        without_server="alltoall_allgather",
+        collective="all-gather",
         bits="1 + 32 / n",
-        state="error (n); server: error (n)",
+        state="error (n)",
         paper="Karimireddy et al., ICML 2019, arXiv:1901.09847",
     )
 
-    def __init__(self, worker: Worker, parameters: ScaledSignParameters) -> None:
+    def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
         super().__init__(worker, parameters)
         self._memory = SignMemory()
-        self._server = SignMemory()
 
     @classmethod
-    def properties(cls, parameters: ScaledSignParameters) -> Properties:
+    def properties(cls, parameters: CompressorParameters) -> Properties:
         return Properties(
             error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """Residual: the server's error counts for all workers."""
-        error = self._memory.error(bucket)
-        return error.add_(self._server.error(bucket), alpha=self.worker.count)
+        return self._memory.error(bucket)
 
     def _encode(self, bucket: Bucket) -> Tensor:
         return self._memory.encode(bucket)
-
-    def _answer(self, mean: Bucket) -> Tensor:
-        return self._server.encode(mean)
 
 
 class SignMemory:

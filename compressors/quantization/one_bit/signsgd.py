@@ -4,14 +4,9 @@ Worker: the signs of the gradient (signSGD), or of its running average m = beta 
 (Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
 positive, and so does a tie of an even number of workers.
 
-Three ways to count:
-
-* push_pull: n bits to a server, which counts and returns n bits (without a server each worker
-  counts a stripe of the elements; the authors' code has rank 0 count, over broadcasts);
-* all_gather: n bits to everybody, and everybody counts (bit planes, eight elements a byte);
-* counters: an all-reduce of the number of negative votes, in the smallest integers that hold the
-  number of workers: uint8 up to 255 of them, int16 up to 32767, else int32. log2(N + 1) bits
-  would do; 8 are what collectives can add.
+n bits to a server, which counts (bit planes, eight elements a byte) and returns n bits. Without a
+server each worker counts a stripe of the elements; the authors' code has rank 0 count, over
+broadcasts.
 
 Biased, without scale: neither contraction nor unbiased, and no memory makes up for it. The update
 has the length sqrt(n) whatever the gradient's, so the learning rate is of another size than SGD's
@@ -28,56 +23,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from pydantic import Field
-from typing_extensions import TypeVar
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, P
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
-from gcsim.compressors.coding.one_bit.votes import (
-    add_votes,
-    from_counters,
-    put_more_than,
-    votes_of,
-)
+from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, votes_of
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.requests import Exchange, PushPull
+from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once
 
 
-class SignSgdParameters(CompressorParameters):
-    aggregation: Literal["push_pull", "all_gather", "counters"] = Field(
-        "push_pull",
-        description="who counts: a server (1 bit up, 1 down), every worker (1 bit from each), or "
-        "an all-reduce of counters (8 bits up to 255 workers)",
-    )
-
-
-class SignumParameters(SignSgdParameters):
+class SignumParameters(CompressorParameters):
     beta: float = Field(0.9, ge=0, lt=1, description="weight of the past in the running average")
-
-
-P = TypeVar("P", bound=SignSgdParameters, default=SignSgdParameters)
 
 
 class SignSgd(Compressor[P]):
     """Majority vote of gradients' signs."""
 
-    Parameters: ClassVar[type[CompressorParameters]] = SignSgdParameters
     about = About(
         title="signSGD with majority vote",
         family="quantization",
-        collective="push-pull, all-gather, or all-reduce of vote counters",
+        collective="push-pull",
         without_server="alltoall_allgather",
-        bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
+        bits="1, each way",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
 
@@ -87,13 +64,7 @@ class SignSgd(Compressor[P]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         layout, voted, count = bucket.layout, self._voted(bucket), self.worker.count
-        if self.parameters.aggregation == "counters":
-            counts = yield AllReduce(tensor=negative(voted, count))
-            return from_counters(counts, count)
         update = torch.empty_like(bucket.gradient)
-        if self.parameters.aggregation == "all_gather":
-            payloads = yield AllGather(payload=encode(voted, layout))
-            return fill_once(_write_majority, payloads, update, layout, count)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             votes = counted(payloads, layout, count, voted)
@@ -115,9 +86,9 @@ class Signum(SignSgd[SignumParameters]):
     about = About(
         title="Signum with majority vote",
         family="quantization",
-        collective="push-pull, all-gather, or all-reduce of vote counters",
+        collective="push-pull",
         without_server="alltoall_allgather",
-        bits="1, each way (push_pull); 1 (all_gather); 8 (counters)",
+        bits="1, each way",
         state="momentum (n)",
         paper="Bernstein et al., ICML 2018, arXiv:1802.04434",
     )
@@ -134,14 +105,6 @@ class Signum(SignSgd[SignumParameters]):
 # --- votes ------------------------------------------------------------------------------------
 
 
-def negative(vector: Tensor, count: int) -> Tensor:
-    """1 where negative, else 0: in the smallest integers that hold a sum over `count` workers."""
-    if count <= torch.iinfo(torch.uint8).max:
-        return (vector < 0).view(torch.uint8)
-    fits = count <= torch.iinfo(torch.int16).max
-    return (vector < 0).to(torch.int16 if fits else torch.int32)
-
-
 def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: Tensor) -> Tensor:
     """Numbers of workers that say negative (`votes_of`); `InputError` for a damaged message."""
     segments = Segments.of(layout)
@@ -149,15 +112,6 @@ def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: 
     for number, message in enumerate(messages):
         add_votes(counts, message, bits_in(message, layout), segments, first=number == 0)
     return counts
-
-
-def _write_majority(
-    payloads: Iterable[Tensor], out: Tensor, layout: BucketLayout, count: int
-) -> None:
-    counts, segments = counted(payloads, layout, count, out), Segments.of(layout)
-    bits, at = torch.empty_like(counts[0]), starts(packed_bytes(segments.length, 1))
-    put_more_than(counts, count // 2, segments, bits, at)
-    _write(out, segments, bits, at)
 
 
 # --- messages: one frame of bits a tensor ----------------------------------------------------

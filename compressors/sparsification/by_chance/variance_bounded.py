@@ -26,26 +26,19 @@ import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken_all
-from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.apart import add_apart, apart_message
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, put_sign_bits
 from gcsim.compressors.coding.selecting.sampling import Weights, draw_apart
 from gcsim.compressors.coding.selecting.scales import (
     exact_scales,
     scales_for_count,
     scales_for_variance,
 )
-from gcsim.compressors.coding.sparse import scatter_add
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of
-
-_HEAD_BYTES = 12
-"""1/lambda as float32, |A| and bytes of A's index code as 32 bits each."""
 
 
 class VarianceBoundedParameters(CompressorParameters):
@@ -71,7 +64,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield from gather_variable(self.encode(bucket, step))
-        return self.mean_of(payloads, bucket, add_decoded)
+        return self.mean_of(payloads, bucket, add_apart)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
@@ -84,28 +77,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
             weights.values, weights.sums, segments, scales, keys,
             expected=np.rint(chosen.ratio * segments.length).astype(np.int64),
         )  # fmt: skip
-        a, b = k
-        certain, others = values[: int(a.sum())], values[int(a.sum()) :]
-        both = _twice(segments)
-        coders = chosen_coders(chosen.indices, both, k.ravel())
-        code, sizes_of_code = coded_positions(places, both, k.ravel(), coders)
-        size_a, size_b = sizes_of_code.reshape(2, -1)
-        flags_a, flags_b = coders.reshape(2, -1)
-        signs = packed_bytes(b, 1)
-        sizes = _HEAD_BYTES + 4 * a + signs + size_a + size_b
-        counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
-        message, at = frames(
-            bucket.gradient, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
-            flags=flags_a | flags_b << 4,
-            parts=[
-                (magnitudes, segments.column(4)), (counts, segments.column(8)), (certain, 4 * a)
-            ],
-        )  # fmt: skip
-        behind = at + _HEAD_BYTES + 4 * a
-        put_sign_bits(others, Segments.behind(b), message, behind)
-        ends = behind + signs
-        put(message, np.concatenate((ends, ends + size_a)), code, sizes_of_code)
-        return seal(message, at, sizes)
+        return apart_message(segments, places, values, k, magnitudes, chosen.indices)
 
     @classmethod
     def properties(cls, parameters: VarianceBoundedParameters) -> Properties:
@@ -127,38 +99,3 @@ def multipliers(weights: Weights, parameters: VarianceBoundedParameters) -> tupl
     k = np.maximum(1.0, parameters.ratio * weights.segments.length)
     given = weights.values, weights.sums, weights.segments
     return exact_scales(scales_for_count(*given, k, parameters.rounds)[0])
-
-
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements of A and of B, in place.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
-    segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE_BOUNDED)
-    if (found.size < _HEAD_BYTES).any():
-        raise damaged(f"bodies of {found.size.tolist()} bytes")
-    magnitudes, counts = found.parts(
-        message, (segments.column(4), torch.float32), (segments.column(8), torch.int32)
-    )
-    a, size_a = np.array(counts.tolist(), dtype=np.int64).reshape(-1, 2).T
-    b = found.nonzero - a
-    at = found.at + _HEAD_BYTES
-    signs = packed_bytes(b, 1)
-    size_b = found.size - (_HEAD_BYTES + 4 * a + signs + size_a)
-    if (np.stack((a, b, size_a, size_b)) < 0).any():
-        raise damaged(f"{a.tolist()} certain elements of {found.nonzero.tolist()}")
-    codes = at + 4 * a + signs
-    places, sizes = np.concatenate((codes, codes + size_a)), np.concatenate((size_a, size_b))
-    certain, code = taken_all(
-        message, [(at, 4 * a, torch.float32), (places, sizes, torch.uint8)]
-    )  # fmt: skip
-    others, own = out.new_empty(int(b.sum())), Segments.behind(b)
-    add_scaled_signs(others, own.whole, message, at + 4 * a, magnitudes, 1.0, overwrite=True)
-    coders = np.concatenate((found.flags & 0xF, found.flags >> 4))
-    given = torch.cat((certain, others)), np.concatenate((a, b))
-    scatter_add(out, _twice(segments), code, sizes, coders, *given, weight)
-
-
-def _twice(segments: Segments) -> Segments:
-    """The table with the rows of all tensors' certain elements, then those of the others."""
-    return Segments(np.concatenate((segments.table, segments.table)))

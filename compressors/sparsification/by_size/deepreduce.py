@@ -5,19 +5,18 @@ receivers decode. Tensors of at most 1000 elements travel uncoded: k values, k i
 
 A Bloom filter has m = ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / n; each of the k
 positions sets h = ceil(log2(1/f)) of them. Sender and receivers ask the filter for all n positions:
-it seems to hold the k and about a fraction f of the others. Of these positives, P of them, all
-travel (p0), or the first k (leftmost), or k at random (random; every worker draws the same). The
-values sent are those of a at the positions that the receivers will take. P is k (1 +
-false_positives) on average, more for filters of less than some hundred bits. n = 1e6, k = 1e4: the
-filter takes 14.4 bits an index (a Rice code 8.1).
+it seems to hold the k and about a fraction f of the others. k of these positives at random travel
+(every worker draws the same), with the values of a at their positions. n = 1e6, k = 1e4: the filter
+takes 14.4 bits an index (a Rice code 8.1).
 
 The hash functions are the 32-bit numbers a + j b + c_j, scaled to 0 … m-1, where a and b are
 mixtures of the position's bits with a key that changes from step to step, and c_j is a cubic in j
-(enhanced double hashing). With leftmost, the last P - k positives are never sent. The paper's
-fitted curves in the place of values are left out. Works in host memory.
+(enhanced double hashing). The paper's other policies (leftmost, all positives), and its fitted
+curves in the place of values, are left out. Works in host memory.
 
-Biased. |a - decoded|^2 <= (1 - k/n) |a|^2 with p0, on average over hash functions
-(1 - k^2 / (n E[P])) |a|^2 with random; with leftmost or short filters only |a|^2 is certain.
+Biased. |a - decoded|^2 <= (1 - k^2 / (n E[P])) |a|^2 on average over hash functions for P
+positives, E[P] = k (1 + false_positives) but for filters of less than some hundred bits, where only
+|a|^2 is certain.
 
 Sources: K. Kostopoulou, H. Xu, A. Dutta, X. Li, A. Ntoulas, P. Kalnis, "DeepReduce: A
 Sparse-tensor Communication Framework for Distributed Deep Learning", NeurIPS 2021,
@@ -28,7 +27,7 @@ arXiv:2102.03112, rates and skipped tensors as in the authors' code; P. Dillinge
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -36,19 +35,20 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.checksum import number_at, put_number
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read
+from gcsim.compressors.coding.indices.coded import demand_ascending
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import draw_subset
-from gcsim.compressors.coding.sparse import demand_ascending, energy
+from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
-from gcsim.compressors.requests import AllGather, Exchange, gather_variable
+from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of, starts
 
 _BLOOM = 15
@@ -60,9 +60,6 @@ _LARGE = 900
 
 class DeepReduceParameters(CompressorParameters):
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
-    policy: Literal["random", "leftmost", "p0"] = Field(
-        "random", description="which of the filter's positives are sent: k of them, or all (p0)"
-    )
     false_positives: float = Field(
         0.1, gt=0, le=1, description="expected wrong positives of the filter for each kept element"
     )
@@ -84,7 +81,7 @@ class Filters:
     """The filters of a bucket's tensors in one step, the same on all workers."""
 
     def __init__(self, layout: BucketLayout, p: DeepReduceParameters, seed: int, step: int) -> None:
-        self.layout, self.policy, self.place = layout, p.policy, (seed, step)
+        self.layout, self.place = layout, (seed, step)
         self.keys = keys_of(layout, seed, step, "Bloom filter", None)
         lengths, skipped = Segments.of(layout).length.tolist(), (0, 0)
         rows = [(count_kept(n, p.ratio), *(p.size(n) if n > p.skip else skipped)) for n in lengths]
@@ -94,8 +91,8 @@ class Filters:
         self.flags = np.where(bits > 0, _BLOOM, 0)
         self.nbytes = np.where(bits > 0, packed_bytes(bits, 1), 4 * k)
 
-    def positions(self, coded: Tensor, at: Column) -> tuple[Tensor, Column]:
-        """(places in the bucket that receivers make of coded indices, int64; how many a tensor).
+    def positions(self, coded: Tensor, at: Column) -> Tensor:
+        """Places in the bucket that receivers make of coded indices: int64 `[sum of k]`.
 
         Those of a tensor begin at byte `at`. Raises `InputError` when they are damaged.
         """
@@ -104,15 +101,12 @@ class Filters:
         if (many < k).any():
             raise damaged(f"Bloom filters of {many} positions instead of {k}")
         rows = np.flatnonzero(many > k)
-        if self.policy == "p0" or not rows.size:
-            return every, many
-        if self.policy == "leftmost":
-            kept = np.arange(many.sum()) < (starts(many) + k).repeat(many)
-            return tensor(array(every)[kept], every), k
+        if not rows.size:
+            return every
         draws = [stream(*self.place, self.layout.slices[t].index, "policy") for t in rows]
         more = Segments.behind(many).rows(rows)
         left_out = draw_subset(every, more, (many - k)[rows], draws)
-        return tensor(np.delete(array(every), array(left_out)), every), k
+        return tensor(np.delete(array(every), array(left_out)), every)
 
 
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
@@ -131,9 +125,8 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     def properties(cls, parameters: DeepReduceParameters) -> Properties:
         def bound(v: Tensor) -> float:
             n, certain = v.numel(), share_kept(v.numel(), parameters.ratio)
-            if n > parameters.skip and parameters.policy != "p0":
-                k = count_kept(n, parameters.ratio)
-                short = parameters.policy == "leftmost" or parameters.size(n)[0] < _LARGE
+            if n > parameters.skip:
+                k, short = count_kept(n, parameters.ratio), parameters.size(n)[0] < _LARGE
                 certain *= 0.0 if short else k / (k + 1.1 * parameters.rate(n) * (n - k))
             return (1 - certain) * energy(v)
 
@@ -142,19 +135,14 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         p, segments, sums = self.parameters, Segments.of(bucket.layout), self.corrected(bucket)
         filters = Filters(bucket.layout, p, self.worker.seed, step)
-        coded = bloom_filter(largest(sums, segments, filters.sizes[0])[0], filters)
-        chosen, sent = filters.positions(coded, starts(filters.nbytes))
-        size = 4 * sent + filters.nbytes
-        message, at = frames(sums, Codec.BLOOM, segments, size, nonzero=sent, flags=filters.flags)
-        put(message, at, sums[chosen], 4 * sent)
-        put(message, at + 4 * sent, coded, filters.nbytes)
-        seal(message, at, size)
+        k, size = filters.sizes[0], filters.nbytes
+        coded = bloom_filter(largest(sums, segments, k)[0], filters)
+        chosen = filters.positions(coded, starts(size))
+        parts = (sums[chosen], 4 * k), (coded, size)
+        message = packed(sums, Codec.BLOOM, segments, *parts, nonzero=k, flags=filters.flags)
         if p.error_feedback:
             sums[chosen] = 0.0
-        if p.policy == "p0":
-            payloads = yield from gather_variable(message)
-        else:
-            payloads = yield AllGather(payload=message)
+        payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded, filters=filters)
 
 
@@ -165,15 +153,12 @@ def add_decoded(
 
     Raises `InputError` for a damaged message, or one of another layout.
     """
-    found = read(message, layout, Codec.BLOOM)
-    k = found.nonzero
-    if (found.flags != filters.flags).any():
-        raise damaged(f"coded by ways {found.flags}, expected {filters.flags}")
+    found, k = read(message, layout, Codec.BLOOM), filters.sizes[0]
+    if (found.flags != filters.flags).any() or (found.nonzero != k).any():
+        raise damaged(f"{found.nonzero} values, coded by ways {found.flags}")
     found.demand_sizes(4 * k + filters.nbytes)
-    chosen, many = filters.positions(message, found.at + 4 * k)
-    if (many != k).any():
-        raise damaged(f"{many} positions for {k} values")
-    values = taken(message, found.at, 4 * k, torch.float32)
+    chosen = filters.positions(message, found.at + 4 * k)
+    (values,) = found.parts(message, (4 * k, torch.float32))
     out.index_add_(0, chosen, values / (1 / weight))  # the number of workers: rounded once
 
 

@@ -85,17 +85,17 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
 
     def _merge(self, own: Tensor, received: Tensor, layout: BucketLayout, k: Column) -> Tensor:
         """The k largest of the sum of two messages, tensor by tensor."""
-        pairs, segments = [], Segments.of(layout)
+        pairs: list[Tensor] = []
+        segments = Segments.of(layout)
         for message in (own, received):
             indices, values, sent = read_message(message, layout)
             if (wrong := np.flatnonzero(sent != k)).size:
                 many, asked = sent[wrong[0]], k[wrong[0]]
                 raise InputError(f"damaged payload: {many} elements, not {asked}")
             pairs += [flat_places(indices, segments, sent), values]
-        places, sums = merged_pairs(*pairs)
-        ends = torch.from_numpy(segments.begin + segments.length).to(places.device)
-        upto = torch.searchsorted(places, ends).cpu().numpy()
-        rows = Segments.behind(np.diff(upto, prepend=0))
+        first, values, second, more = pairs
+        places, sums, many = merged_pairs(first, values, second, more, segments, 2 * k)
+        rows = Segments.behind(many)
         chosen, values = largest(sums, rows, k)
         chosen = places[flat_places(chosen, rows, k)]
         indices = chosen - each_of(segments.begin, k, chosen)  # within their tensor
@@ -103,4 +103,6 @@ class GlobalTopK(Compressor[GlobalTopKParameters]):
 
     def _message(self, segments: Segments, k: Column, indices: Tensor, values: Tensor) -> Tensor:
         coding = self.parameters.indices
-        return sparse_message(segments, k, indices, values, values_as="fp32", coding=coding)[0]
+        return sparse_message(
+            segments, k, indices, values, values_as="fp32", coding=coding, alike=True
+        )[0]

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -47,14 +46,17 @@ from gcsim.compressors.coding.frames import (
     from_bytes,
     pack_frame,
 )
-from gcsim.compressors.coding.indices.pairs import merged_pairs
+from gcsim.compressors.coding.indices.pairs import BEYOND, merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest, largest_of
 from gcsim.compressors.coding.selecting.marks import at_least, passing
 from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver
-from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
+from gcsim.compressors.coding.sparse import lost_by_selection, read_raw, sparse_message
+from gcsim.compressors.demands import when_known
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
+from gcsim.compressors.meter import unpriced
+from gcsim.compressors.on_device import handled
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import (
     AllReduce,
@@ -197,13 +199,15 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         cuts, regions = array(torch.searchsorted(chosen, bounds)), _as_one(layout, len(bounds))
         parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
-        *theirs, counts = _read_all(received, regions)
-        lists = zip(*(torch.split(each, counts.tolist()) for each in theirs), strict=True)
-        indices, sums = reduce(lambda one, other: merged_pairs(*one, *other), lists)
-        low, high = np.append(0, schedule.bounds)[self.worker.rank :][:2]
-        ends = indices[:: max(1, len(indices) - 1)].tolist()  # they ascend
-        if ends and not low <= ends[0] <= ends[-1] < high:
-            raise InputError(f"damaged payload: elements outside the region {low}-{high}")
+        indices, values, counts = _read_all(received, regions)
+        low, high = np.append(0, schedule.bounds)[self.worker.rank :][:2].tolist()
+        _demand_region(indices, low, high)
+        whole, each = Segments.of(layout), counts.tolist()
+        lists = zip(torch.split(indices, each), torch.split(values, each), strict=True)
+        indices, sums = next(lists)
+        for more in lists:
+            room = np.array([len(indices) + len(more[0])])
+            indices, sums, _ = merged_pairs(indices, sums, *more, whole, room)
         return indices, sums
 
     def _survivors(
@@ -212,8 +216,8 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
     ) -> Generator[Request, Any, Elements]:  # fmt: skip
         """Shares of the sums of all regions that pass the global threshold."""
         if exact:
-            own = as_bytes(sums)
-            message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=sums.numel())
+            own = as_bytes(sums[indices != BEYOND] if handled(sums) else sums)
+            message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=len(own) // 4)
             gathered = yield from gather_variable(message, part=True)
             everything = once(_all_sums, gathered, layout)
             top = largest_of(everything, min(k, everything.numel()))
@@ -248,7 +252,20 @@ def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
 def _read_all(payloads: Iterable[Tensor], regions: BucketLayout) -> Elements:
     """Elements of all payloads, one behind the other; how many of each."""
     first, *others = payloads
-    return read_message(torch.cat((first, *others)) if others else first, regions)
+    lengths = np.array([len(first), *map(len, others)])
+    return read_raw(torch.cat((first, *others)) if others else first, regions, lengths)
+
+
+@unpriced
+def _demand_region(indices: Tensor, low: int, high: int) -> None:
+    """`InputError` for elements that are another worker's to add up."""
+
+    def check(least: int, most: int) -> None:
+        if least < low or most >= high:
+            raise InputError(f"damaged payload: elements outside the region {low}-{high}")
+
+    if len(indices):
+        when_known(torch.stack(torch.aminmax(indices)), check)
 
 
 def _as_one(layout: BucketLayout, times: int = 1) -> BucketLayout:

@@ -29,7 +29,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.checksum import number_at
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.scans import greatest_magnitude
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -53,9 +53,6 @@ class AdaCompParameters(CompressorParameters):
         50, ge=1, le=MOST, description="T, elements in a bin of tensors of three dimensions or more"
     )
     bin_fc: int = Field(500, ge=1, le=MOST, description="T, elements in a bin of other tensors")
-    scale_factor: float = Field(
-        2.0, ge=1, le=16, description="c: H = r + c g is compared with the bin's largest |r + g|"
-    )
 
 
 class AdaComp(ErrorFeedback[AdaCompParameters]):
@@ -76,8 +73,7 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         size = np.where(many, chosen.bin_conv, chosen.bin_fc)
         segments = Segments.of(bucket.layout)
         bins = Cells(segments, size, -(-segments.length // size))
-        factor = np.float32(chosen.scale_factor - 1)
-        payloads = yield from gather_variable(encoded(memory, bucket.gradient, bins, factor))
+        payloads = yield from gather_variable(encoded(memory, bucket.gradient, bins))
         return self.mean_of(payloads, bucket, add_decoded)
 
     @classmethod
@@ -91,16 +87,16 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
         launch("streaming", "adacomp._take", memory.numel(), 3 * memory.nbytes, message.nbytes),
     ]
 )
-def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -> Tensor:
+def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
     """memory += gradient, and what the bins send is taken out: the message, uint8.
 
-    An element is sent when |memory + factor * gradient|, after the addition, reaches its bin's
+    An element is sent when |memory + gradient|, after the addition, reaches its bin's
     maximum. Raises `InputError` when a sum is not finite.
     """
     size, owner, begin = bins.size, bins.owner, bins.spans[:, 1]
     maxima, reached = np.zeros(bins.total, np.float32), np.zeros(memory.numel(), np.bool_)
     with written_back(memory) as sums:
-        in_tiles(_compare, bins.spans, sums, array(gradient), factor, maxima, reached)
+        in_tiles(_compare, bins.spans, sums, array(gradient), maxima, reached)
         sums_of = [np.add.reduce(own, dtype=np.float64) for own in np.split(maxima, bins.first[1:])]
         level = (sums_of / np.maximum(1, bins.count)).astype(np.float32)
         if not np.isfinite(level).all():
@@ -119,12 +115,8 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells, factor: np.float32) -
     travels = np.stack((size > 0, size >= _BYTE), axis=1).repeat(count, axis=0)  # of 16 bits
     body = words.astype("<u2").view(np.uint8)[travels.reshape(-1)]
     sizes = np.where(size < _BYTE, 1, 2) * count
-    message, at = frames(
-        memory, Codec.ADACOMP, bins.segments, sizes + 4, nonzero=nonzero, params=size
-    )
-    put(message, at, torch.from_numpy(level), bins.segments.column(4))
-    put(message, at + 4, torch.from_numpy(body), sizes)
-    return seal(message, at, sizes + 4)
+    parts = (torch.from_numpy(level), bins.segments.column(4)), (torch.from_numpy(body), sizes)
+    return packed(memory, Codec.ADACOMP, bins.segments, *parts, nonzero=nonzero, params=size)
 
 
 @counted_as(lambda k, *_: [launch("gather_scatter", f"adacomp._add_words:{spread(k)}", k, 10 * k)])
@@ -144,8 +136,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 @loop
 def _compare(
-    start: int, stop: int, spans: Any, memory: Any, gradient: Any, factor: Any, maxima: Any,
-    reached: Any,
+    start: int, stop: int, spans: Any, memory: Any, gradient: Any, maxima: Any, reached: Any
 ) -> None:  # fmt: skip
     for number in range(start, stop):
         _, first, last = spans[number]
@@ -155,7 +146,7 @@ def _compare(
         maxima.view(np.uint32)[number] = greatest_magnitude(part)
         largest = maxima[number]
         for i in range(part.size):
-            reaches = abs(part[i] + factor * more[i]) >= largest
+            reaches = abs(part[i] + more[i]) >= largest
             hits[i] = reaches & (part[i] != np.float32(0))
 
 

@@ -1,27 +1,21 @@
-"""SIDCo: the threshold of top-k is read off a distribution fitted to the magnitudes.
+"""SIDCo: the threshold of top-k is read off an exponential distribution fitted to the magnitudes.
 
-a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. For a target
-ratio d the threshold of a single stage is the quantile 1 - d of the fitted distribution:
-    exponential         t = mu ln(1 / d)                             mu = mean |a|
-    generalised Pareto  t = s (1 - d^k) / k,   k = (mu^2 / sigma^2 - 1) / 2,
-                                               s = mu (mu^2 / sigma^2 + 1) / 2
-    gamma               the quantile of Gamma(alpha, mu / alpha),
-                        alpha = (3 - z + sqrt((z - 3)^2 + 24 z)) / (12 z),  z = ln mu - mean ln |a|
+a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. With a single
+stage the threshold for a target ratio d is the quantile 1 - d: t = mu ln(1 / d), mu = mean |a|.
 With M > 1 stages the first aims at 1/4 only; each of the other M - 1 fits the excess |a| - t of
-what is above t (exponential; after gamma the generalised Pareto) and moves t so that
-(4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of stages falls by one when
-more than 1.2 d was sent on average, and rises by one when less than 0.8 d was; it starts at 1 and
-stays within 1 … ceil(log2(1 / d)). That is the right direction for light tails only (normal: .02,
-.63, 1.13 % for 1, 2, 3 exponential stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
+what is above t and moves t so that (4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's
+number of stages falls by one when more than 1.2 d was sent on average, and rises by one when less
+than 0.8 d was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction
+for light tails only (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0, 1)): 2.5,
+1.19, .73 %). The paper's gamma and Pareto fits are left out.
 
-64 m bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2
-holds for any a. Sums are made in host memory.
+64 m bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a. Sums
+are made in host memory.
 
-Readings: fits do not depend on the scale, so the published code's division by the norm is left out;
-ln |a| of a zero is taken as ln(2^-52 |a|_2), what that code's offset makes of it; excess is over
-the threshold, as in the paper, where the code subtracts its smallest. Without any excess the stages
-end. When no element passes, those of the largest magnitude are sent: a tensor of one element, or
-one of equal magnitudes, would never be.
+Readings: the fit does not depend on the scale, so the published code's division by the norm is left
+out; excess is over the threshold, as in the paper, where the code subtracts its smallest. Without
+any excess the stages end. When no element passes, those of the largest magnitude are sent: a tensor
+of one element, or one of equal magnitudes, would never be.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
 compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761;
@@ -31,7 +25,7 @@ code github.com/sands-lab/SIDCo (the classes with error correction).
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +44,6 @@ from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 
-Distribution = Literal["exponential", "generalised_pareto", "gamma"]
 Numbers = NDArray[np.float64]
 """One a tensor."""
 _EVERY = 5
@@ -59,12 +52,6 @@ _FIRST = 0.25
 
 class SidcoParameters(CompressorParameters):
     ratio: Ratio = Field(0.01, description="d, the fraction of each tensor to aim at")
-    distribution: Distribution = Field(
-        "exponential", description="what is fitted; gamma: in the first stage, then Pareto"
-    )
-    stages: int | None = Field(
-        None, ge=1, le=64, description="M, fits after one another; null: adapted every 5 steps"
-    )
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
 
 
@@ -83,19 +70,13 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
         self._stages: dict[int, tuple[Numbers, list[Numbers]]] = {}
-        """By bucket: stages, and the fractions sent in each step since they were decided."""
+        """Stages, and the fractions sent in each step since they were decided, by bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        payloads = yield from gather_variable(self.encode(bucket))
-        return self.mean_of(payloads, bucket, add_message)
-
-    def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient and take out what is above the threshold: uint8, a frame a tensor."""
-        chosen, segments = self.parameters, Segments.of(bucket.layout)
+        ratio, segments = self.parameters.ratio, Segments.of(bucket.layout)
         sums, index = self.corrected(bucket), bucket.layout.index
         stages, sent = self._stages.setdefault(index, (np.ones(len(segments.table)), []))
-        asked = stages if chosen.stages is None else np.full_like(stages, chosen.stages)
-        limits = fitted(sums, segments, asked, chosen.ratio, chosen.distribution)
+        limits = fitted(sums, segments, stages, ratio)
         marks = mark(sums, segments, limits)
         if (none := (marks.passed == 0) & (segments.length > 0)).any():
             most = array(cell_norms(sums, segments.whole, "max"))
@@ -104,11 +85,13 @@ class Sidco(ErrorFeedback[SidcoParameters]):
         k = marks.passed
         sent.append(k / np.maximum(1, segments.length))
         if len(sent) == _EVERY:
-            mean = np.mean(sent, axis=0) / chosen.ratio
+            mean = np.mean(sent, axis=0) / ratio
             stages += (mean < 0.8).astype(int) - (mean > 1.2)
-            stages.clip(1, max(1, math.ceil(math.log2(1 / chosen.ratio))), out=stages)
+            stages.clip(1, max(1, math.ceil(math.log2(1 / ratio))), out=stages)
             sent.clear()
-        return sparse_message(segments, k, indices, values, values_as="fp32", coding="raw")[0]
+        message, _ = sparse_message(segments, k, indices, values, values_as="fp32", coding="raw")
+        payloads = yield from gather_variable(message)
+        return self.mean_of(payloads, bucket, add_message)
 
     @classmethod
     def properties(cls, parameters: SidcoParameters) -> Properties:
@@ -116,74 +99,29 @@ class Sidco(ErrorFeedback[SidcoParameters]):
 
 
 def fitted(
-    values: Tensor, segments: Segments, stages: Numbers, ratio: float, distribution: Distribution
+    values: Tensor, segments: Segments, stages: Numbers, ratio: float
 ) -> NDArray[np.float32]:
     """The least magnitudes above t, of each tensor: float32 `[tensors]`."""
     stages = np.where(ratio < _FIRST, stages, 1)
-    aim, limits = np.where(stages > 1, _FIRST, ratio), np.zeros(len(stages))
-    with np.errstate(all="ignore"):  # of tensors without excess
-        _, total, squares = excess(values, segments, limits)
-        if distribution == "gamma":
-            limits = _gamma(values, segments, total, squares, aim)
-            distribution = "generalised_pareto"
-        else:
-            limits = quantile(segments.length, total, squares, aim, distribution)
-        left = (ratio / _FIRST) ** (1 / (stages - 1))
-        going = stages > 1
-        while going.any():
-            count, total, squares = excess(values, segments, limits, going)
-            going &= count > 0
-            limits[going] += quantile(count, total, squares, left, distribution)[going]
-            stages = stages - 1
-            going &= stages > 1
-        return np.nextafter(np.fmin(limits, 3e38).astype(np.float32), np.float32(np.inf))
-
-
-def quantile(
-    count: Any, total: Numbers, squares: Numbers, ratio: Numbers, distribution: Distribution
-) -> Numbers:
-    """Quantile that the fraction `ratio` exceeds of a distribution fitted to so many numbers."""
-    mean = total / count
-    if distribution == "exponential":
-        found = mean * np.log(1 / ratio)
-    else:
-        variance = np.where(count > 1, np.maximum(0, squares - total * mean) / (count - 1), 0)
-        squared = mean**2 / variance
-        shape, scale = (squared - 1) / 2, mean * (squared + 1) / 2
-        found = scale * -np.expm1(shape * np.log(ratio)) / shape
-        found = np.where(np.abs(shape) < 1e-9, scale * np.log(1 / ratio), found)
-        found = np.where(variance <= 1e-12 * mean**2, mean, found)  # equal, up to rounding
-    return np.where((mean > 0) & (ratio < 1), found, 0.0)
-
-
-def _gamma(
-    values: Tensor, segments: Segments, total: Numbers, squares: Numbers, ratio: Numbers
-) -> Numbers:
-    """`quantile` of a gamma distribution that is fitted to magnitudes."""
-    from scipy.special import gammainccinv
-
-    mean, logs, given = total / segments.length, np.zeros(len(total)), array(values)
-    for t, (begin, n) in enumerate(segments.table):
-        floor, size = np.sqrt(squares[t]) * 2.0**-52, np.abs(given[begin : begin + n].astype(float))
-        logs[t] = np.log(np.where(size == 0, floor, size)).sum() / n
-    spread = np.log(mean) - logs
-    shape = (3 - spread + np.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
-    found = np.where(spread > 1e-9, mean / shape * gammainccinv(shape, ratio), mean)
-    return np.where((mean > 0) & (ratio < 1), found, 0.0)
+    limits, going = np.zeros(len(stages)), segments.length > 0
+    share = np.where(stages > 1, _FIRST, ratio)
+    for stage in range(int(stages.max(initial=0))):
+        going &= stages > stage
+        count, total = excess(values, segments, limits, going)
+        going &= total > 0
+        count = count if stage else segments.length
+        limits[going] += total[going] / count[going] * np.log(1 / share[going])
+        share = (ratio / _FIRST) ** (1 / np.maximum(1, stages - 1))
+    return np.nextafter(np.fmin(limits, 3e38).astype(np.float32), np.float32(np.inf))
 
 
 @counted_as(
     lambda _, values, *__: [launch("reduction", "sidco.excess", values.numel(), values.nbytes)]
 )
-def excess(
-    values: Tensor, segments: Segments, limits: Numbers, rows: NDArray[np.bool_] | None = None
-) -> Numbers:
-    """Number, sum and sum of squares of |values| - limit where positive: `[3, tensors]`.
-
-    Of some rows only, if given.
-    """
-    tiles = segments.tiles if rows is None else segments.tiles[rows[segments.tiles[:, 0]]]
-    sums, low = np.zeros((3, len(tiles))), limits.astype(np.float32)
+def excess(values: Tensor, segments: Segments, limits: Numbers, rows: NDArray[np.bool_]) -> Numbers:
+    """Number and sum of |values| - limit where positive, of some rows: `[2, tensors]`."""
+    tiles = segments.tiles[rows[segments.tiles[:, 0]]]
+    sums, low = np.zeros((2, len(tiles))), limits.astype(np.float32)
     in_tiles(_sum_tiles, tiles, array(values), segments.table, low, sums)
     return np.array([np.bincount(tiles[:, 0], each, len(low)) for each in sums])
 
@@ -196,19 +134,16 @@ def _sum_tiles(
         t, first, last = tiles[tile]
         part = values[table[t, 0] + first : table[t, 0] + last]
         for at in range(0, part.size, SUM_BLOCK):
-            count, total, squares = _sums(part[at : at + SUM_BLOCK], limits[t])
+            count, total = _sums(part[at : at + SUM_BLOCK], limits[t])
             sums[0, tile] += count
             sums[1, tile] += total
-            sums[2, tile] += squares
 
 
 @summing_loop
 def _sums(values: Any, limit: Any) -> Any:
-    count, total, squares = np.int32(0), 0.0, 0.0
+    count, total = np.int32(0), 0.0
     for i in range(values.size):
         over = abs(values[i]) - limit
-        x = np.float64(over if over > np.float32(0) else np.float32(0))
+        total += np.float64(over if over > np.float32(0) else np.float32(0))
         count += np.int32(over > np.float32(0))
-        total += x
-        squares += x * x
-    return count, total, squares
+    return count, total

@@ -38,15 +38,14 @@ Appendix B.
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, packed, read
-from gcsim.compressors.coding.indices.words import add_words, clear_powers, levels_of
+from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.frames import Codec, packed
+from gcsim.compressors.coding.indices.words import add_powers, clear_powers
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
@@ -79,7 +78,7 @@ class VarianceBased(Compressor[VarianceParameters]):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """Exchange a bucket. Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
-        return self.mean_of(payloads, bucket, add_decoded)
+        return self.mean_of(payloads, bucket, add_powers)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
@@ -103,13 +102,3 @@ def moments_of(bucket: Bucket, name: str) -> Tensor:
             )
         )
     return bucket.second_moment
-
-
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
-    segments, found = Segments.of(layout), read(message, layout, Codec.VARIANCE)
-    found.demand_sizes(1 + 4 * found.nonzero)
-    parts = (segments.column(1), torch.int8), (4 * found.nonzero, torch.int32)
-    exponents, words = found.parts(message, *parts)
-    exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
-    add_words(out, segments, words, found.nonzero, levels_of(exponents), exact)

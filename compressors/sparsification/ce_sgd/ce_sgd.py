@@ -32,7 +32,7 @@ Readings where the paper is open or slips:
   of V's indicator, so that each later draw is the same V. The text behind Definition 3 has
   Bernoulli(|g_j| / max |g|), which is taken here; M ranks the rare elements.
 * Line 7 masks the received average with each worker's own V: replicas would drift apart and
-  speculative elements be lost. Left out; `mask_received` is the literal reading.
+  speculative elements be lost. Left out.
 * The number of speculative elements is not printed: 1 % at each step.
 * Index m - 1 sends a layer while the next one is differentiated: left to buckets.
 * Elements that are not sent are lost.
@@ -59,7 +59,6 @@ from gcsim.compressors.coding.frames import Codec, packed, picked, put, put_all,
 from gcsim.compressors.coding.indices.bitmap import (
     BLOCK,
     add_at_bits,
-    as_mask,
     at_bits,
     bit_starts,
     bits_each,
@@ -106,7 +105,6 @@ class CeSgdParameters(CompressorParameters):
     unsent_limit: int = Field(
         100, ge=1, le=254, description="steps after which an unsent element goes first"
     )
-    mask_received: bool = Field(False, description="apply the average at the own V only (line 7)")
     levels: int | None = Field(
         None, ge=1, le=127, description="l: values rounded to 2 l + 1 levels; null: float32"
     )
@@ -144,10 +142,7 @@ class CeSgd(Compressor[CeSgdParameters]):
             highest = float(magnitudes.max()) if values.numel() else 0.0
             return float(((highest - magnitudes) * magnitudes**2).sum()) / (highest or 1.0)
 
-        return Properties(
-            error_bound=bound if parameters.levels is None else None,
-            replicas="differ" if parameters.mask_received else "identical",
-        )
+        return Properties(error_bound=bound if parameters.levels is None else None)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         answer = yield PushPull(
@@ -158,9 +153,6 @@ class CeSgd(Compressor[CeSgdParameters]):
         fill_once(add_all, answer, update, add_answer, bucket.layout, 1.0, {})
         if bucket.loss is None:
             bucket_state(self._last, bucket).copy_(update)
-        if self.parameters.mask_received:
-            own = self._selections[bucket.layout.index].chosen
-            update.mul_(as_mask(own, Segments.of(bucket.layout)).to(update.device))
         return update
 
     def _improved(self, bucket: Bucket) -> bool | None:

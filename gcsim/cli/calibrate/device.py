@@ -151,7 +151,7 @@ def _lines(device: Device) -> list[str]:
         *(f"  {line}" for line in shown),
         f"  {len(device.primitives)} kernels measured by name",
         *(
-            f"  {model}: {rate.fixed * 1e3:.4g} ms + {rate.per_sample * 1e3:.4g} ms a sample"
+            f"  {model}: {rate.fixed * 1e3:.4g} ms + {rate.per_sample * 1e3:.4g} ms per sample"
             for model, rate in device.training.items()
         ),
     ]

@@ -42,7 +42,7 @@ def calibrate_link_command(
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What wrote the files. Default: told by their text. {', '.join(FORMATS)}.",
+            help=f"Program that wrote the files. Default: by their text. {', '.join(FORMATS)}.",
         ),
     ] = "auto",
     algorithm: Annotated[

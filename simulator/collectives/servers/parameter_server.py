@@ -44,7 +44,6 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times, check_range
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.servers.topology import (
-    ABSENT,
     Loads,
     NodeKind,
     Placement,
@@ -59,8 +58,6 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.sharing.fair import share_fairly
 from gcsim.simulator.sharing.model import Capacity, FlowClass
 
-NOBODY: frozenset[int] = frozenset()
-
 
 def parameter_server(
     starts: Times,
@@ -70,35 +67,27 @@ def parameter_server(
     *,
     server_time: Picoseconds = 0,
     key: int = 0,
-    absent: frozenset[int] = NOBODY,
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, int64 picoseconds, on the cluster's p workers.
 
     `pushed[r]` is the bytes of rank r, `pulled` what each rank receives; `server_time` is each
-    server's computation on its stripes; `key` that of the random delays. Ranks in `absent`, which
-    neither push nor pull, leave when they enter. Entries are absolute where a link's rate changes
-    over time. p = 1 costs nothing. Raises `InputError` when a time is beyond the clock.
+    server's computation on its stripes; `key` that of the random delays. Entries are absolute
+    where a link's rate changes over time. p = 1 costs nothing beside a server on its node. Raises
+    `InputError` when a time is beyond the clock.
     """
     if len(starts) != cluster.workers or len(pushed) != len(starts):
         raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
     if not cluster.servers:
         raise InternalError("a push-pull to no parameter server (see `push_pull.py`)")
-    present = [rank for rank in range(len(starts)) if rank not in absent]
-    if len(starts) == 1 or not present:
+    if len(starts) == 1 and cluster.collectives.server_hosts != "dedicated":
         return starts.copy()
     apart = _random(cluster)  # random delays: no two workers are alike
     workers = list(zip(starts.tolist(), pushed, strict=True))
     # workers of one entry, payload and place are one class: a class of flows stands for all theirs
     numbers = {worker: number for number, worker in enumerate(dict.fromkeys(workers))}
-    kinds = [
-        ABSENT if rank in absent else rank if apart else numbers[worker]
-        for rank, worker in enumerate(workers)
-    ]
+    kinds = [rank if apart else numbers[worker] for rank, worker in enumerate(workers)]
     places = alike(cluster, kinds, apart=apart)
-    finishes = _Exchange(starts, pushed, pulled, cluster, places, server_time, key, apart).run()
-    if absent:
-        finishes[sorted(absent)] = starts[sorted(absent)]
-    return finishes
+    return _Exchange(starts, pushed, pulled, cluster, places, server_time, key, apart).run()
 
 
 class _Exchange:
@@ -115,7 +104,6 @@ class _Exchange:
     ) -> None:
         self._starts, self._server_time, self._places = starts, server_time, places
         of = {kind: rank for rank, kind in enumerate(places.worker_class)}
-        of.pop(ABSENT, None)
         self._ranks = [of[worker] for worker in range(len(of))]
         """One rank of each class."""
         self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
@@ -328,8 +316,7 @@ class _Flows:
         self._topology = Topology(cluster, places.kinds)
         self._servers = cluster.servers
         self._pushed, self._pulled = pushed, pulled
-        everyone = ABSENT not in places.worker_class
-        if everyone and self._topology.spread_evenly():
+        if self._topology.spread_evenly():
             self._add_bundles(places.kinds)
         else:
             self._add_pairs(places.kinds)

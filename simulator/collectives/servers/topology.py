@@ -128,8 +128,6 @@ def own_limit(link: Link, nbytes: int) -> Capacity | None:
 
 _CORE = -1
 """Number of the rack of those who are beside the racks, at the switch that joins them."""
-ABSENT = -1
-"""Kind, and class, of a worker that takes no part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +159,7 @@ class Placement:
 
     kinds: list[NodeKind]
     worker_class: list[int]
-    """Class by rank; `ABSENT` for a rank that takes no part."""
+    """Class by rank."""
     servers: int
     """Number of classes of servers."""
 
@@ -176,8 +174,8 @@ def server_nic(cluster: Cluster) -> Link | None:
 def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
     """The kinds of nodes.
 
-    `worker_kinds[r]` is a number that workers with equal entry and payload share, or `ABSENT`;
-    `apart` keeps all nodes and servers apart (and expects workers that differ).
+    `worker_kinds[r]` is a number that workers with equal entry and payload share; `apart`
+    keeps all nodes and servers apart (and expects workers that differ).
     """
     nodes, devices, servers = (
         cluster.nodes,
@@ -208,10 +206,10 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
     server_classes = 0
     kinds = []
     for kind, (node, rack) in enumerate(first):
-        present = [of for of in worker_kinds[node * devices : (node + 1) * devices] if of != ABSENT]
+        here = worker_kinds[node * devices : (node + 1) * devices]
         workers = tuple(
             (classes.setdefault((kind, of), len(classes)), count)
-            for of, count in sorted(Counter(present).items())
+            for of, count in sorted(Counter(here).items())
         )
         hosted = len(range(node, servers, nodes)) if hosting else 0
         found: tuple[tuple[int, int], ...] = ()
@@ -237,10 +235,7 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
             number = 1 if apart else servers
             kinds.append(NodeKind(server_nic(cluster), _CORE, number, 1, (), alone))
         server_classes = servers if apart else 1
-    worker_class = [
-        ABSENT if of == ABSENT else classes[kind_at[rank // devices], of]
-        for rank, of in enumerate(worker_kinds)
-    ]
+    worker_class = [classes[kind_at[rank // devices], of] for rank, of in enumerate(worker_kinds)]
     return Placement(kinds=kinds, worker_class=worker_class, servers=server_classes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -120,7 +121,9 @@ def test_the_tables_and_charts_have_the_numbers_of_the_result(result: Result) ->
 def test_answer_command_scenario_and_sources_are_there(result: Result) -> None:
     page = Page(run_page(result, COMMAND))
     said = "\n".join(page.texts)
-    assert all(sentence in said for sentence in answer(result))
+    sections = (line.partition(": ") for line in answer(result))
+    assert all(word in page.texts or word in said for word, _, _ in sections)
+    assert all(text.rstrip(".") in said for _, _, text in sections)
     assert COMMAND in page.texts
     assert "bandwidth: 10 Gbit/s" in said
     assert "synthetic: a formula of the tests" in said
@@ -130,7 +133,9 @@ def test_nothing_is_asked_of_a_network_and_it_is_small(result: Result) -> None:
     text = run_page(result, COMMAND)
     assert len(text.encode()) < LIMIT
     page = Page(text)
-    assert page.links == ["data:,"]
+    beside = {"results.json", "results.csv", "timeline.json", "scenario.yaml"}
+    beside |= {"speedup.png", "breakdown.png", "https://ui.perfetto.dev"}
+    assert set(page.links) == {"data:,"} | beside
     assert not {"img", "iframe", "object", "embed", "form"} & set(page.tags)
 
 
@@ -349,6 +354,56 @@ def test_in_a_browser_it_draws_sorts_and_filters_without_an_error(
     sent = [row.label for row in sorted(largest, key=lambda row: row.wire_bytes_per_worker)]
     assert [plain(label) for label in found["sorted"]] == sent
     assert [plain(label) for label in found["filtered"]] == ["Top-k 1%"]
+
+
+SEEN = """
+<!doctype html><meta charset="utf-8"><body style="margin: 0"><script>
+addEventListener("load", () => setTimeout(() => {
+  const frame = document.querySelector("iframe"), page = frame.contentDocument;
+  const boxes = [...page.querySelectorAll("div.chart svg text")].filter(one => one.textContent)
+    .map(one => ({text: one.textContent, box: one.getBoundingClientRect(),
+      chart: one.closest("div.chart")}));
+  const over = (a, b) => a.chart === b.chart && a.box.left < b.box.right - 1 &&
+    b.box.left < a.box.right - 1 && a.box.top < b.box.bottom - 2 && b.box.top < a.box.bottom - 2;
+  const found = {
+    page: page.documentElement.scrollWidth - page.documentElement.clientWidth,
+    tables: [...page.querySelectorAll("div.wide")].map(one => one.scrollWidth - one.clientWidth),
+    cut: boxes.filter(one => one.box.width && (one.box.left < -1 ||
+      one.box.right > frame.clientWidth + 1)).map(one => one.text),
+    over: boxes.flatMap((a, n) => boxes.slice(n + 1).filter(b => over(a, b))
+      .map(b => [a.text, b.text])),
+  };
+  const out = document.createElement("pre");
+  out.id = "found";
+  out.textContent = JSON.stringify(found);
+  document.body.append(out);
+}, 3000));
+</script><iframe style="border: 0; width: WIDTHpx; height: 3000px" srcdoc="PAGE"></iframe>
+"""
+
+
+@pytest.mark.long
+@IN_A_BROWSER
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_nothing_is_cut_and_no_text_lies_on_another(
+    result: Result, tmp_path: Path, width: int
+) -> None:
+    """Twelve methods at six sizes, as bounding boxes in an iframe of this width."""
+    rows = tuple(
+        replace(row, speedup_low=0.8 * speedup, speedup_high=1.25 * speedup)
+        for row in result.rows
+        if (speedup := row.speedup_vs_dense)
+    )
+    text = html.escape(run_page(replace(result, rows=rows), COMMAND))
+    page = SEEN.replace("WIDTH", str(width)).replace("PAGE", text)
+    (tmp_path / "report.html").write_text(page, encoding="utf-8")
+    said = re.search(r'<pre id="found">(.*?)</pre>', in_a_browser(tmp_path).stdout)
+    assert said is not None
+    found = json.loads(html.unescape(said.group(1)))
+    assert found["page"] <= 0
+    assert max(found["tables"]) <= 0
+    assert found["cut"] == []
+    assert found["over"] == []
 
 
 CURVES = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gcsim.analysis.report.answer import answer, brief_answer
+from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import provenance_notes
 from gcsim.analysis.report.wording import in_few
@@ -33,8 +33,13 @@ def at(result: Result, **times: dict[int, float] | float) -> Result:
     return replace(result, rows=compared)
 
 
+def plain(result: Result) -> list[str]:
+    """The answer with plain blanks."""
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in answer(result)]
+
+
 def said(result: Result, **times: dict[int, float] | float) -> str:
-    return " ".join(answer(at(result, **times)))
+    return " ".join(plain(at(result, **times)))
 
 
 def test_ring_and_tree_are_told_side_by_side_where_they_differ(result: Result) -> None:
@@ -59,24 +64,22 @@ def test_ring_and_tree_are_told_side_by_side_where_they_differ(result: Result) -
 
 def test_what_is_safe_and_what_to_try_are_two_lines(result: Result) -> None:
     # 0.4 s / 0.1 s = 4; NMSE and cosine are those of the PowerSGD row
-    text = answer(at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2}))
+    text = plain(at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2}))
     assert [sentence for sentence in text if "shipped tasks" not in sentence] == [
-        "On 32 nodes (64 workers) compression pays: dense takes 400 ms an iteration, PowerSGD rank "
-        "4 100 ms.",
-        "Safe: FP16, 2.00 times; its update is practically the dense one.",
-        "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it. Gradient "
-        "error: NMSE 0.310, cosine similarity to the dense update 0.830 (over 4 steps).",
+        "Use: FP16: 200 ms, 2.00x dense, P(pays) 100 %.",
+        "Try: PowerSGD rank 4: 100 ms, 4.00x dense, P(pays) 100 %; 2.00x half precision, P 100 %; "
+        "train before you trust it.",
+        "Gradient error of PowerSGD rank 4: NMSE 0.310, cosine similarity to the dense update "
+        "0.830 (over 4 steps).",
     ]
 
 
-def test_in_brief_what_the_table_shows_is_left_out(result: Result) -> None:
+def test_in_brief_errors_and_rivals_are_left_out(result: Result) -> None:
     shown = at(result, none={32: 0.4}, powersgd={32: 0.1}, fp16={32: 0.2}, topk={32: 0.1})
-    assert brief_answer(shown) == [
-        *answer(shown)[:2],
-        "Fastest to try: PowerSGD rank 4, 4.00 times; train before you trust it.",
-        answer(shown)[3],
-    ]
-    assert brief_answer(at(result, none={32: 0.2})) == answer(at(result, none={32: 0.2}))
+    brief = answer(shown, full=False)
+    left = [line for line in answer(shown) if line not in brief]
+    assert [line.split()[0] for line in left] == ["Gradient", "Not"]
+    assert answer(at(result, none={32: 0.2}), full=False) == answer(at(result, none={32: 0.2}))
 
 
 def test_both_have_their_intervals(result: Result) -> None:
@@ -84,28 +87,27 @@ def test_both_have_their_intervals(result: Result) -> None:
     shown = open_result(
         result, none=between(0.4, 0.4), topk=between(0.04, 0.06), fp16=between(0.19, 0.21)
     )
-    text = answer(shown)
-    assert (
-        text[1] == "Safe: FP16, 2.00 times (1.92 to 2.08); its update is practically the dense one."
-    )
-    assert text[2].startswith("Fastest to try: Top-k 1%, 8.00 times (6.90 to 9.52); train before")
+    use, to_try, *_ = plain(shown)
+    assert use == "Use: FP16: 200 ms, 2.00x dense (1.92-2.08), P(pays) over 97 %."
+    assert to_try.startswith("Try: Top-k 1%: 50.0 ms, 8.00x dense (6.90-9.52), P(pays) over 97 %; ")
 
 
-def test_one_line_where_the_safe_method_is_the_fastest(result: Result) -> None:
-    text = answer(at(result, none={32: 0.4}, fp16={32: 0.1}, powersgd={32: 0.2}))
-    assert text[1] == (
-        "Safe, and the fastest: FP16, 4.00 times; its update is practically the dense one."
-    )
-    assert not any("to try" in sentence for sentence in text)
+def test_nothing_is_to_try_where_the_safe_method_is_the_fastest(result: Result) -> None:
+    text = plain(at(result, none={32: 0.4}, fp16={32: 0.1}, powersgd={32: 0.2}))
+    assert text[0] == "Use: FP16: 100 ms, 4.00x dense, P(pays) 100 %."
+    assert text[1] == "Try: nothing: no other method is clearly faster."
 
 
-def test_it_is_said_when_nothing_safe_is_faster(result: Result) -> None:
-    assert (
-        "No method whose update is practically the dense one is clearly faster than dense "
-        "training; the fastest of them: FP16, 0.80 times."
-        in said(result, none=0.4, powersgd=0.1, fp16=0.5).replace("0.800", "0.80")
-    )
-    assert "Safe: none of these methods" in said(result, none=0.4, powersgd=0.1)
+def test_dense_is_used_where_nothing_safe_is_faster(result: Result) -> None:
+    text = said(result, none=0.4, powersgd=0.1, fp16=0.5)
+    assert "Use: dense: 400 ms; FP16 0.800x dense, P(pays) 0 %." in text
+    assert "Try: PowerSGD rank 4: 100 ms" in text
+
+
+def test_half_precision_near_dense_is_too_close_to_call(result: Result) -> None:
+    # of 41 worlds in even steps from 0.35 s, those below 0.4 s
+    shown = open_result(result, none=between(0.4, 0.4), fp16=between(0.35, 0.5))
+    assert "too close to call: FP16 is faster in 34 % of the cases" in plain(shown)[0]
 
 
 def test_a_large_error_is_put_into_proportion(result: Result) -> None:
@@ -121,7 +123,7 @@ def test_memory_is_said_to_move_the_error_later(result: Result) -> None:
     )
     text = " ".join(answer(replace(result, rows=rows)))
     assert "over 4 steps from an empty residual; later steps differ" in text
-    assert "Safe: FP16" in text  # a small error over a few steps does not make memory safe
+    assert "Use: FP16" in text  # a small error over a few steps does not make memory safe
 
 
 def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
@@ -129,13 +131,13 @@ def test_a_dense_row_without_a_label_reads_well(result: Result) -> None:
         replace(row, label="none") if row.compressor == "none" else row for row in result.rows
     )
     unnamed = at(replace(result, rows=rows), none=0.4, powersgd=0.1)
-    assert "dense training takes 400 ms" in answer(unnamed)[0]
+    assert answer(unnamed)[0] == "Use: dense: 400 ms."
 
 
 def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) -> None:
     # random-k of the fixture: NMSE 0.99, cosine 0.1, no memory
     text = said(result, none={32: 0.4}, randomk={32: 0.05}, powersgd={32: 0.1})
-    assert "Fastest to try: PowerSGD rank 4" in text
+    assert "Try: PowerSGD rank 4" in text
     assert (
         "Not counted: random-k 1%, 8.00 times: its update has next to nothing of the gradient "
         "(cosine similarity 0.100)." in text
@@ -160,33 +162,31 @@ def test_a_scale_that_is_the_learning_rates_has_a_cosine_and_no_nmse(result: Res
 
 def test_it_is_said_when_dense_wins(result: Result) -> None:
     # 0.1 s / 0.15 s = 0.667
-    assert answer(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
-        "On 32 nodes (64 workers) train uncompressed: no method is more than 1% faster; dense "
-        "takes 100 ms an iteration; the nearest, FP16, 0.667 times."
+    assert plain(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
+        "Use: dense: 100 ms; FP16 0.667x dense, P(pays) 0 %.",
+        "Try: train uncompressed: no method is more than 1% faster.",
     ]
 
 
 def test_within_one_per_cent_of_dense_does_not_pay(result: Result) -> None:
     assert "train uncompressed" in said(result, none={32: 0.1}, fp16={32: 0.0995})
-    assert "compression pays" in said(result, none={32: 0.1}, fp16={32: 0.0985})
+    assert "Use: FP16" in said(result, none={32: 0.1}, fp16={32: 0.0985})
 
 
 @pytest.mark.parametrize(
-    ("high", "begins", "tried"),
+    ("high", "begins"),
     [
-        (0.42, "compression is likely to pay, but that is not sure (83% for Top-k 1%): dense", 1),
-        (0.47, "it is not known whether compression pays (59% for Top-k 1%): dense takes", 1),
-        (0.55, "train uncompressed: Top-k 1% may slow this down (0.941x, 3 in 5); dense takes", 0),
-        (0.67, "train uncompressed: Top-k 1% probably slows this down (0.825x, 3 in 4); dense", 0),
+        (0.42, "Top-k 1%: 360 ms, 1.11x dense (0.980-1.28), P(pays) 83 %"),
+        (0.47, "Top-k 1%: 385 ms, 1.04x dense (0.883-1.26), P(pays) 59 %"),
+        (0.55, "train uncompressed: Top-k 1% may slow this down (0.941x, 3 in 5)"),
+        (0.67, "train uncompressed: Top-k 1% probably slows this down (0.825x, 3 in 4)"),
     ],
 )
-def test_what_is_open_has_its_probability(
-    result: Result, high: float, begins: str, tried: int
-) -> None:
+def test_what_is_open_has_its_probability(result: Result, high: float, begins: str) -> None:
     # of 41 worlds in even steps from 0.3 s, 34, 24, 16 and 11 are below 0.4 s
-    text = answer(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
-    assert text[0].startswith(f"On 32 nodes (64 workers) {begins}")
-    assert sum(sentence.startswith("Fastest to try: Top-k 1%, ") for sentence in text) == tried
+    use, to_try, *_ = plain(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
+    assert use == "Use: dense: 400 ms."
+    assert to_try.startswith(f"Try: {begins}")
 
 
 @pytest.mark.parametrize(
@@ -210,17 +210,16 @@ def test_one_worker_alone_is_told_that_it_sends_nothing(result: Result) -> None:
     shown = at(result, none={1: 0.4}, fp16={1: 0.3})  # faster, by whatever luck
     rows = tuple(replace(row, workers=1) for row in shown.rows)
     assert answer(replace(shown, rows=rows)) == [
-        "On 1 node (1 worker) train uncompressed: one worker alone sends nothing, so there is "
-        "nothing to compress; dense takes 400 ms an iteration."
+        "Use: dense: 400 ms; one worker alone sends nothing, so there is nothing to compress."
     ]
 
 
 def test_of_equally_fast_methods_the_smaller_error_is_named(result: Result) -> None:
     text = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + TIE / 2)})
-    assert "Fastest to try: PowerSGD rank 4" in text
+    assert "Try: PowerSGD rank 4" in text
     assert "Not clearly slower: Top-k 1%, 4.00 times." in text
     apart = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + 2 * TIE)})
-    assert "Fastest to try: Top-k 1%" in apart
+    assert "Try: Top-k 1%" in apart
     assert "As fast" not in apart
 
 
@@ -264,13 +263,13 @@ def test_a_method_that_wins_at_the_largest_size_only(result: Result) -> None:
 def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
     text = said(result, fp16={32: 0.2}, powersgd={32: 0.1})
     assert "no speedup to state" in text
-    assert "Fastest to try: PowerSGD rank 4, 100 ms; train before" in text
-    assert "Safe: FP16, 200 ms; its update is practically the dense one." in text
+    assert "Use: FP16: 200 ms. Try: PowerSGD rank 4: 100 ms; " in text
 
 
 def test_a_single_row_is_not_called_a_winner(result: Result) -> None:
     assert answer(at(result, none={32: 0.2})) == [
-        "On 32 nodes (64 workers) dense takes 200 ms an iteration: nothing to compare it with."
+        "Use: dense: 200 ms.",
+        "There is one method, and nothing to compare it with.",
     ]
 
 
@@ -308,7 +307,7 @@ def test_every_kind_of_answer_says_so(result: Result) -> None:
 def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
     once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
     assert "Each time is of one iteration, which may be luck." in " ".join(answer(once))
-    assert answer(once)[-1] in brief_answer(once)
+    assert answer(once)[-1] in answer(once, full=False)
 
 
 def noisy(result: Result, error: float, **errors: float) -> Result:
@@ -326,17 +325,17 @@ def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pay
     # 2 sqrt(3^2 + 4^2) = 10 ms: 91 and 100 ms are nearer than that, 89 and 100 ms are not;
     # 9 ms are 1.8 standard errors, below which 96 % of a normal distribution lie
     near = " ".join(answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.091}), 0.003, none=0.004)))
-    assert "likely to pay, but that is not sure (96% for FP16): dense takes 100 ms" in near
+    assert "Use: FP16: 91.0 ms, 1.10x dense (0.989-1.21), P(pays) 96" in near
     assert "50 iterations are too few to tell some of them apart: set training.iterations" in near
     far = answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.089}), 0.003, none=0.004))
-    assert far[1].startswith("Safe, and the fastest: FP16, 1.12 times")
+    assert far[0].startswith("Use: FP16: 89.0 ms, 1.12x dense")
     assert "luck" not in " ".join(far)
 
 
 def test_dense_is_not_said_to_win_by_luck_either(result: Result) -> None:
     near = at(result, none={32: 0.1}, fp16={32: 0.105})
-    assert "FP16 probably slows this down (0.952x, 9 in 10)" in answer(noisy(near, 0.003))[0]
-    assert "no method is more than 1% faster" in answer(near)[0]
+    assert "FP16 probably slows this down (0.952x, 9 in 10)" in answer(noisy(near, 0.003))[1]
+    assert "no method is more than 1% faster" in answer(near)[1]
 
 
 def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
@@ -345,7 +344,7 @@ def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
     )
     text = " ".join(answer(shown))
     assert "Not clearly slower: Top-k 1%, 3.85 times." in text
-    assert "Safe: FP16, 1.33 times" in text
+    assert "Use: FP16: 300 ms, 1.33x dense" in text
     assert "50 iterations are too few" in text
     found = largest_verdict(shown)
     assert [row.compressor for row in found.foremost] == ["powersgd", "topk"]

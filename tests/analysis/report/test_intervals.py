@@ -81,7 +81,7 @@ def test_the_fewest_that_make_half_are_named(result: Result) -> None:
 def test_the_answer_says_what_to_measure(result: Result) -> None:
     said = " ".join(answer(example(result, latency=1.0)))
     assert (
-        "Most of the range of Top-k 1% comes from latency (100%). To narrow it: gcsim calibrate "
+        "The largest uncertainty for Top-k 1% is latency (100%). To narrow it: gcsim calibrate "
         "link." in said
     )
     both = " ".join(answer(example(result, latency=1.0, sums=0.95)))

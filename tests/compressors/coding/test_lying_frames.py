@@ -32,7 +32,6 @@ EACH_STEP: dict[str, dict[str, Any]] = {
     "qsparse_local_sgd": {"interval": 1},
     "deepreduce": {"skip": 10},
     "gtopk": {"ratio": 0.02},
-    "count_sketch": {"aggregate": "push_pull"},
 }
 """Parameters with which all of a method's message formats travel, each step."""
 

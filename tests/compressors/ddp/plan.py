@@ -57,15 +57,8 @@ PHASES: dict[str, dict[str, Any]] = {
 }
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     # collectives that the defaults do not use
-    ("signsgd", {"aggregation": "counters"}),
-    ("signum", {"aggregation": "all_gather"}),
-    ("ef_signsgd", {"aggregation": "push_pull"}),
-    ("fp8", {"aggregation": "all_to_all"}),
-    ("fp8", {"aggregation": "tree"}),
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
-    ("onebit_sgd", {"aggregation": "all_gather"}),
-    ("count_sketch", {"aggregate": "push_pull"}),
     ("powersgd", {"start": 2, "rank": 3}),
     # inner compressors whose requests are fused
     ("l_greco", {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 2,

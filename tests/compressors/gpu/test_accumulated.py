@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors.coding import momentum
+from gcsim.compressors.coding.frames import Codec, packed
 from gcsim.compressors.coding.indices import pairs, words
-from gcsim.compressors.coding.integers import two_bits
-from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
 from gcsim.compressors.coding.selecting.selection import deliver, sampled
-from gcsim.compressors.segments import Segments, starts
+from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
 from tests.compressors.gpu.examples import SEEDS, VECTORS, few, parts_of, spoilt, vector
+from tests.compressors.shared import layout_of
 
 
 @few
@@ -64,20 +64,36 @@ def test_words_are_added(n: int, seed: int, powers: bool) -> None:
     k = np.array([len(each) for each in places])
     drawn = np.concatenate(places) | (rng.integers(0, width, k.sum()) << bits)
     sent = torch.from_numpy(drawn.astype(np.uint32).view(np.int32))
-    out, levels = torch.linspace(-1, 1, n), torch.tensor([[0.5, -0.25]]).expand(3, 2).clone()
-    if powers:
-        levels = demand_same(words.levels_of, torch.tensor([3, -128, -120], dtype=torch.int8))
-        assert levels[0, 9] == -4.0  # of e = 3 and d = 1
-        assert levels.isnan().sum() == 16 + 2  # 2^-127 is no normal number
-    levels[1:] = levels[0]
-    demand_same(words.add_words, out, segments, sent, k, levels, 1 / 3)
-    demand_same(words.add_words, out, segments, sent, k, levels[:1].numpy(), 1 / 3)
+    out, layout = torch.linspace(-1, 1, n), layout_of(*segments.length.tolist())
+    levels = torch.tensor([[0.5, -0.25], [1, -1], [2, -3]])
+
+    def added(sent: Tensor, many: Any) -> list[tuple[Any, ...]]:
+        if powers:
+            top = torch.tensor([3, 100, -118], dtype=torch.int8)
+            parts = (top, segments.column(1)), (sent, 4 * many)
+            message = packed(sent, Codec.VARIANCE, segments, *parts, nonzero=many)
+            return [(words.add_powers, message, layout, out, 1 / 3)]
+        inside, outside = (
+            words.signed_message(sent, segments, many, each) for each in (levels, None)
+        )
+        calls = (inside,), (outside, (0.5, -0.25))
+        return [(words.add_signed, each, layout, out, 1 / 3, *known) for each, *known in calls]
+
+    for each in added(sent, k):
+        demand_same(*each)
     for wrong, many in ((sent.flip(0), k), (sent, np.array([k.sum(), 0, 0]))):
-        if k.min(initial=9, where=k > 0) > 1 and k[0] and k[2]:
-            with pytest.raises(InputError, match="ascend"):
-                words.add_words(out.clone(), segments, wrong, many, levels, 1.0)
-            with kernels(), pytest.raises(InputError, match="ascend"):
-                words.add_words(out.clone(), segments, wrong, many, levels, 1.0)
+        if k.min(initial=9, where=k > 0) > 1 and k[0] and k[2] and (many <= segments.length).all():
+            for each in added(wrong, many):
+                with pytest.raises(InputError, match="ascend"):
+                    each[0](*each[1:])
+                with kernels(), pytest.raises(InputError, match="ascend"):
+                    each[0](*each[1:])
+
+
+def test_levels_of_powers() -> None:
+    levels = words.powers()[np.array([3, -128, -120]) + 128]
+    assert levels[0, 9] == -4.0  # of e = 3 and d = 1
+    assert np.isnan(levels).sum() == 16 + 2  # 2^-127 is no normal number
 
 
 @few
@@ -122,11 +138,22 @@ def test_kept_elements_are_delivered(values: Tensor, seed: int) -> None:
 @few
 @given(values=VECTORS, seed=SEEDS)
 def test_sparse_vectors_are_merged(values: Tensor, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    first, second = (
-        torch.from_numpy(np.flatnonzero(rng.random(values.numel()) < 0.4)) for _ in range(2)
-    )
-    demand_same(pairs.merged_pairs, first, values[first], second, values[second])
+    """On a device each tensor's sums are followed by nothing, up to its room."""
+    rng, segments = np.random.default_rng(seed), parts_of(values.numel())
+    first, second = (np.flatnonzero(rng.random(values.numel()) < 0.4) for _ in range(2))
+    inside = segments.begin[:, None], (segments.begin + segments.length)[:, None]
+    room = sum(((inside[0] <= each) & (each < inside[1])).sum(1) for each in (first, second))
+    ours, theirs = torch.from_numpy(first), torch.from_numpy(second)
+    given_ = ours, values[ours], theirs, values[theirs], segments, room
+    expected = pairs.merged_pairs(*given_)
+    with kernels():
+        *found, many = pairs.merged_pairs(*given_)
+    assert many is room
+    used = found[0] != pairs.BEYOND
+    assert equal([each[used] for each in found], list(expected[:2]))
+    assert not found[1][~used].any()
+    for own, count in zip(torch.split(used, room.tolist()), expected[2].tolist(), strict=True):
+        assert own.tolist() == [True] * count + [False] * (len(own) - count)
 
 
 @few
@@ -155,18 +182,6 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
 
     demand_same(chosen, values, gradient)
     demand_same(chosen, values.abs(), gradient.abs())
-
-
-@few
-@given(values=VECTORS, seed=SEEDS, tau=st.sampled_from((0.1, 2.0)))
-def test_two_bits_an_element(values: Tensor, seed: int, tau: float) -> None:
-    segments, added = parts_of(values.numel()), vector(values.numel(), "ties", seed)
-    size = packed_bytes(segments.length, 2)
-    at, packed = starts(size), torch.zeros(int(size.sum()), dtype=torch.uint8)
-    demand_same(two_bits.two_bits, values, added, segments, tau, packed, at)
-    two_bits.two_bits(values.clone(), added, segments, tau, packed, at)
-    for sent in (packed, packed | 1, packed | 0x80):  # code 1 stands for nothing; padding is zero
-        demand_same(two_bits.add_two_bits, values, segments, sent, at, tau / 3)
 
 
 def test_not_a_number_is_marked_and_refused() -> None:

@@ -20,12 +20,11 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {"coding": "elias_sparse"}),
     ("natural", {}),
     ("fp8", {}),
-    ("fp8", {"aggregation": "tree"}),
     ("dynamic_8bit", {}),
     ("terngrad", {}),
     ("terngrad", {"packing": "two_bit"}),
     ("signsgd", {}),
-    ("signum", {"aggregation": "all_gather"}),
+    ("signum", {}),
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
     ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
@@ -35,7 +34,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("ef_signsgd", {}),
     ("ef_block_sgdm", {}),
     ("onebit_adam", {"freeze_step": 0}),
-    ("onebit_sgd", {"threshold": "mean"}),
+    ("onebit_sgd", {}),
     ("bingrad_b", {"clip": 2.0}),
     ("bingrad_pb", {}),
     ("orq", {"clip": 2.0}),
@@ -44,7 +43,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("alq", {}),
     ("dgc", {"ratio": 0.2}),
     ("strom", {"threshold": 0.5}),
-    ("strom", {"variant": "mxnet"}),
     ("variance_bounded", {"ratio": 0.6}),  # certain and uncertain elements in each message
     ("variance", {"alpha": 0.1}),
     ("variance_hybrid", {"alpha": 0.1}),
@@ -52,6 +50,13 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("gradient_sampling_bayes", {"ratio": 0.2}),
     ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
     ("tk_ccd", {"ratio": 0.3, "groups": 4}),
+    ("gtopk", {"ratio": 0.2}),
+    ("ok_topk", {"ratio": 0.2}),
+    ("dryden", {"proportion": 0.2}),
+    ("gradient_dropping", {"drop_rate": 0.8}),
+    ("gradient_sampling", {"ratio": 0.2}),
+    ("amq", {}),
+    ("cser", {}),
     ("omnireduce", {}),
 ]
 
@@ -92,13 +97,11 @@ FIXED: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {"coding": "digits"}),
     ("terngrad", {"shared": False}),
     ("natural", {}),
-    ("signsgd", {"aggregation": "all_gather"}),
     ("scaled_sign", {}),
     ("ef_signsgd", {}),
     ("bingrad_b", {}),
     ("orq", {}),
     ("nuqsgd", {}),
-    ("strom", {"variant": "mxnet"}),
 ]
 """Methods whose messages have one length."""
 

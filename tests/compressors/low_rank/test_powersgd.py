@@ -279,34 +279,9 @@ def test_fc6_of_alexnet_takes_these_bits(bucket_of: BucketOf) -> None:
         assert bits / (1 + alternate) == pytest.approx(expected, abs=5e-5)
 
 
-@pytest.mark.parametrize("feedback", [False, True])
-def test_a_bucket_as_one_square_matrix(
-    feedback: bool, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    # 1000 elements fill 32 x 32 with 24 zeros; a bucket whose square has rank 2 is exact.
-    square = (normal(32, 2) @ normal(2, 32, seed=1)).reshape(-1)
-    flat = square.clone()
-    flat[1000:] = 0
-    group = workers(2, rank=4, batched=True, error_feedback=feedback)
-    meter = Meter(2)
-    buckets = [bucket_of(flat[:600].view(20, 30), flat[600:1000])] * 2
-    updates = exchange(group, buckets, 0, meter)
-    assert [record.sent for record in meter.collectives] == [(4 * 4 * 32,) * 2] * 2
-    assert updates[0].shape == (1000,)
-    # zeroing the end of one row adds one to the rank: 3 <= 4
-    torch.testing.assert_close(updates[0], flat[:1000], rtol=1e-3, atol=1e-3)
-
-
-def test_a_bucket_too_small_for_a_square_is_dense(bucket_of: BucketOf, exchange: Exchange) -> None:
-    # 2 * 5 * 2 * 2 = 40 >= 25
-    buckets = [bucket_of(normal(25, seed=s)) for s in range(2)]
-    (update, _) = exchange(workers(2, rank=2, batched=True), buckets)
-    torch.testing.assert_close(update, mean(buckets))
-
-
 def test_a_projection_never_adds_energy(bucket_of: BucketOf, exchange: Exchange) -> None:
     # The error is what lies outside of the subspace: |M|^2 - |P^T M|^2, so energies add up.
-    for options in ({}, {"alternate": True}, {"batched": True}):
+    for options in ({}, {"alternate": True}):
         bucket = bucket_of(normal(60, 50))
         (update,) = exchange(workers(rank=3, **options), [bucket])
         energy, error = bucket.gradient.square().sum(), (update - bucket.gradient).square().sum()
@@ -318,8 +293,7 @@ def test_a_projection_never_adds_energy(bucket_of: BucketOf, exchange: Exchange)
 
 @pytest.mark.parametrize("options", [
     {"alternate": True, "rank": 1},
-    {"batched": True, "rank": 2},
-    {"alternate": True, "batched": True, "warm_start": False, "start": 3},
+    {"alternate": True, "warm_start": False, "start": 3},
     {"error_feedback": False},
 ])  # fmt: skip
 def test_options_pass_all_checks(options: dict[str, Any]) -> None:

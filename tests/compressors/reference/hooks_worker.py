@@ -115,22 +115,6 @@ def nested_gather_results() -> Iterator[None]:
         module.all_gather = gather
 
 
-@contextmanager
-def matrices_without_batch() -> Iterator[None]:
-    """_orthogonalize for the two dimensions that the batched hook gives it, too."""
-    module: Any = powerSGD_hook
-    orthogonalise = module._orthogonalize
-
-    def repaired(matrices: Tensor, epsilon: float = 0) -> None:
-        orthogonalise(matrices if matrices.dim() == 3 else matrices[None], epsilon)
-
-    module._orthogonalize = repaired
-    try:
-        yield
-    finally:
-        module._orthogonalize = orthogonalise
-
-
 def post_local(job: dict[str, Any], rank: int) -> list[Tensor]:
     """The parameters after each step of SGD with momentum under the hook and the averager."""
     parameter = torch.nn.Parameter(torch.zeros_like(job["gradients"][0][rank]))
@@ -172,10 +156,6 @@ def work(rank: int, folder: Path) -> None:
             state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=START, **options)  # type: ignore[arg-type]
             found[name] = run(powerSGD_hook.powerSGD_hook, state, job, rank)
         found[f"{name} draws"] = draws
-    with recorded_draws() as draws, matrices_without_batch():
-        state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=START)
-        found["batched"] = run(powerSGD_hook.batched_powerSGD_hook, state, job, rank)
-    found["batched draws"] = draws
     with nested_gather_results():
         for name in ("pertensor", "perchannel"):
             hook = getattr(quantization_hooks, f"quantization_{name}_hook")

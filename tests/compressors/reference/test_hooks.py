@@ -31,7 +31,6 @@ POWER_SGD: dict[str, dict[str, Any]] = {
     "cold": {"rank": 2, "warm_start": False},
     "no feedback": {"rank": 1, "error_feedback": False},
     "epsilon": {"rank": 1, "epsilon": 1e-3},
-    "batched": {"rank": 2, "batched": True},
 }
 
 
@@ -124,7 +123,7 @@ def test_a_zero_gradient_stays_zero_where_the_hook_divides_by_zero(team: Any) ->
         assert not crew.step([torch.zeros(100)] * 2, t)[0].any()
 
 
-@pytest.mark.parametrize("options", [{"rank": 3}, {"batched": True, "rank": 2}, {"epsilon": 1e-8}])
+@pytest.mark.parametrize("options", [{"rank": 3}, {"epsilon": 1e-8}])
 def test_powersgd_with_options_passes_all_checks(options: dict[str, Any]) -> None:
     check("torch_powersgd", {"start": 0, **options})
 

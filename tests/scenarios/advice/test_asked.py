@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked, asked_of, network_of, option
+from gcsim.scenarios.advice.asked import Words, asked, asked_of, network_of, number, option
 from gcsim.scenarios.load import load_scenario
 from gcsim.traces.storage.store import shipped_traces
 
@@ -27,7 +27,6 @@ cluster:
   network: 25gbe
   intra_node: nvlink2
   collectives: {transport: nccl}
-training: {overlap: ddp}
 compressors: [none]
 seed: 0
 """
@@ -104,6 +103,56 @@ def test_all_words_that_are_missing_are_told_at_once() -> None:
     assert places == ["--model", "--device", "--nodes", "--network"]
 
 
+def test_all_mistakes_of_a_line_are_told_at_once() -> None:
+    words = Words(model="resnet5", nodes=number("x"), network="10 gx", batch_size=0)  # no device
+    with pytest.raises(InputError) as caught:
+        asked(None, words, ["training.nonsense=1"], called=option)
+    assert {problem.place for problem in caught.value.problems} == {
+        "--model", "--device", "--nodes", "--network", "--batch-size", "--set training.nonsense",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("1.3B", "the nearest are bert_large (335 million)"),
+        ("60M", "resnet152 (60.2 million), alexnet (61.1 million)"),
+        ("many", "is no number of parameters"),
+    ],
+)
+def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
+    given = Words(device="v100", nodes=2, network="10gbe", parameters=size)
+    with pytest.raises(InputError) as caught:
+        asked(None, given, called=option)
+    (problem,) = caught.value.problems
+    assert problem.place == "--parameters"
+    assert said in problem.message
+    assert asked(None, replace(given, parameters="335M")).scenario.model.name == "bert_large"
+
+
+def test_the_device_at_hand_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = replace(WORDS, device="auto")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GeForce RTX 4090")
+    assert asked(None, words).scenario.cluster.device.name == "rtx_4090"
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GB300")
+    with pytest.raises(InputError) as caught:
+        asked(None, words, called=option)
+    (problem,) = caught.value.problems
+    assert problem.place == "--device"
+    assert "calibrate device" in problem.hint
+
+
+def test_a_limit_is_a_setting_of_the_link() -> None:
+    free, held = (asked(None, replace(WORDS, limited=one)).scenario for one in (False, True))
+    assert held.cluster.network.efficiency < free.cluster.network.efficiency
+    assert free.cluster.network.efficiency == asked(None, WORDS).scenario.cluster.network.efficiency
+
+
+def test_bfloat16_is_the_time_of_half_precision() -> None:
+    assert asked(None, replace(WORDS, precision="bf16")).scenario.training.precision == "fp16"
+
+
 def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
     found = asked("lenet_2node", Words(nodes=4, device="v100", network="10 Gbit/s")).scenario
     assert (found.cluster.nodes, found.node_counts) == (4, (4,))
@@ -126,6 +175,7 @@ def test_a_trace_is_its_model_batch_and_gradients() -> None:
     found = asked(str(folder), words).scenario
     assert found.model.name in name
     assert str(folder) in str(found.gradients)
+    assert asked(None, replace(words, model=str(folder))).scenario.gradients == found.gradients
 
 
 def test_a_change_that_is_no_scenario_is_none() -> None:

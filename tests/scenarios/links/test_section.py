@@ -14,6 +14,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.values import section_of
 from gcsim.scenarios.sections.link import LinkSection
 from gcsim.scenarios.sections.named_files import read_link
+from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import link, load, problem
@@ -237,6 +238,27 @@ def test_what_a_section_leaves_open_is_as_its_transport_finds_the_base(tmp_path:
         assert (late.latency, late.efficiency) == (base.latency, Fraction(1))
 
 
+@pytest.mark.parametrize(
+    ("transport", "gbit", "reached"),
+    [
+        ("nccl", 1, 0.35), ("nccl", 8, 0.4), ("nccl", 100, 0.1), ("nccl", 40, 4.1 / 40),
+        ("nccl", 7.5, 0.26), ("nccl", 5, 0.99), ("mpich", 7.5, 0.44), ("gloo", 10, 0.497),
+    ],
+)  # fmt: skip
+def test_what_shaped_links_reached_is_in_the_range_of_a_limit(
+    transport: TransportName, gbit: float, reached: float
+) -> None:
+    """Shares of the line in published runs (see `LIMITED`)."""
+    near = min((f"{one}gbe" for one in (1, 10, 40, 100)), key=lambda one: abs(int(one[:-3]) - gbit))
+    text = {"like": near, "bandwidth": f"{gbit} Gbit/s", "limited": True}
+    found = LinkSection.model_validate(text).build(transport=transport)
+    assert found.estimate
+    assert found.efficiency_range is not None
+    low, high = found.efficiency_range
+    assert low < found.efficiency < high
+    assert low < reached < high
+
+
 def test_a_base_with_losses_jitter_and_a_trace_can_be_changed_and_cleared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -346,6 +368,8 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("shared: true\n  up: {bandwidth: 1 Mbit/s, latency: 1 ms}", "a.yaml:1:1: error: network: "
          "`up` beside `shared: true`: one half-duplex medium has no two directions; remove one of "
          "them"),
+        ("efficiency: 0.9\n  limited: true", "a.yaml:1:1: error: network: `limited` would have no "
+         "effect beside a stated goodput; leave out limited, or efficiency and trace"),
         ("like: 10bge", "a.yaml:4:9: error: network.like: unknown link '10bge'; did you mean '10g"),
     ],
 )  # fmt: skip

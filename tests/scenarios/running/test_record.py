@@ -65,7 +65,7 @@ def test_a_trace_that_fits_is_accepted(scenario_file: Path) -> None:
     [
         ("model=alexnet", "holds gradients of 'lenet', the scenario trains 'alexnet'",
          "set model: lenet"),
-        ("batch_size=16", "8 samples a worker, the scenario has batch_size 16",
+        ("batch_size=16", "8 samples per worker, the scenario has batch_size 16",
          "set batch_size: 8"),
         ("gradients.workers=3", "holds gradients of 2 workers, the scenario asks for 3",
          "at most 2"),

@@ -111,6 +111,10 @@ def test_mistakes_are_told(tmp_path: Path, setting: str, message: str) -> None:
             "cluster.host.per_copied_byte has no effect: only Gloo's all-gather copies",
         ),
         (
+            ["cluster.host=bare_metal", "cluster.collectives.transport=nccl"],
+            "cluster.host = 'bare_metal' has no effect: this transport's messages cost",
+        ),
+        (
             ["training.concurrent_collectives=2"],
             "training.concurrent_collectives = 2 has no effect: collectives whose processors",
         ),
@@ -125,3 +129,25 @@ def test_what_changes_nothing_is_a_warning(
 ) -> None:
     load(tmp_path, TEXT, *settings)
     assert any(warning in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ((), {"forward", "backward", "encode", "decode"}),
+        (("training.optimizer=1 ms",), {"forward", "backward", "encode", "decode", "optimizer"}),
+        (("compute={forward: 1 ms, backward: 2 ms}",), {"encode", "decode"}),
+        (("training.on_host=[]",), set()),
+        (("training.on_host=[encode]",), {"encode"}),
+        (("cluster.host.cores=4",), set()),
+        (("cluster.device=p100_pcie",), set()),
+    ],
+)
+def test_ranks_of_a_cpu_with_fewer_cores_share_them_unless_it_is_stated(
+    tmp_path: Path, settings: tuple[str, ...], kinds: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = TEXT.replace("p100_pcie", "cpu_2core").replace("cores: 2,", "cores: 2, ranks: all,")
+    scenario = load(tmp_path, text, *settings)
+    assert scenario.training.on_host == kinds
+    assert reread(tmp_path, scenario).training == scenario.training
+    assert not [text for text in caplog.messages if "on_host" in text]

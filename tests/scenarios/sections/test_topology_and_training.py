@@ -106,6 +106,8 @@ def test_the_topology_becomes_the_engines_own_values(
 
 def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert load(tmp_path, FULL).training == Training(
+        code=loops.code(loops.UNKNOWN),
+        exposed_range=(Fraction(0), Fraction(1)),
         reducer=loops.framework("pytorch")[0],
         hook=loops.framework("pytorch")[1],
         interference=loops.interference("gloo"),
@@ -134,8 +136,10 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
 
 
 def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
-    scenario = load(tmp_path, PLAIN, "training.framework=none")
-    assert scenario.training == Training(noise=loops.workers())  # what may be, and is not
+    scenario = load(tmp_path, PLAIN, "training.framework=none", "training.overlap=ddp")
+    assert scenario.training == Training(  # what may be, and is not
+        overlap="ddp", noise=loops.workers(), code=loops.code(loops.UNKNOWN)
+    )
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
     assert not scenario.cluster.nics
@@ -203,6 +207,11 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).resolved["training"] == {
         "precision": "fp32",
+        "exposed": 0,
+        "exposed_range": [0, 1],
+        "on_host": [],
+        "local_steps": 1,
+        "code": {"slowdown": 1, "slowdown_range": [0.71, 1.41]},
         "interference": {"computation": 0, "bus": 0},
         "shared_node": {"slowdown": 0},
         "framework": {
@@ -296,6 +305,40 @@ def test_a_stated_overlap_is_known_and_an_unstated_one_is_not(tmp_path: Path, ov
     assert load(tmp_path, write(scenario.resolved)).training.overlap == overlap
 
 
+@pytest.mark.parametrize(
+    ("loop", "transport", "exposed"),
+    [
+        ("ddp", "nccl", (0, 0.5)), ("horovod", "nccl", (0, 1)), ("horovod", "mpich", (0.5, 1)),
+        ("paddle", "nccl", None), ("deepspeed", "nccl", None), ("own", "gloo", None),
+    ],
+)  # fmt: skip
+def test_a_named_loop_says_how_long_exchanges_wait(
+    tmp_path: Path, loop: str, transport: str, exposed: tuple[float, float] | None
+) -> None:
+    """A stated overlap comes first; Horovod's sums on the host overlap less than NCCL's."""
+    text = PLAIN.replace("transport: textbook", f"transport: {transport}")
+    scenario = load(tmp_path, text, f"training.loop={loop}")
+    found = scenario.training
+    assert found.exposed_range == exposed
+    if exposed is None:
+        assert found.exposed == 1
+    assert load(tmp_path, write(scenario.resolved)).training == found
+    known = load(tmp_path, text, f"training.loop={loop}", "training.overlap=ddp").training
+    assert (known.waits, known.exposed_range) == (0, None)
+    with pytest.raises(InputError, match=r"unknown loop 'horovood'.*horovod"):
+        load(tmp_path, text, "training.loop=horovood")
+
+
+def test_one_process_for_all_devices_of_a_node_slows_them_more(tmp_path: Path) -> None:
+    text = PLAIN.replace("transport: textbook", "transport: nccl")
+    usual = load(tmp_path, text).training.shared_node
+    scenario = load(tmp_path, text, "training.shared_node=process_for_all")
+    assert scenario.training.shared_node.slowdown > usual.slowdown
+    assert load(tmp_path, write(scenario.resolved)).training == scenario.training
+    with pytest.raises(InputError, match=r"unknown kind of processes 'one'.*process_each"):
+        load(tmp_path, text, "training.shared_node=one")
+
+
 def test_the_transport_of_a_resolved_file_may_be_changed(tmp_path: Path) -> None:
     text = PLAIN.replace("transport: textbook", "transport: gloo")
     resolved = write(load(tmp_path, text).resolved)
@@ -369,8 +412,8 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "must be at least 1"),
         ("{batch: 40 ms, prefetch: 3}", "{prefetch: 3}", "a.yaml:25:3: error: key 'batch' is "
          "missing in training.input"),
-        ("batch: 40 ms", "batch: 0 ms", "a.yaml:25:18: error: training.input.batch: 0 ms is zero; "
-         "it must be more"),
+        ("batch: 40 ms", "batch: -1 ms", "a.yaml:25:18: error: training.input.batch: "
+         "-1 ms"),
         ("prefetch: 3", "prefetch: 0", "a.yaml:25:35: error: training.input.prefetch = 0: must be "
          "at"),
         ("slow_nodes: {3: 1.5,", "slow_nodes: {9: 1.5,", "a.yaml:26:16: error: "
@@ -497,7 +540,9 @@ IDLE = [
      "1, or let all_reduce or all_gather be ring or gloo_ring"),
     ("bucket: 64 KiB", "bucket: 1 MiB", "a.yaml:22:27: warning: training.concurrent_collectives "
      "= 2 has no effect: the gradient (246,824 bytes) is one bucket, which has no other beside it; "
-     "set ddp.bucket below that, or leave it out"),
+     "set ddp.bucket below that, or leave it out\n"
+     "a.yaml:30:15: warning: ddp.bucket is above the gradient (246,824 bytes), which is one "
+     "bucket; set it below that, or leave it out"),
     (", signsgd", "", "a.yaml:16:14: warning: cluster.collectives.servers has no effect: no "
      "method here pushes to servers; gcsim list compressors names those that do, or let all_reduce "
      "or all_gather be parameter_server"),
@@ -732,3 +777,20 @@ def test_a_links_ranges_and_the_tuners_border_are_drawn(
     stated = load(tmp_path, PLAIN, chosen, "cluster.network={bandwidth: 1 Gbit/s, latency: 1 ms}")
     known = {each.name for each in uncertain_inputs(stated.cluster, Training(), NO_PASSES)}
     assert not any(name.startswith("the network's") for name in known)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("cluster.device=cpu_2core", "training.shared_node.slowdown=0.3"), "training.shared_node"),
+        (("training.interference.bus=0.4", "cluster.collectives.transport=gloo"),
+         "training.interference.bus"),
+        (("ddp.bucket=100 MiB",), "ddp.bucket"),
+    ],
+)  # fmt: skip
+def test_idle_settings_are_warned_of(
+    tmp_path: Path, overrides: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LeNet's gradient is one bucket, and CPUs share cores."""
+    load(tmp_path, PLAIN, *overrides)
+    assert any(said in line for line in warnings(tmp_path, caplog))

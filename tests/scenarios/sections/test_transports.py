@@ -81,6 +81,23 @@ def test_few_cores_have_the_transports_prices_but_for_those_stated(tmp_path: Pat
     assert own == replace(shipped, cores=2, per_call=Fraction(1, 1000), per_call_range=None)
 
 
+def test_a_named_machine_narrows_the_reception(tmp_path: Path) -> None:
+    """An unnamed host may keep up or be as slow as EC2's."""
+    gloo = "cluster.collectives={transport: gloo}"
+    low = {}
+    for name in ("{}", "bare_metal", "virtual_machine"):
+        host = load(tmp_path, TEXT, gloo, f"cluster.host={name}").cluster.host
+        assert host is not None
+        assert host.dispatch_range is not None
+        low[name] = host.per_received_byte_range
+    slowest = Fraction(145, 10**11)
+    assert low == {
+        "{}": (Fraction(0), slowest),
+        "bare_metal": (Fraction(0), Fraction(1, 10**9)),
+        "virtual_machine": (Fraction(5, 10**10), slowest),
+    }
+
+
 def test_a_generation_that_makes_no_difference_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

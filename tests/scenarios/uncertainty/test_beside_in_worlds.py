@@ -17,7 +17,14 @@ from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, training_in
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict
-from gcsim.simulator.training import Framework, Interference, Noise, SharedNode, Training
+from gcsim.simulator.training import (
+    Framework,
+    InputLoading,
+    Interference,
+    Noise,
+    SharedNode,
+    Training,
+)
 from tests.simulator.test_predict import COMPUTE, DENSE, cluster
 
 TRAINING = Training(
@@ -68,3 +75,22 @@ def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float)
     exact = [predict(HOOKED, NODE, COMPUTE, training=one).iteration for one in (TRAINING, moved)]
     assert there / as_stated == pytest.approx(exact[1] / exact[0], rel=5e-3)
     assert (exact[1] > exact[0]) == (end == 1.0)
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_a_loader_limits_the_worlds_in_which_it_is_slow(end: float) -> None:
+    """The stated loader is as slow as it can be, or nothing waits for it."""
+    loader = InputLoading(batch=Fraction(1), batch_range=(Fraction(0), Fraction(2)))
+    training = replace(TRAINING, input=loader)
+    found = uncertain_inputs(NODE, training, {"stated": COMPUTE})
+    (one,) = (each for each in found if each.measure == "training.input.batch")
+    assert one.name == "the loader's time for a batch"
+    world = World({one.name: end})
+    drawn = Drawn(NODE, training, [one], [STATED, world, *alone([one])])
+    about = Approximation(
+        drawn, NODE.nodes, training, COMPUTE, [HOOKED], prices=PriceList(NODE.device), seed=0,
+    )  # fmt: skip
+    moved = training_in(world, training, [one])
+    exact = predict(HOOKED, NODE, COMPUTE, training=moved).iteration
+    assert about.iteration(HOOKED)[1] / 1e12 == pytest.approx(exact, rel=0.05)
+    assert (exact == 2.0) == (end == 1.0)

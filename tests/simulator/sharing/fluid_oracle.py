@@ -202,12 +202,11 @@ def exchange(
     pulled: int,
     server_time: int = 0,
     key: int = 0,
-    absent: frozenset[int] = frozenset(),
 ) -> list[int]:
     """Exits of all ranks from push, aggregation and pull."""
     p, count, devices = cluster.workers, cluster.servers, cluster.devices_per_node
     dedicated = cluster.collectives.server_hosts == "dedicated"
-    workers = [r for r in range(p) if r not in absent]
+    workers = list(range(p))
     capacity: dict[Any, Rate] = {}
     cell = cluster.network.shared or cluster.network.up is not None
     own = cluster.collectives.server_network

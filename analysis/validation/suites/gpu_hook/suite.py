@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""By model: the bucket whose stages were measured, buckets, tensors."""
+"""Bucket by model: the one whose stages were measured, buckets, tensors."""
 _PER_BUCKET, _PER_TENSOR = 313e-6, 21.8e-6
 """Seconds of DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}

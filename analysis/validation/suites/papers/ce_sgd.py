@@ -1,4 +1,4 @@
-"""Are the megabytes of the CE-SGD paper right? Its 5G example, its sizes, its Tables I and II.
+"""Megabytes of the CE-SGD paper: its 5G example, its sizes, its Tables I and II.
 
 The paper's "MB" are 10^6 bytes in one place and 2^20 in others, and its 10 seconds take megabytes
 for megabits: 244 MB are 1,952 Mbit, 39 s in one direction and 78 s in both.
@@ -32,7 +32,7 @@ _RATE = "50 Mbit/s"
 _BITS_PER_SECOND = 50 * 10**6
 _NODES = 4
 _FEATURES, _CLASSES = 2048, 100
-"""What Inception V3's classifier takes in; CIFAR-100."""
+"""Inputs of Inception V3's classifier; classes of CIFAR-100."""
 _SIZES = (("AlexNet", "alexnet", 233), ("GoogLeNet (Inception V3)", "inception_v3_aux", 104))
 """Their "actual model size" in sec. IV-A, MB; the second has its inner classifier."""
 
@@ -117,7 +117,7 @@ def _sizes() -> Iterator[Statement]:
 
 
 def _tables() -> Iterator[Statement]:
-    """What the per-round megabytes come to, beside the ratios that the text prints."""
+    """Ratios of the per-round megabytes beside those that the text prints."""
     rows = (
         ("GradientDrop's drop ratio, Table I", "sec. IV-B and Table I", "66", "36.2", 45, 1),
         ("less on VGG11, Table II", "sec. IV-B and Table II", "89", "44", 50, 10),

@@ -1,4 +1,4 @@
-"""What does a gradient's transfer at 10 Gbit/s take? Table 1 of the gradient quantisation paper.
+"""Times of a gradient's transfer at 10 Gbit/s: Table 1 of the gradient quantisation paper.
 
 Its times are those of one message over one hop. Dense training exchanges gradients in a ring, which
 takes 2 (p - 1) / p times as long: the formula of the variance-based paper, evaluated for the same
@@ -63,7 +63,7 @@ def _one_hop(name: str, model: str, stated: int) -> Statement:
 
 
 def _note(model: str, stated: int) -> str:
-    """What explains a time that is not what the paper's own count of parameters gives."""
+    """Explanation of a time that the paper's own count of parameters does not give."""
 
     def takes(elements: int) -> str:
         milliseconds = 32 * elements / float(_BITS_PER_SECOND) * 1000

@@ -1,4 +1,4 @@
-"""How long does a transfer, or a ring, take between ideal links? By gcsim, and in closed form.
+"""Times of a transfer and of a ring between ideal links, by gcsim and in closed form.
 
 The papers reason with bare rates: no framing, no latency. Each pair of functions here has the one
 that goes through gcsim's units, link and collectives, and the one that is school arithmetic on

@@ -1,4 +1,4 @@
-"""Do a ring and a pipelined all-gatherv obey the variance-based paper, and is 1000BASE-T hopeless?
+"""Statements of the variance-based paper: a ring, a pipelined all-gatherv, and 1000BASE-T.
 
 With N elements of s bits on p workers, an averaged compression ratio c, beta seconds a bit and
 pieces of m bits, the paper has
@@ -49,7 +49,7 @@ _PIECE = 4096
 _SMALL_PIECE = 64
 """Small enough for the paper's limit to hold to the digits that are shown."""
 _DEVICES = ("p100_sxm2", "v100", "k80")
-"""Of the paper's years, with a published rate of ResNet-50 at its batch; it names none."""
+"""Devices of the paper's years, with a published rate of ResNet-50 at its batch; it names none."""
 _SLOW = "k80"
 """So slow that communication takes less than ten times as long."""
 _ESTIMATE = "p100_pcie"

@@ -168,13 +168,13 @@ def test_bytes_of_a_slower_line_are_not_hidden(folder: Folder, named: dict[str, 
     assert slow.seconds - fast.seconds == pytest.approx(expected, rel=1e-3)
 
 
-def test_dense_training_hides_bytes_behind_its_backward_pass(
+def test_dense_training_hides_nothing_under_horovod_with_mpi(
     folder: Folder, named: dict[str, Row]
 ) -> None:
-    """At 10 Gbit/s 2 x 7/8 x 102 MB take 152 ms, and the backward pass twice as long."""
+    """At 10 Gbit/s 2 x 7/8 x 102 MB take 152 ms, behind the backward pass."""
     run = folder.runs(named["ResNet-50, dense, 8 workers, 10 Gbit/s"], catalogue=True)[0]
     assert run.sent == 102_236_324 - 224 * 4 + 224 * 4
-    assert run.step < run.seconds < run.step + 0.06
+    assert run.step + 0.152 < run.seconds < run.step + 0.18
 
 
 # --- the report ----------------------------------------------------------------------------------

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Statement
-from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, sampling, variance
-from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, parameters_of, ring
-from gcsim.analysis.validation.suites.papers.sampling import alexnet, buckets, dense, drawn, sampled
-from gcsim.scenarios.load import load_scenario
-from gcsim.simulator.devices.training_time import training_times
-from gcsim.simulator.training import InputLoading, Training
+from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, variance
+from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, ring
 
 NAME = "papers"
 
@@ -153,79 +149,3 @@ def test_a_link_that_is_a_little_slower_is_not_exact(monkeypatch: pytest.MonkeyP
     times = [one for one in ce_sgd.statements() if one.unit == "s"]
     assert len(times) == 2
     assert not any(one.exact for one in times)
-
-
-# --- the 2.5x ------------------------------------------------------------------------------------
-
-
-def test_the_table_of_alexnet_is_the_shipped_network() -> None:
-    entry = alexnet()
-    assert entry.parameters == parameters_of("alexnet") == 61_100_840
-    assert sum(row.forward_flops for row in entry.layers) == pytest.approx(2 * 0.714e9, rel=1e-3)
-
-
-def test_the_profiles_send_what_the_paper_says() -> None:
-    layouts = buckets()
-    whole, few = dense(layouts), sampled(layouts)
-    assert whole.wire_bytes(64) == 4 * 61_100_840
-    assert few.period == 100
-    few_elements = sum(map(drawn, layouts))
-    assert few_elements == pytest.approx(611_008, abs=16)  # 1 %, rounded for each of 16 tensors
-    assert few.wire_bytes(64) == pytest.approx(0.02 * 61_100_840 + 0.99 * 2 * few_elements)
-
-
-def test_the_layers_split_the_backward_pass() -> None:
-    """The classifier's three layers hold 96 % of the parameters and 8 % of the arithmetic."""
-    layouts = buckets()
-    model = dense(layouts).model
-    times = training_times(model, layouts, load_scenario("alexnet_32node").cluster.device)
-    assert len(layouts) == 4
-    assert sum(times.parts[:3]) < 0.1 * times.backward
-
-
-def test_predictions_use_no_fit(report: Report) -> None:
-    assert all(point.predicted == point.unfitted for point in report.findings.points)
-    assert not any(point.fitted for point in report.findings.points)
-
-
-def test_without_a_library_the_bytes_promise_far_more(report: Report) -> None:
-    """(c + D) / (c + r D): c the step, D a ring of 32 at line rate, r the share of the bytes."""
-    layouts = buckets()
-    device = load_scenario("alexnet_32node").cluster.device
-    step = training_times(dense(layouts).model, layouts, device).total / PS
-    whole = 2 * 31 / 32 * 61_100_840 * 32 / 1e10
-    share = sampled(layouts).wire_bytes(64) / dense(layouts).wire_bytes(64)
-    bare = next(p for p in report.findings.points if "line rate" in p.name)
-    assert bare.predicted == pytest.approx((step + whole) / (step + share * whole), rel=1e-4)
-    needed = next(f for f in report.findings.factors if "bare" in f.name)
-    assert needed.value == pytest.approx((1 - 2.5 * share) * whole / 1.5, rel=1e-4)
-
-
-@pytest.mark.parametrize("what", ["latency", "loading"])
-def test_each_explanation_makes_the_measured_speedup(report: Report, what: str) -> None:
-    """Put back into the simulator, it gives 2.5x; the catalogue's value gives more."""
-    (factor,) = (one for one in report.findings.factors if what in one.name)
-    scenario = load_scenario("alexnet_32node")
-    cluster, layouts = scenario.cluster_at(32), buckets()
-    compute = training_times(dense(layouts).model, layouts, cluster.device)
-    value, training = Fraction(factor.value), Training()
-    if what == "latency":
-        cluster = replace(cluster, network=cluster.network.exactly(latency=value))
-    else:
-        training = Training(input=InputLoading(batch=value))
-    assert sampling.speedup(cluster, compute, training) == pytest.approx(2.5, abs=0.01)
-    assert factor.catalogue is not None
-    assert factor.value > factor.catalogue
-
-
-def test_the_measurement_moves_no_prediction(
-    report: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "MEASURED", 3.0)
-    found = sampling.findings()
-    assert {point.name: point.predicted for point in found.points}.items() <= {
-        point.name: point.predicted for point in report.findings.points
-    }.items()
-    assert [factor.value for factor in found.factors] != [
-        factor.value for factor in report.findings.factors
-    ]

@@ -10,32 +10,45 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.validation.suites.papers.order import (
+    AHEAD,
     DENSE,
     DGC,
     EB,
+    GSB,
     MEASURED,
     METHODS,
-    ordering,
+    QL,
+    orderings,
     point,
     rows,
     traffic,
 )
 
 
-def test_the_order_is_the_papers_but_for_one_bit() -> None:
-    order = ordering()
+def test_the_order_is_the_papers_but_for_those_near_dense_training() -> None:
+    order, ahead = orderings()
     assert len(order.pairs) == 14
-    # 1-bit SGD comes out about as fast as DGC and as dense training, not behind both.
-    assert set(order.wrong) <= {(DGC, EB), (DENSE, EB)}
+    # DGC and 1-bit SGD come out about as fast as dense training, not ahead of it and behind it.
+    assert set(order.wrong) <= {(DGC, EB), (DENSE, EB), (DGC, DENSE)}
     either = rows()[EB].speedup_low
     assert either is not None
     assert either < 1  # the draws do not exclude what the paper says of it
+    assert not ahead.wrong  # "outperforms other methods by more than 76%"
 
 
-def test_the_interval_of_gradient_sampling_begins_a_fifth_above_what_was_measured() -> None:
-    found = point()
-    assert found.low is not None
-    assert MEASURED < found.low < 1.25 * MEASURED
+def test_the_interval_of_gradient_sampling_holds_what_was_measured() -> None:
+    row = rows()[GSB]
+    assert row.speedup_low is not None
+    assert row.speedup_high is not None
+    assert row.speedup_low <= point().measured <= row.speedup_high
+
+
+def test_256_images_a_second_a_machine_make_the_papers_speedup() -> None:
+    """64 images in 250 ms, everything else as stated; 2.5 and more than 1.76 in the paper."""
+    loaded = rows(**{"training.input.batch": "250 ms", "uncertainty.draws": "0"})
+    speedup = {kind: row.speedup_vs_dense or 0.0 for kind, row in loaded.items()}
+    assert speedup[GSB] == pytest.approx(MEASURED, rel=0.05)
+    assert speedup[GSB] > AHEAD * max(speedup[kind] for kind in (QL, DGC, DENSE, EB))
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ from torch import Tensor
 from gcsim.compressors.coding.indices.bitmap import (
     BLOCK,
     add_at_bits,
-    as_mask,
     at_bits,
     bit_starts,
     bits_each,
@@ -44,7 +43,6 @@ def test_values_are_picked_and_put_back(lengths: list[int], density: float) -> N
     out = torch.ones(len(values))
     add_at_bits(out, bits, segments, starts, picked, 0.5)
     np.testing.assert_array_equal(out.numpy(), 1 + 0.5 * np.where(flags, values.numpy(), 0))
-    np.testing.assert_array_equal(as_mask(bits, segments).numpy(), flags)
 
 
 def test_infinite_values_do_not_leak_to_their_neighbours() -> None:

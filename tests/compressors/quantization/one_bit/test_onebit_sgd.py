@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -19,10 +18,11 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.quantization.one_bit.onebit_sgd import (
     OneBitSgd,
     add_decoded,
+    encoded,
     matrices_of,
 )
 from gcsim.compressors.registry import check_parameters
-from gcsim.compressors.segments import ZERO
+from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of_shapes
 
@@ -33,20 +33,14 @@ MATRICES = [(16, 7), (5, 1), (4, 6), (1, 1), (3, 1), (0, 4)]
 N = 16 * 7 + 5 + 24 + 1 + 3
 
 
-def coded(matrix: Array, threshold: str) -> Array:
+def coded(matrix: Array) -> Array:
     """What each column decodes to, column by column."""
     out = np.zeros_like(matrix)
     for j in range(matrix.shape[1] if matrix.size else 0):
         column = matrix[:, j]
-        if threshold == "zero":
-            over = column >= 0
-            high = column[over].mean() if over.any() else 0.0
-            low = column[~over].mean() if (~over).any() else 0.0
-        else:
-            mean = column.mean()
-            over = column >= mean
-            spread = np.abs(column - mean).mean()
-            low, high = mean - spread, mean + spread
+        over = column >= 0
+        high = column[over].mean() if over.any() else 0.0
+        low = column[~over].mean() if (~over).any() else 0.0
         out[:, j] = np.where(over, high, low)
     return out
 
@@ -64,21 +58,15 @@ def flat_of(matrices: list[Array]) -> Tensor:
     return torch.from_numpy(np.concatenate([matrix.reshape(-1) for matrix in matrices]))
 
 
-@pytest.mark.parametrize(
-    "options", list(itertools.product(["stripes", "all_gather"], ["zero", "mean"], [True, False]))
-)
+@pytest.mark.parametrize("feedback", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_updates_follow_the_published_algorithm_step_by_step(
-    count: int, options: tuple[str, str, bool], team: Any, normal: Draw
+    count: int, feedback: bool, team: Any, normal: Draw
 ) -> None:
     # Naive float64 loop. A column's levels do not depend on who owns it: the owner's step is the
-    # same coder on the mean, with an error of its own. Shifted, so that no element lies at a
-    # column's mean (of one element it does: there the two levels are equal).
-    aggregation, threshold, feedback = options
-    crew = team(
-        "onebit_sgd", SHAPES, workers=count, threshold=threshold, aggregation=aggregation,
-        error_feedback=feedback,
-    )  # fmt: skip
+    # Naive float64 loop. A column's levels do not depend on who owns it: the owner's step is the
+    # same coder on the mean, with an error of its own.
+    crew = team("onebit_sgd", SHAPES, workers=count, error_feedback=feedback)
     errors = [[np.zeros(shape) for shape in MATRICES] for _ in range(count)]
     owned = [np.zeros(shape) for shape in MATRICES]
     for step in range(4):
@@ -87,37 +75,16 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         for rank, gradient in enumerate(gradients):
             for t, part in enumerate(matrices_in(gradient)):
                 a = part + errors[rank][t]
-                q = coded(a, threshold)
+                q = coded(a)
                 errors[rank][t] = a - q if feedback else 0 * a
                 total[t] += q / count
-        if aggregation == "stripes":
-            for t, mean in enumerate(total):
-                a = mean + owned[t]
-                total[t] = coded(a, threshold)
-                owned[t] = a - total[t] if feedback else 0 * a
+        for t, mean in enumerate(total):
+            a = mean + owned[t]
+            total[t] = coded(a)
+            owned[t] = a - total[t] if feedback else 0 * a
         updates = crew.step(gradients, step)
         assert all(torch.equal(update, updates[0]) for update in updates)
         torch.testing.assert_close(updates[0].double(), flat_of(total), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("threshold", ["zero", "mean"])
-@pytest.mark.parametrize("aggregation", ["stripes", "all_gather"])
-def test_what_is_not_delivered_is_owed(
-    aggregation: str, threshold: str, team: Any, normal: Draw
-) -> None:
-    # Sum of updates + mean of what workers owe = sum of mean gradients.
-    crew = team("onebit_sgd", SHAPES, workers=3, threshold=threshold, aggregation=aggregation)
-    wanted, applied = torch.zeros(N).double(), torch.zeros(N).double()
-    for step in range(8):
-        gradients = [normal(N, 10 * step + rank) for rank in range(3)]
-        wanted += torch.stack(gradients).double().mean(0)
-        applied += crew.step(gradients, step)[1].double()
-    bucket = Bucket(layout=crew.layout, gradient=torch.zeros(N))
-    residual_of = (
-        torch.stack([worker.residual_of(bucket) for worker in crew.workers]).double().mean(0)
-    )
-    assert float(residual_of.abs().max()) > 0.1
-    torch.testing.assert_close(applied + residual_of, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None:
@@ -129,55 +96,37 @@ def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None
     assert all(worker.residual_of(bucket) is None for worker in crew.workers)
 
 
-@pytest.mark.parametrize("aggregation", ["stripes", "all_gather"])
-def test_the_error_on_gaussian_elements(aggregation: str, team: Any, normal: Draw) -> None:
-    # 1 - 2 / pi of the energy at either threshold: half-normal means. 400,000 elements in columns
-    # of 4000: standard error below .002. Coding the coded mean of one worker loses nothing.
+def test_the_error_on_gaussian_elements(team: Any, normal: Draw) -> None:
+    # 1 - 2 / pi of the energy: half-normal means. 400,000 elements in columns of 4000: standard
+    # error below .002. Coding the coded mean of one worker loses nothing.
     values = normal(400_000)
+    crew = team("onebit_sgd", [(4000, 100)], workers=1)
+    error = float((crew.step([values])[0] - values).double().square().sum())
     energy = float(values.double().square().sum())
-    for threshold in ("zero", "mean"):
-        crew = team(
-            "onebit_sgd", [(4000, 100)], workers=1, threshold=threshold, aggregation=aggregation
-        )
-        error = float((crew.step([values])[0] - values).double().square().sum())
-        assert error / energy == pytest.approx(1 - 2 / math.pi, abs=0.005)
+    assert error / energy == pytest.approx(1 - 2 / math.pi, abs=0.005)
 
 
-def test_the_laws_hold(team: Any, normal: Draw) -> None:
-    for parameters, shape in (
-        ({}, (50, 4)),
-        ({"aggregation": "all_gather"}, (200,)),
-    ):
-        chosen: Any = check_parameters("onebit_sgd", parameters)
-        properties = OneBitSgd.properties(chosen)
-        for seed in range(5):
-            values = normal(200, seed) + 0.3
-            crew = team("onebit_sgd", [shape], workers=1, **parameters)
-            error = float((crew.step([values])[0] - values).double().square().sum())
-            assert properties.error_bound is not None
-            assert error <= properties.error_bound(values) * (1 + 1e-6)
-            if len(shape) == 1:
-                assert error == pytest.approx(properties.error_bound(values), rel=1e-5)
-        assert properties.conserves
-    about_mean: Any = check_parameters("onebit_sgd", {"threshold": "mean"})
-    assert OneBitSgd.properties(about_mean).error_bound is None
+def test_the_error_of_one_column_is_that_of_the_law(team: Any, normal: Draw) -> None:
+    chosen: Any = check_parameters("onebit_sgd", {})
+    bound = OneBitSgd.properties(chosen).error_bound
+    assert bound is not None
+    for seed in range(5):
+        values = normal(200, seed) + 0.3
+        (update,) = team("onebit_sgd", [(200,)], workers=1).step([values])
+        error = float((update - values).double().square().sum())
+        assert error == pytest.approx(bound(values), rel=1e-5)
 
 
 def test_levels_by_hand() -> None:
-    # Columns (1, -2, 3, -6) and (5, 6, 7, 8). Zero: means -4 | 2 and none | 6.5.
+    # Columns (1, -2, 3, -6) and (5, 6, 7, 8): means -4 | 2 and none | 6.5.
     values = torch.tensor([1.0, 5, -2, 6, 3, 7, -6, 8])
     matrix = matrices_of(layout_of_shapes([(4, 2)]), 1)
     message = torch.zeros(16, dtype=torch.uint8)
-    thresholds, lows, highs = column_levels(values, matrix, "zero", message, ZERO)
+    thresholds, lows, highs = column_levels(values, matrix, message, ZERO)
     assert thresholds.tolist() == [0, 0]
     assert lows.tolist() == [-4, 0]  # an empty side has level 0
     assert highs.tolist() == [2, 6.5]
-    # Mean: -1 and 6.5; mean distances (2 + 1 + 4 + 5) / 4 = 3 and (1.5 + .5) / 2 = 1.
-    thresholds, lows, highs = column_levels(values, matrix, "mean", message, ZERO)
     assert message.view(torch.float32).tolist() == [*lows, *highs]
-    assert thresholds.tolist() == [-1, 6.5]
-    assert lows.tolist() == [-4, 5.5]
-    assert highs.tolist() == [2, 7.5]
 
 
 def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, normal: Draw) -> None:
@@ -193,20 +142,12 @@ def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, nor
     ]
 
 
-def test_an_all_gathered_message_has_one_bit_an_element_and_two_levels_a_column(
-    team: Any, normal: Draw
-) -> None:
-    crew = team("onebit_sgd", [(16, 7)], workers=2, aggregation="all_gather")
-    crew.step([normal(112, rank) for rank in range(2)])
-    assert crew.sent == [(HEADER_BYTES + 8 * 7 + 14,) * 2]
-
-
 def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Draw) -> None:
     crew = team("onebit_sgd", [(10, 2)], workers=4)
     gradients = [normal(20, rank) for rank in range(4)]
     (update, *_) = crew.step(gradients)
-    total = sum(coded(g.double().view(10, 2).numpy(), "zero") for g in gradients)
-    expected = coded(np.asarray(total) / 4, "zero")
+    total = sum(coded(g.double().view(10, 2).numpy()) for g in gradients)
+    expected = coded(np.asarray(total) / 4)
     np.testing.assert_allclose(update.view(10, 2).numpy(), expected, rtol=1e-5)
     assert not any(worker.state["owned"][0].any() for worker in crew.workers[2:])
 
@@ -222,18 +163,17 @@ def test_wide_and_long_matrices_on_any_number_of_threads(
     found = same_on_any_threads(run)
     matrix = (shape[0], 400_000 // shape[0])
     values = [normal(400_000, rank).double().view(matrix).numpy() for rank in range(2)]
-    expected = coded((coded(values[0], "zero") + coded(values[1], "zero")) / 2, "zero")
+    expected = coded((coded(values[0]) + coded(values[1])) / 2)
     np.testing.assert_allclose(found[0].view(matrix).numpy(), expected, rtol=1e-4)
 
 
-def test_damage_is_refused(team: Any, normal: Draw) -> None:
-    crew = team("onebit_sgd", [(5, 4)], workers=1, aggregation="all_gather")
-    crew.step([normal(20)])
-    ((payload,),) = crew.listener.received
+def test_damage_is_refused(normal: Draw) -> None:
+    layout = layout_of_shapes([(5, 4)])
+    (payload,) = encoded(normal(20), matrices_of(layout, 1), Segments.of(layout), keep_error=False)
 
     def decode(message: Tensor, count: int = 1) -> None:
-        stripes = matrices_of(crew.layout, count).stripes_of(0)
-        add_decoded(message, crew.layout, torch.zeros(20), 1.0, stripes=stripes)
+        stripes = matrices_of(layout, count).stripes_of(0)
+        add_decoded(message, layout, torch.zeros(20), 1.0, stripes=stripes)
 
     decode(payload)
     with pytest.raises(InputError, match="damaged payload"):

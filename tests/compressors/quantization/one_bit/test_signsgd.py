@@ -1,11 +1,10 @@
-"""signSGD's update is the majority of the workers' signs, however they are counted."""
+"""signSGD's update is the majority of the workers' signs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.one_bit.votes import from_counters
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.signsgd import (
@@ -22,14 +20,12 @@ from gcsim.compressors.quantization.one_bit.signsgd import (
     Signum,
     SignumParameters,
     encode,
-    negative,
     write_decoded,
 )
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, members
 
 Exchange = Callable[..., list[torch.Tensor]]
-WAYS = pytest.mark.parametrize("aggregation", ["push_pull", "all_gather", "counters"])
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 
@@ -43,12 +39,11 @@ def majority(vectors: list[torch.Tensor]) -> torch.Tensor:
     return torch.where(total == 0, 1.0, total.sign())
 
 
-@WAYS
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_the_update_is_the_majority_of_the_signs(
-    count: int, aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+    count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
-    layout, group = layout_of(*SIZES), workers(count, aggregation=aggregation)
+    layout, group = layout_of(*SIZES), workers(count)
     for step in range(3):
         gradients = [normal(N, 10 * step + rank) for rank in range(count)]
         gradients[0][3] = -0.0
@@ -56,25 +51,20 @@ def test_the_update_is_the_majority_of_the_signs(
             assert torch.equal(update, majority(gradients))
 
 
-@WAYS
-def test_two_against_one_and_a_tie(
-    aggregation: str, layout_of: LayoutOf, step_of: Exchange
-) -> None:
+def test_two_against_one_and_a_tie(layout_of: LayoutOf, step_of: Exchange) -> None:
     plus, minus = torch.tensor([1e-3]), torch.tensor([-1e3])
-    three = workers(3, aggregation=aggregation)
+    three = workers(3)
     assert step_of(three, layout_of(1), [plus, plus, minus])[2].tolist() == [1.0]
     assert step_of(three, layout_of(1), [minus, plus, minus])[0].tolist() == [-1.0]
-    assert step_of(workers(2, aggregation=aggregation), layout_of(1), [minus, plus])[0] == 1.0
+    assert step_of(workers(2), layout_of(1), [minus, plus])[0] == 1.0
 
 
-@WAYS
 def test_signum_votes_on_the_running_average(
-    aggregation: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
     # Oracle in float64: m = beta m + (1 - beta) g on each worker, from zero.
     beta, count = 0.7, 3
-    given: dict[str, Any] = {"beta": beta, "aggregation": aggregation}
-    chosen = SignumParameters(**given)
+    chosen = SignumParameters(beta=beta)
     group = [Signum(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
     layout = layout_of(*SIZES)
     m = np.zeros((count, N))
@@ -93,40 +83,16 @@ def test_one_bit_an_element_travels(
 ) -> None:
     expected = 2 * HEADER_BYTES + math.ceil(n / 8) + 1
     bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
-    records = {
-        "push_pull": CollectiveRecord(
+    meter = Meter(3)
+    exchange(workers(3), [bucket] * 3, 0, meter)
+    assert meter.collectives == [
+        CollectiveRecord(
             kind="push_pull",
             sent=(expected,) * 3,
             pulled=expected,
             without_server="alltoall_allgather",
-        ),
-        "all_gather": CollectiveRecord(kind="all_gather", sent=(expected,) * 3),
-        "counters": CollectiveRecord(kind="all_reduce", sent=(n + 3,) * 3, dtype="uint8"),
-    }
-    for aggregation, record in records.items():
-        meter = Meter(3)
-        exchange(workers(3, aggregation=aggregation), [bucket] * 3, 0, meter)
-        assert meter.collectives == [record]
-
-
-@pytest.mark.parametrize(
-    ("count", "dtype"),
-    [
-        (1, torch.uint8),
-        (255, torch.uint8),
-        (256, torch.int16),
-        (32767, torch.int16),
-        (32768, torch.int32),
-    ],
-)
-def test_counters_are_the_smallest_integers_that_hold_all_votes(
-    count: int, dtype: torch.dtype
-) -> None:
-    one = negative(torch.tensor([-1.0, 1.0, 0.0]), count)
-    assert one.dtype == dtype
-    total = one * count  # all workers alike: the largest sum
-    assert total.tolist() == [count, 0, 0]
-    assert from_counters(total, count).tolist() == [-1.0, 1.0, 1.0]
+        )
+    ]
 
 
 def test_payloads_decode_to_signs(normal: Draw, layout_of: LayoutOf) -> None:

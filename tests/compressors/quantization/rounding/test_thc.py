@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from statistics import NormalDist
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +13,21 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.packing import unpack_bits
+from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.quantization.rounding.thc import (
+    GRID,
+    HALF_RANGE,
     LANES,
-    ThcParameters,
-    lookup_table,
+    STAGES,
+    TABLE,
     rotate_back,
     sum_dtype,
     write_update,
 )
-from gcsim.compressors.random import bits64, random_key
+from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, layout_of
+from tests.compressors.shared import Draw, layout_of, split_mix
 
 Vector = NDArray[np.float64]
 
@@ -35,48 +37,32 @@ def hadamard(order: int) -> Vector:
     return np.array([[(-1.0) ** (i & j).bit_count() for j in range(order)] for i in range(order)])
 
 
-def rotation(n: int, stages: int, key: np.uint64) -> Vector:
+def rotation(n: int, key: np.uint64) -> Vector:
     """The orthogonal matrix of signs and Hadamard transforms, from its definition."""
-    matrix, plain, first = np.zeros((n, n)), cast("Any", bits64), 0
+    matrix, first = np.zeros((n, n)), 0
     while n - first:  # whole parts, then powers of two
-        length = min(LANES << stages, 1 << int(math.log2(n - first)))
-        order = min(1 << stages, length)  # elements of a transform, length / order apart
+        length = min(LANES << STAGES, 1 << int(math.log2(n - first)))
+        order = min(1 << STAGES, length)  # elements of a transform, length / order apart
         part = slice(first, first + length)
         matrix[part, part] = np.kron(hadamard(order), np.eye(length // order)) / math.sqrt(order)
         first += length
-    bits = [int(plain.py_func(key, i // 64)) >> (i % 64) & 1 for i in range(n)]
+    bits = [split_mix(int(key), i // 64) >> (i % 64) & 1 for i in range(n)]
     return matrix * np.where(bits, -1.0, 1.0)
 
 
-@pytest.fixture(autouse=True)
-def wrapping() -> Any:
-    """The generator's words wrap around; outside of compiled loops numpy would warn."""
-    with np.errstate(over="ignore"):
-        yield
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 100, 129, 2048, 3000])
-@pytest.mark.parametrize("stages", [0, 1, 4, 5, 10])
-def test_the_inverse_transform_is_that_of_the_definition(normal: Draw, n: int, stages: int) -> None:
-    key = random_key(1, 2, 3, "signs")
-    sums = (normal(n).abs() * 60).to(torch.uint8)
-    out = torch.empty(n)
-    step, most = np.array([0.25]), np.array([3.0])
-    rotate_back(out, sums, Segments.alone(n), stages, step, most, np.array([key]))
-    if n <= 129 or stages == 4:
-        expected = rotation(n, stages, key).T @ (0.25 * sums.numpy().astype(np.float64) - 3)
-        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-4)
-    # orthogonal: lengths are kept
-    length = float((0.25 * sums.double() - 3).norm())
-    assert float(out.double().norm()) == pytest.approx(length, rel=1e-5)
+def test_the_inverse_transform_is_that_of_the_definition(normal: Draw, n: int) -> None:
+    key, sums, out = random_key(1, 2, 3, "signs"), (normal(n).abs() * 60).byte(), torch.empty(n)
+    rotate_back(out, sums, Segments.alone(n), np.array([0.25]), np.array([3.0]), np.array([key]))
+    expected = rotation(n, key).T @ (0.25 * sums.numpy().astype(np.float64) - 3)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
     # Float64 oracle of two tensors, three workers, five steps, with the codes as they were sent.
-    sizes, workers, stages, seed = (70, 33), 3, 4, 7
-    crew = team("thc", [(n,) for n in sizes], workers=workers, seed=seed, stages=stages)
-    table = lookup_table(ThcParameters.model_validate({"stages": stages})).astype(np.int64)
-    t_p = NormalDist().inv_cdf(1 - 1 / 64)
+    sizes, workers, seed = (70, 33), 3, 7
+    crew = team("thc", [(n,) for n in sizes], workers=workers, seed=seed)
+    table = TABLE.astype(np.int64)
     errors = [np.zeros(103) for _ in range(workers)]
     for step in range(5):
         given = [normal(103, 10 * step + rank) * (1 + rank) for rank in range(workers)]
@@ -86,9 +72,9 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
         for index, n in enumerate(sizes):
             part = slice(at, at + n)
             key = random_key(seed, step, index, "thc signs")
-            matrix = rotation(n, stages, key)
+            matrix = rotation(n, key)
             held = [e[part] + g[part].double().numpy() for e, g in zip(errors, given, strict=True)]
-            most = t_p * max(np.linalg.norm(v) for v in held) / math.sqrt(n)
+            most = HALF_RANGE * max(np.linalg.norm(v) for v in held) / math.sqrt(n)
             decoded = []
             for rank, v in enumerate(held):
                 frame = list(read_frames(sent[rank]))[index]
@@ -110,19 +96,18 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
         np.testing.assert_allclose(worker.residual[0].numpy(), error, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("bits", "grid"), [(2, 5), (2, 6), (2, 9), (3, 10)])
-def test_no_other_table_has_a_smaller_error(bits: int, grid: int) -> None:
-    parameters = ThcParameters.model_validate({"bits": bits, "granularity": grid})
-    y = np.linspace(-1, 1, 4001) * parameters.half_range
+@pytest.mark.parametrize(("levels", "grid"), [(4, 5), (4, 6), (4, 9), (8, 10)])
+def test_no_other_table_has_a_smaller_error(levels: int, grid: int) -> None:
+    y = np.linspace(-1, 1, 4001) * HALF_RANGE
 
-    def error(table: tuple[int, ...]) -> float:
-        levels = (2 * np.array(table) / grid - 1) * parameters.half_range
-        k = np.clip(np.searchsorted(levels, y, side="right") - 1, 0, len(levels) - 2)
-        return float(((y - levels[k]) * (levels[k + 1] - y) * np.exp(-(y**2) / 2)).sum())
+    def error(points: Any) -> float:
+        values = (2 * np.array(points) / grid - 1) * HALF_RANGE
+        k = np.clip(np.searchsorted(values, y, side="right") - 1, 0, levels - 2)
+        return float(((y - values[k]) * (values[k + 1] - y) * np.exp(-(y**2) / 2)).sum())
 
-    middles = itertools.combinations(range(1, grid), 2**bits - 2)
+    middles = itertools.combinations(range(1, grid), levels - 2)
     best = min(error((0, *middle, grid)) for middle in middles)
-    assert error(tuple(int(v) for v in lookup_table(parameters))) == pytest.approx(best, rel=1e-6)
+    assert error(best_grid_points(levels, grid, HALF_RANGE)) == pytest.approx(best, rel=1e-6)
 
 
 def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
@@ -136,7 +121,7 @@ def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
     crew = team("thc", [(100,)], workers=9)
     crew.step([normal(100, rank) for rank in range(9)])
     assert crew.listener.collectives[1].pulled == HEADER_BYTES + 200
-    assert [sum_dtype(30, n).itemsize for n in (1, 8, 9, 1092, 1093)] == [1, 1, 2, 2, 4]
+    assert [sum_dtype(n).itemsize for n in (1, 8, 9, 1092, 1093)] == [1, 1, 2, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +135,13 @@ def test_four_bits_go_up_and_eight_come_down(team: Any, normal: Draw) -> None:
 def test_sums_that_workers_cannot_have_sent_are_refused(
     sums: list[int], count: int, flags: int
 ) -> None:
-    layout, p, dtype = layout_of(6), ThcParameters.model_validate({}), sum_dtype(30, count)
+    dtype = sum_dtype(count)
 
     def read(numbers: list[int], said: int) -> None:
         body = torch.tensor(numbers).to(dtype).view(torch.uint8)
-        answer = pack_frame(Codec.THC, body, numel=6, flags=said, params=30)
+        answer = pack_frame(Codec.THC, body, numel=6, flags=said, params=GRID)
         keys = np.zeros(1, dtype=np.uint64)
-        write_update(answer, torch.zeros(6), layout, p, count, np.ones(1), keys)
+        write_update(answer, torch.zeros(6), layout_of(6), count, np.ones(1), keys)
 
     read([0, 1, 2, 30, 4, 5], 128 + dtype.itemsize)
     with pytest.raises(InputError, match="damaged payload"):

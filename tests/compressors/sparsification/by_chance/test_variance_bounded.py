@@ -12,6 +12,7 @@ from torch import Tensor
 from gcsim.compressors import check
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.apart import add_apart
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.selecting.sampling import Weights
@@ -19,7 +20,6 @@ from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_chance.variance_bounded import (
     VarianceBounded,
     VarianceBoundedParameters,
-    add_decoded,
     multipliers,
 )
 from gcsim.errors import InputError
@@ -32,7 +32,7 @@ def one(**parameters: Any) -> VarianceBounded:
 
 def decoded(message: Tensor, bucket: Bucket) -> Tensor:
     out = torch.zeros_like(bucket.gradient)
-    add_decoded(message, bucket.layout, out, 1.0)
+    add_apart(message, bucket.layout, out, 1.0)
     return out
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.indices.pairs import merged_pairs
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 
@@ -102,7 +103,11 @@ def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
         values = normal(60, row)
         dense[row, indices] = values
         lists += [indices, values]
-    indices, values = merged_pairs(*lists)
+    first, added, second, more = lists
+    indices, values, many = merged_pairs(
+        first, added, second, more, Segments.behind([200, 300]), np.array([60, 60])
+    )
+    assert many.tolist() == [int((indices < 200).sum()), int((indices >= 200).sum())]
     assert bool((indices.diff() > 0).all())
     assert torch.equal(indices, torch.unique(torch.cat((lists[0], lists[2]))))
     assert torch.equal(dense.sum(0)[indices], values)

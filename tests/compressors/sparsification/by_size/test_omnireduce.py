@@ -10,16 +10,11 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.conformance import check
 from gcsim.compressors.sparsification.by_size.omnireduce import add_blocks
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of
 
 NAME = "omnireduce"
-
-
-def test_blocks_of_largest_norm_conform() -> None:
-    assert check(NAME, {"keep": "top", "block": 7})
 
 
 def sparse(normal: Draw, n: int, seed: int, density: float) -> Tensor:
@@ -64,26 +59,6 @@ def test_zeros_of_either_sign_send_nothing(team: Any) -> None:
     tiny[999] = -1e-45  # the smallest number that is not zero
     crew.step([tiny, -torch.zeros(1000)])
     assert crew.sent == [(HEADER_BYTES + 4 * (1000 - 3 * 256) + 4, HEADER_BYTES)]
-
-
-def test_a_naive_sparsifier_with_memory_agrees_over_several_steps(team: Any, normal: Draw) -> None:
-    n, size, workers = 1000, 64, 3
-    crew = team(NAME, [(n,)], workers=workers, keep="top", block=size, ratio=0.25)
-    memory = [np.zeros(n, dtype=np.float32) for _ in range(workers)]
-    for t in range(6):
-        given = [normal(n, 10 * t + rank) for rank in range(workers)]
-        expected = np.zeros(n)
-        memory = [kept + gradient.numpy() for kept, gradient in zip(memory, given, strict=True)]
-        for kept in memory:
-            blocks = [slice(at, min(at + size, n)) for at in range(0, n, size)]
-            norms = [np.linalg.norm(kept[b].astype(np.float64)) for b in blocks]
-            for number in np.argsort(norms)[::-1][:4].tolist():  # of 16
-                expected[blocks[number]] += kept[blocks[number]]
-                kept[blocks[number]] = 0
-        for update in crew.step(given, t):
-            np.testing.assert_allclose(update.numpy(), expected / workers, rtol=1e-5, atol=1e-6)
-        for worker, kept in zip(crew.workers, memory, strict=True):
-            np.testing.assert_array_equal(worker.residual[0].numpy(), kept)
 
 
 @pytest.mark.parametrize(

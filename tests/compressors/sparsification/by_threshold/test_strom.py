@@ -1,4 +1,4 @@
-"""Strom: signs of what exceeds a threshold, in words of 32 bits or in two bits an element."""
+"""Strom: signs of what exceeds a threshold."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
 from gcsim.compressors.coding.indices.words import add_signed, signed_message
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_threshold.strom import add_codes
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
 
 
-@pytest.mark.parametrize("variant", ["words", "mxnet"])
 @pytest.mark.parametrize("shapes", [[(300,)], [(7, 11), (), (222,)], [(9000,)]])
 def test_several_steps_are_those_of_the_definition(
-    team: Any, normal: Draw, variant: str, shapes: list[tuple[int, ...]]
+    team: Any, normal: Draw, shapes: list[tuple[int, ...]]
 ) -> None:
     crew, tau = 3, float(np.float32(0.7))
-    workers = team("strom", shapes, workers=crew, threshold=0.7, variant=variant)
+    workers = team("strom", shapes, workers=crew, threshold=0.7)
     n = workers.layout.numel
     residuals = [torch.zeros(n) for _ in range(crew)]
     for t in range(5):
@@ -34,8 +32,7 @@ def test_several_steps_are_those_of_the_definition(
         expected = torch.zeros(n)
         for rank in range(crew):
             r = residuals[rank] + gradients[rank]
-            over = r.abs() > tau if variant == "words" else r.abs() >= tau
-            sent = torch.where(over, tau * r.sign(), 0.0)
+            sent = torch.where(r.abs() > tau, tau * r.sign(), 0.0)
             expected += sent / crew
             residuals[rank] = r - sent
         for update in workers.step(gradients, t):
@@ -67,39 +64,9 @@ def test_words_hold_index_and_sign(team: Any) -> None:
     assert words == [1, 3 - 2**31, 5 - 2**31]
 
 
-@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 4095, 4096, 4097])
-def test_the_dense_form_takes_two_bits_an_element(team: Any, normal: Draw, n: int) -> None:
-    crew = team("strom", [(n,)], variant="mxnet")
-    crew.step([normal(n, rank) for rank in range(2)])
-    assert crew.sent == [(HEADER_BYTES + (2 * n + 7) // 8,) * 2]
-
-
-def test_codes_of_the_dense_form_are_those_of_mxnet(team: Any) -> None:
-    # 3: +, 2: -, 0: zero; the first element in the lowest bits: 0b10_00_11_10 and 0b11
-    crew = team("strom", [(5,)], workers=1, variant="mxnet")
-    update = crew.step([torch.tensor([-0.5, 2.0, 0.49, -0.6, 0.5])])[0]
-    assert update.tolist() == [-0.5, 0.5, 0.0, -0.5, 0.5]
-    (frame,) = read_frames(crew.listener.received[-1][0])
-    assert frame.body.tolist() == [0b10001110, 0b11]
-
-
-@pytest.mark.parametrize(("variant", "tau"), [("words", 0.1), ("mxnet", 0.5)])
-def test_the_threshold_depends_on_the_variant_unless_given(
-    team: Any, variant: str, tau: float
-) -> None:
-    crew = team("strom", [(2,)], workers=1, variant=variant)
-    update = crew.step([torch.tensor([0.99 * tau, 1.01 * tau])])[0]
-    assert update.tolist() == pytest.approx([0.0, tau])
-
-
-@pytest.mark.parametrize("variant", ["words", "mxnet"])
-def test_the_stated_error_is_exact(team: Any, normal: Draw, variant: str) -> None:
-    gradient = normal(3000, 4)
-    crew = team("strom", [(3000,)], workers=1, threshold=0.8, variant=variant)
-    error = (crew.step([gradient])[0] - gradient).double().square().sum()
-    properties = type(crew.workers[0]).properties(crew.workers[0].parameters)
-    assert properties.error_is_exact
-    assert float(error) == pytest.approx(properties.error_bound(gradient), rel=1e-5)
+def test_the_threshold_is_a_tenth_unless_given(team: Any) -> None:
+    update = team("strom", [(2,)], workers=1).step([torch.tensor([0.099, 0.101])])[0]
+    assert update.tolist() == pytest.approx([0.0, 0.1])
 
 
 def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
@@ -121,15 +88,3 @@ def test_damaged_words_are_refused(layout_of: Callable[..., Any]) -> None:
     short = pack_frame(Codec.SIGNED_INDEX, torch.zeros(4, dtype=torch.uint8), numel=10, nonzero=2)
     with pytest.raises(InputError, match="asks for"):
         add_signed(short, layout, torch.zeros(10), 1.0, levels=(1.0, -1.0))
-
-
-@pytest.mark.parametrize(
-    ("body", "fault"),
-    [([0b01, 0], "code 1"), ([0, 0b1000], "padding"), ([0], "asks for"), ([0, 0, 0], "asks for")],
-)
-def test_damaged_codes_are_refused(
-    layout_of: Callable[..., Any], body: list[int], fault: str
-) -> None:
-    message = pack_frame(Codec.TABLE, torch.tensor(body, dtype=torch.uint8), numel=5, nonzero=5)
-    with pytest.raises(InputError, match=fault):
-        add_codes(message, layout_of(5), torch.zeros(5), 1.0, tau=1.0)

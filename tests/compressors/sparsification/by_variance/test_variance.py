@@ -12,13 +12,10 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.indices.words import add_powers
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.sparsification.by_variance.variance import (
-    VarianceBased,
-    VarianceParameters,
-    add_decoded,
-)
+from gcsim.compressors.sparsification.by_variance.variance import VarianceBased, VarianceParameters
 from gcsim.errors import InputError
 from tests.compressors.shared import batch, layout_of
 
@@ -40,7 +37,7 @@ def workers(count: int = 1, **parameters: Any) -> list[VarianceBased]:
 
 def decode(message: torch.Tensor, layout: BucketLayout) -> torch.Tensor:
     out = torch.zeros(layout.numel)
-    add_decoded(message, layout, out, 1.0)
+    add_powers(message, layout, out, 1.0)
     return out
 
 

@@ -149,8 +149,7 @@ def test_any_small_exchange_on_any_topology_is_the_simulation(
     starts = data.draw(st.lists(clock, min_size=p, max_size=p) | st.just([0] * p))
     size = st.sampled_from([0, 12]) | st.integers(0, 40)
     pushed = data.draw(st.lists(size, min_size=p, max_size=p) | st.just([24] * p))
-    absent = data.draw(st.just(frozenset[int]()) | st.frozensets(st.integers(0, p - 1), max_size=2))
-    more: dict[str, Any] = {"server_time": server_time, "key": key, "absent": absent}
+    more: dict[str, Any] = {"server_time": server_time, "key": key}
     assert run(where, starts, pushed, pulled, **more) == exchange(
         where, starts, pushed, pulled, **more
     )
@@ -164,7 +163,6 @@ def test_any_small_exchange_on_any_topology_is_the_simulation(
     network=st.sampled_from(PLAIN),
     late=st.integers(0, 40),
     nic=st.none() | st.sampled_from(PLAIN),
-    absent=st.booleans(),
 )
 def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
     racks: int | None,
@@ -174,7 +172,6 @@ def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
     network: Link,
     late: int,
     nic: Link | None,
-    absent: bool,
 ) -> None:
     where = cluster(
         6,
@@ -188,10 +185,7 @@ def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
     )
     starts = [late * (rank in {1, 3}) for rank in range(6 * devices)]
     pushed = [30] * (6 * devices)
-    missing = frozenset({5}) if absent else frozenset[int]()
-    assert run(where, starts, pushed, 25, absent=missing) == exchange(
-        where, starts, pushed, 25, absent=missing
-    )
+    assert run(where, starts, pushed, 25) == exchange(where, starts, pushed, 25)
 
 
 LATE = {
@@ -347,11 +341,10 @@ def test_a_flow_alone_is_through_when_its_path_says() -> None:
         after="repeat",
     )
     slow = link(10**9, Fraction(1, 1000), trace=trace, overhead=Fraction(1, 10**5))
-    where = cluster(2, network=slow, bus=link(10**15), dedicated=True)
-    only = frozenset({1})
-    finishes = run(where, [123_456_789, 77], [10**7, 10**7], 10**6, absent=only)
+    where = cluster(1, network=slow, bus=link(10**15), dedicated=True)
+    finishes = run(where, [123_456_789], [10**7], 10**6)
     there = slow.departure(123_456_789, 10**7) + slow.latency_for(10**7)
-    assert finishes == [slow.departure(there, 10**6) + slow.latency_for(10**6), 77]
+    assert finishes == [slow.departure(there, 10**6) + slow.latency_for(10**6)]
 
 
 def test_short_stripes_see_the_size_factors_of_their_own_connection() -> None:
@@ -360,17 +353,6 @@ def test_short_stripes_see_the_size_factors_of_their_own_connection() -> None:
     # two flows of 1 kB have a quarter of the NIC each, two of 1 MB half of it
     assert run(where, [0, 0], [1000] * 2, 1000) == [2 * 4 * 10**6] * 2
     assert run(where, [0, 0], [10**6] * 2, 10**6) == [2 * 2 * 10**9] * 2
-
-
-def test_who_is_absent_is_neither_waited_for_nor_carried() -> None:
-    pushed, starts = [10**6] * 5, [0, 0, 0, 9 * 10**12, 0]
-    gone = run(cluster(5, dedicated=True), starts, pushed, 10**6, absent=frozenset({3}))
-    four = run(cluster(4, dedicated=True), [0] * 4, pushed[:4], 10**6)
-    assert [gone[r] for r in (0, 1, 2, 4)] == four
-    assert gone[3] == starts[3]
-    everybody = frozenset(range(5))
-    assert run(cluster(5), starts, pushed, 10**6, absent=everybody) == starts
-    assert run(cluster(1), [17], [10**6], 10**6) == [17]
 
 
 def test_an_allreduce_pushes_and_pulls_the_whole_vector() -> None:

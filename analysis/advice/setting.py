@@ -1,0 +1,59 @@
+"""Setting of advice: the cluster in its first line, and the facts that it assumes."""
+
+from __future__ import annotations
+
+from gcsim.analysis.report.numbers import bits, duration, elapsed
+from gcsim.scenarios import catalog
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sections.link import carrier
+from gcsim.simulator.network.links import Link
+
+
+def header(scenario: Scenario, dense: Row | None) -> str:
+    """The cluster, and dense training's iteration on it."""
+    cluster = scenario.cluster
+    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    rate = bits(float(link.bandwidth)) if link.trace is None else link.name
+    network = cluster.network.name if cluster.nodes > 1 else None
+    now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
+    return (
+        f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
+        f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
+        f"{carrier(cluster.collectives.transport, network)}{now}"
+    )
+
+
+def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
+    """Facts that advice takes from the catalogue."""
+    cluster = scenario.cluster
+    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+    found = [_link(link)] if cluster.workers > 1 else []
+    if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
+        found.append(f"RDMA: {remote}")
+    if shipped:
+        found.append("shipped traffic profiles")
+    if cluster.devices_per_node > 1 and cluster.nodes > 1:
+        found.append(f"{cluster.intra_node.name} in a node")
+    found.append(scenario.training.precision)
+    return found
+
+
+def _kind(link: Link) -> str:
+    """The entry of the catalogue that it is like."""
+    return link.name.removesuffix(", changed")
+
+
+def _link(link: Link) -> str:
+    """Latency and goodput, with the ranges that are drawn from."""
+    text = f"{_kind(link)}: latency {duration(float(link.latency))}"
+    if link.latency_range is not None:
+        low, high = (duration(float(end)) for end in link.latency_range)
+        text += f" ({low.removesuffix(high[-3:])}-{high})"
+    if link.trace is None:
+        share = f"{float(link.efficiency):.0%}".replace("%", "\N{NO-BREAK SPACE}%")
+        text += f", goodput {share}"
+        if link.efficiency_range is not None:
+            low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
+            text += f" ({low.rstrip('%')}-{high.rstrip('%')})"
+    return text

@@ -1,0 +1,404 @@
+"""The answer in sections: what to use, what to try, when that pays, what to change first.
+
+*Use* is the method with the least expected time to the goal of those that are known to train,
+*Safe* that of those whose update is practically the dense one (`report/selection.py`). `gcsim
+advise` prints the sections, and `gcsim run` and its report below the table.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcsim.analysis.report.comparison import probability_faster, ratio
+from gcsim.analysis.report.numbers import elapsed, significant, unit_of_time
+from gcsim.analysis.report.paste import paste
+from gcsim.analysis.report.selection import Verdict, best_known, expected_s
+from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
+from gcsim.scenarios.advice.changes import LEAST
+from gcsim.scenarios.findings import (
+    FASTEST,
+    SLOWEST,
+    BreakEven,
+    Change,
+    Evidence,
+    Findings,
+    Limits,
+)
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.scenario import CompressorChoice
+
+Section = tuple[str, Sequence[str]]
+"""A word, and the parts after it."""
+HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
+"""Methods that send half precision, the first one there is."""
+INDENT = 14
+WIDEST = 100
+"""Cells of a line on a wide terminal."""
+_LONGEST = 26
+"""Characters of a label; a longer one is shortened, at every width."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recommendation:
+    """A result, and the methods that it advises at its largest size."""
+
+    result: Result
+    verdict: Verdict
+
+    @property
+    def findings(self) -> Findings:
+        """Break-evens, changes, limits and evidence; empty where nobody asked."""
+        return self.result.advice or Findings()
+
+    @property
+    def workers(self) -> int:
+        """Workers of the largest size."""
+        return self.verdict.rows[0].workers
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Cost of all nodes per hour, where the scenario has one."""
+        cost: Any = self.result.scenario.get("cost")
+        return cost["per_hour"] * self.verdict.rows[0].nodes if cost else None
+
+    @property
+    def half(self) -> Row | None:
+        """The row of half precision."""
+        by_kind = {row.compressor: row for row in reversed(self.verdict.rows)}
+        return next((by_kind[kind] for kind in HALF if kind in by_kind), None)
+
+    @property
+    def use(self) -> Row | None:
+        """The method with the least expected time to the goal of those known to train."""
+        alone = self.verdict.dense if self.workers == 1 else None
+        return alone or best_known(self.verdict, steps_of(self.verdict, self.findings.known))
+
+    @property
+    def safe(self) -> Row | None:
+        """The same of those whose update is practically the dense one."""
+        alone = self.verdict.dense if self.workers == 1 else None
+        return alone or best_known(self.verdict, {})
+
+    @property
+    def to_try(self) -> Row | None:
+        """The fastest to try, where that is another one and may pay."""
+        found, use = self.verdict.to_try, self.use
+        if found is None or use is None:
+            return found
+        return found if expected_s(found) < expected_s(use) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """Speed of one method relative to another."""
+
+    speedup: float
+    """Median over the drawn worlds; until the target, where that is known of both."""
+    low: float
+    """10th percentile over the drawn worlds."""
+    high: float
+    """90th percentile."""
+    probability: float
+    """Probability that it is faster."""
+
+
+def against(row: Row, other: Row, dense: Row | None = None) -> Against:
+    """Compare a method with another; with dense training as its own row has it."""
+    found, chance = ratio(row, other), probability_faster(row, other)
+    low, middle, high = found.low, found.median, found.high
+    if other is dense:
+        ends = row.speedup_low, row.speedup_high
+        if row.speedup_to_target is not None:
+            ends = row.speedup_to_target_low, row.speedup_to_target_high
+        middle = estimate(row) or middle
+        low, high = ends[0] or low, ends[1] or high
+    return Against(speedup=middle, low=low, high=high, probability=chance)
+
+
+def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
+    """Steps to the goal over dense training's, by label: of the scenario's own trainings, where
+    every seed of them reached the target; of evidence where there are none."""
+    steps = {label: one.steps_vs_dense for label, one in known.items()}
+    for row in found.rows:
+        if row.seeds_trained is not None:
+            own = row.steps_to_target_vs_dense
+            steps.pop(row.label, None)
+            if own is not None and row.seeds_at_target == row.seeds_trained:
+                steps[row.label] = own
+    return steps
+
+
+def answer_sections(advice: Recommendation) -> Iterator[Section]:
+    """Words and parts of the answer of `gcsim advise`, of a run and of its report."""
+    sections = (
+        ("Use", _use(advice)),
+        ("Safe", _safe(advice) if advice.safe is not advice.use else []),
+        ("Try", _try(advice)),
+        ("Break-even", _pays(advice)),
+        ("Change first", _first(advice)),
+        ("Bottleneck", _limit(advice)),
+        ("Deploy", _deploy(advice)),
+    )
+    return (section for section in sections if section[1])
+
+
+def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
+    """A section in lines of at most `width` cells; code as `lines` has it."""
+    found: list[str] = []
+    for line in _wrapped(parts, width - INDENT):
+        if isinstance(line, Line):
+            found += [f"    {line}"] if found else [word, f"    {line}"]
+        else:
+            label = "" if found else word
+            found.append(label.ljust(INDENT) + line.replace("\N{NO-BREAK SPACE}", " "))
+    return found
+
+
+class Line(str):
+    """A line to paste: never wrapped or joined."""
+
+
+def _wrapped(parts: Sequence[str], room: int) -> list[str]:
+    """Parts joined by "; " in lines of at most `room` cells; one that fits a line is not broken,
+    and one that ends in a line break is followed by a new line."""
+    found: list[str] = []
+    for number, part in enumerate(parts, start=1):
+        if isinstance(part, Line):
+            found.append(part)
+            continue
+        text = part if part.endswith("\n") or number == len(parts) else f"{part};"
+        joined = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
+        if joined and len(joined) <= room:
+            found[-1] = joined
+        else:
+            found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    return found
+
+
+def short(row_or_label: Row | str) -> str:
+    """Label, shortened where it is long."""
+    label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
+    if label == DENSE:
+        return "dense"
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 3].rstrip()}..."
+
+
+def compared(row: Row, other: Row, name: str) -> str:
+    """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
+    found = against(row, other, other if name == "dense" else None)
+    low, high = significant(found.low), significant(found.high)
+    within = f" ({low}-{high})" if low != high else ""
+    chance = "P(pays)" if name == "dense" else "P"
+    draws = len(row.iteration_draws_s)
+    return f"{significant(found.speedup)}x {name}{within}, {chance} {_chance(found, draws)}"
+
+
+def _chance(found: Against, draws: int) -> str:
+    """A probability of 0 or 1 in so many draws is a bound, by Laplace's rule of succession."""
+    least = 1 / (draws + 2) if draws > 1 else 0.0
+    if least and found.probability > 1 - least:
+        return f"over {percent(math.floor(100 * (1 - least)) / 100)}"
+    if least and found.probability < least:
+        return f"under {percent(math.ceil(100 * least) / 100)}"
+    return percent(found.probability)
+
+
+def percent(share: float) -> str:
+    """A share such as "19 %", never broken at its blank."""
+    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+
+def _row(advice: Recommendation, row: Row) -> Iterator[str]:
+    """A method against dense training and half precision."""
+    dense, half = advice.verdict.dense, advice.half
+    first = f"{short(row)}: {elapsed(row.iteration_s)}"
+    if dense is not None and row is not dense:
+        first += f", {compared(row, dense, 'dense')}"
+    yield first
+    if half is not None and row is not half and row is not dense:
+        yield compared(row, half, "half precision")
+
+
+def _use(advice: Recommendation) -> list[str]:
+    use = advice.use
+    if use is None:
+        return ["no method here can train"]
+    found = list(_row(advice, use))
+    if advice.workers == 1:
+        return [*found, SENDS_NOTHING]
+    if use is advice.safe:
+        half = advice.half
+        if use.compressor == DENSE and half is not None and half is not use:
+            chance = against(half, use, use).probability
+            if _OPEN < chance < 1 - _OPEN:
+                cases = f"{short(half)} is faster in {percent(chance)} of the cases"
+                found.append(f"too close to call: {cases}")
+            else:
+                found.append(f"{short(half)} {compared(half, use, 'dense')}")
+        return found
+    return [*found, _known(advice, use)]
+
+
+def _known(advice: Recommendation, row: Row) -> str:
+    """ "known to train: ResNet-50, ImageNet, 8 to 64 GPUs: 76.3 to 76.8 % (dense 76.2 %)" """
+    steps = steps_of(advice.verdict, advice.findings.known).get(row.label, 1.0)
+    shown = advice.findings.known.get(row.label)
+    words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
+    more = f", in {significant(steps)}x dense's steps" if steps != 1 and shown is not None else ""
+    return f"known to train: {words}{more}"
+
+
+def _safe(advice: Recommendation) -> list[str]:
+    use, safe = advice.use, advice.safe
+    if use is None or safe is None:
+        return []
+    if safe is advice.verdict.dense:
+        found = [f"{short(safe)}: {elapsed(safe.iteration_s)}"]
+    else:
+        found = list(_row(advice, safe))
+    steps = steps_of(advice.verdict, advice.findings.known).get(use.label, 1.0)
+    left = expected_s(safe) / (expected_s(use) * steps)
+    return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
+
+
+_OPEN = 0.05
+"""Probability of being faster from which on a method is too close to call."""
+_LEFT = 1.3
+"""Expected time of the safe method over that of the one to use, from which it is said."""
+
+
+def _try(advice: Recommendation) -> list[str]:
+    row = advice.to_try
+    if advice.workers == 1 or len(advice.verdict.rows) == 1:
+        return []
+    if row is None:
+        rivals = [one for one in advice.verdict.rivals if one is not advice.use]
+        if rivals:
+            return [f"may be as fast: {', '.join(map(short, rivals[:3]))}"]
+        return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
+    trust = "train before you trust it" if row.seeds_trained is None else _seeds(row)
+    return [*_row(advice, row), trust]
+
+
+def _seeds(row: Row) -> str:
+    """ "3 of 3 seeds reach the target, in 1.07x dense's steps" """
+    reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
+    steps = row.steps_to_target_vs_dense
+    return f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
+
+
+def _pays(advice: Recommendation) -> list[str]:
+    ends = [one for one in advice.findings.break_even if one.rate is not None]
+    never = [
+        short(one.label) for one in advice.findings.break_even if one.rate is None and not one.pays
+    ]
+    always = [
+        short(one.label) for one in advice.findings.break_even if one.rate is None and one.pays
+    ]
+    workers = advice.workers
+    found = []
+    if ends:
+        slowest = min(one.rate for one in ends if one.rate is not None)
+        unit, size = next(((unit, size) for unit, size in _UNITS if slowest >= size), _UNITS[-1])
+        found = [_end(one, size) for one in ends]
+        found[0] = f"in {unit}, {found[0]}"
+    if always:
+        found.append(f"at any rate: {', '.join(always)}")
+    if never:
+        found.append(f"never on {workers} workers: {', '.join(never)}")
+    return found
+
+
+_UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
+
+
+def _end(one: BreakEven, size: float) -> str:
+    """ "Top-k 1 % pays below 29 (26-50)" """
+    assert one.rate is not None  # noqa: S101
+    low, high = (one.low or one.rate), (one.high or one.rate)
+    ends = _two(low / size), _two(high / size)
+    within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
+    if high >= FASTEST:
+        within = f" (from {ends[0]})"
+    elif low <= SLOWEST:
+        within = f" (to {ends[1]})"
+    return f"{short(one.label)} pays below {_two(one.rate / size)}{within}"
+
+
+def _two(value: float) -> str:
+    """Two digits, or all whole ones."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
+
+
+def _first(advice: Recommendation) -> list[str]:
+    dense = advice.verdict.dense
+    if dense is None or advice.result.advice is None:
+        return []
+    found = [
+        _change(advice, one, dense)
+        for one in advice.findings.changes
+        if one.saves_s.get(dense.label, 0) > LEAST * dense.iteration_s
+    ]
+    return found or ["no change here saves 1 %"]
+
+
+def _change(advice: Recommendation, change: Change, dense: Row) -> str:
+    """ "twice the bandwidth would save 27.5 ms (19 %)" of dense training's time"""
+    saved = change.saves_s[dense.label]
+    share = saved / dense.iteration_s
+    cost = advice.cost_per_hour
+    money = "" if cost is None else f", {significant(share * cost)} an hour"
+    note = f", {change.note}" if change.note else ""
+    unit, in_a_second = unit_of_time(dense.iteration_s)
+    time = f"{significant(saved * in_a_second)} {unit}"
+    return f"{change.words} would save {time} ({percent(share)}{money}{note})"
+
+
+def _limit(advice: Recommendation) -> list[str]:
+    found = [
+        part for label, one in advice.findings.limits.items() if (part := _limited(label, one))
+    ]
+    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
+    return [f"with the default inputs, {found[0]}", *found[1:]] if found and drawn else found
+
+
+def _limited(label: str, one: Limits) -> str:
+    """ "dense waits 31.8 ms for the network (bandwidth 31.1 ms), encodes 4 ms" """
+    whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
+    found = []
+    if one.waits_s > _TOLD * whole:
+        parts = (("bandwidth", one.bytes_s), ("latency", one.latency_s))
+        named = [f"{word} {elapsed(value)}" for word, value in parts if value > _TOLD * whole]
+        of = f" ({', '.join(named)})" if named else ""
+        found.append(f"waits {elapsed(one.waits_s)} for the network{of}")
+    codes = (("encodes", one.encode_s), ("decodes", one.decode_s))
+    found += [f"{word} {elapsed(value)}" for word, value in codes if value > _CODED * whole]
+    return f"{short(label)} {', '.join(found)}" if found else ""
+
+
+_TOLD, _CODED = 0.005, 0.02
+"""Shares of an iteration from which a part is named."""
+
+
+def _deploy(advice: Recommendation) -> list[str]:
+    row = advice.use
+    if row is None:
+        return []
+    stated: Any = advice.result.scenario.get("compressors", ())
+    given = next((dict(one) for one in stated if one["label"] == row.label), None)
+    if given is None:
+        return []
+    kind, label = given.pop("kind"), given.pop("label")
+    lines = paste(CompressorChoice(kind=kind, label=label, parameters=given))
+    if len(lines) == 1:  # no code
+        return lines if row.compressor == DENSE else [f"{short(row)}: {lines[0]}"]
+    safe = advice.safe
+    if safe is not None and safe is not row:
+        hook = f'gcsim.ddp_hook("{safe.compressor}").register(model)'
+        lines.append(f"# Safe: {'no hook' if safe.compressor == DENSE else hook}")
+    return [Line(line) for line in lines]

@@ -1,1 +1,0 @@
-"""The suite of Gloo's collectives on shaped links."""

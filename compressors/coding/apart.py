@@ -1,0 +1,212 @@
+"""Messages of elements that travel as values, and of others as signs of one magnitude.
+
+A tensor's body: the magnitude, float32; how many elements travel as values, and the bytes of their
+indices, int32 each; the values, float32; the others' signs, a bit each; coded indices of the first
+elements, then of the others. The header's flags are the coders: of the first elements in the low
+four bits, of the others in the high ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frames import (
+    Codec,
+    Frames,
+    columns_of,
+    frames,
+    put,
+    read_ahead,
+    seal,
+)
+from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions, widths_of
+from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, get_positions
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.one_bit.signs import put_sign_bits
+from gcsim.compressors.demands import entered
+from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_tiles, loop, written_back
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments
+
+HEAD = 12
+"""Bytes before the values."""
+COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
+"""Faults of a body, a bit each."""
+RAW, PACKED, RICE = int(Coder.RAW), int(Coder.PACKED), int(Coder.RICE)
+_FAULTS = {
+    COUNTS: "a body is not as long as its numbers of elements ask for",
+    CODES: "positions cannot be read, or do not ascend below the tensor's length",
+    SIGNS: "bits are set behind the last",
+    SCALE: "a scale is negative or not a finite number",
+}
+
+
+def apart_message(
+    segments: Segments, places: Tensor, values: Tensor, k: Column, magnitudes: Tensor,
+    coding: IndexCoding,
+) -> Tensor:  # fmt: skip
+    """The message: uint8, one frame a tensor.
+
+    Parameters
+    ----------
+    places, values : within the tensor, int64, and float32 `[sum of k]`: all tensors' elements that
+        travel as values, then the others
+    k : how many these are and those: `[2, tensors]`
+    magnitudes : the others' magnitude, float32 `[tensors]`
+    """
+    if (exchange := entered()) is not None:
+        exchange.plain = coding in ("raw", "packed")
+    (a, b), both = k, _twice(segments)
+    certain, others = values[: int(a.sum())], values[int(a.sum()) :]
+    coders = chosen_coders(coding, both, k.ravel())
+    code, sizes_of_code = coded_positions(places, both, k.ravel(), coders)
+    size_a, size_b = sizes_of_code.reshape(2, -1)
+    flags_a, flags_b = coders.reshape(2, -1)
+    signs = packed_bytes(b, 1)
+    sizes = HEAD + 4 * a + signs + size_a + size_b
+    counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
+    parts = (magnitudes, segments.column(4)), (counts, segments.column(8)), (certain, 4 * a)
+    message, at = frames(
+        values, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
+        flags=flags_a | flags_b << 4, parts=parts,
+    )  # fmt: skip
+    behind = at + HEAD + 4 * a
+    put_sign_bits(others, Segments.behind(b), message, behind)
+    ends = behind + signs
+    put(message, np.concatenate((ends, ends + size_a)), code, sizes_of_code)
+    return seal(message, at, sizes)
+
+
+def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * the elements, in place.
+
+    Raises `InputError` for a damaged message, or one of another layout.
+    """
+    found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
+    add_elements(out, Segments.of(layout), message, found, weight)
+
+
+def _demand_head(found: Frames) -> None:
+    if (found.size < HEAD).any():
+        raise damaged(f"bodies of {found.size.tolist()} bytes")
+
+
+def _launches(
+    _: object, __: object, segments: Segments, message: Tensor, found: Frames | Tensor, ___: object
+) -> Iterator[KernelCost]:
+    columns, tensors = columns_of(found), len(segments.table)
+    k, sizes, coders = _split(columns, message)
+    a, b = k.reshape(2, -1)
+    for n in (4 * tensors, 8 * tensors, int(4 * a.sum()), int(sizes.sum())):
+        if n:
+            yield launch("streaming", "aten.cat", n, 2 * n)
+    yield launch("streaming", "signs.write_signs", b, 8 * b, packed_bytes(b, 1), 4 * (b > 0))
+    yield launch("streaming", "aten.cat", k, 8 * k)
+    for coder in np.unique(coders):
+        own = coders == coder
+        decoding = f"index_coding.decode_indices:coder_{coder}"
+        places = (4 if coder == Coder.RAW else 8) * k[own]
+        if coder != Coder.RAW:
+            yield launch("streaming", decoding, k[own], sizes[own], places)
+        reach = spread(int(segments.length.max(initial=0)))
+        yield launch("gather_scatter", f"sparse._add_checked:{reach}", k[own], 12 * k[own], places)
+
+
+def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
+    """(numbers of elements, bytes of indices, coders: those of values, then those of signs)."""
+    data = np.from_dlpack(message.cpu())
+    counts = data[found.at[:, None] + np.arange(4, HEAD)].view("<i4").astype(np.int64)
+    a, size_a = counts.T
+    b = found.nonzero - a
+    size_b = found.size - (HEAD + 4 * a + packed_bytes(b, 1) + size_a)
+    k, sizes = np.concatenate((a, b)), np.concatenate((size_a, size_b))
+    if (k < 0).any() or (sizes < 0).any():
+        demand_whole(COUNTS)
+    return k, sizes, np.concatenate((found.flags & 0xF, found.flags >> 4))
+
+
+@counted_as(_launches)
+@primitive
+def add_elements(
+    out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
+) -> None:
+    """`add_apart` of a message whose headers are read ahead; `out` is flat float32 of the table."""
+    columns, faults = columns_of(found), np.zeros(len(segments.table), dtype=np.int64)
+    widths = np.empty((2, 0), dtype=np.int64)  # of Rice codes
+    if ((columns.flags & 0xF == Coder.RICE) | (columns.flags >> 4 == Coder.RICE)).any():
+        k, _, coders = _split(columns, message)
+        widths = widths_of(_twice(segments), k, coders).reshape(2, -1)
+    with written_back(out) as target:
+        in_tiles(
+            _add, segments.whole.spans, segments.table, columns.at, columns.size, columns.nonzero,
+            columns.flags, widths, array(message), np.float32(weight), target, faults,
+        )  # fmt: skip
+    demand_whole(int(np.bitwise_or.reduce(faults)))
+
+
+def demand_whole(faults: int) -> None:
+    """`InputError` for the faults of bodies."""
+    for fault, what in _FAULTS.items():
+        if faults & fault:
+            raise damaged(what)
+
+
+def _twice(segments: Segments) -> Segments:
+    """The table with the rows of all tensors twice."""
+    return Segments(np.concatenate((segments.table, segments.table)))
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _add(
+    start: int, stop: int, tensors: Any, table: Any, at: Any, sizes: Any, k: Any, flags: Any,
+    widths: Any, message: Any, weight: Any, out: Any, faults: Any,
+) -> None:  # fmt: skip
+    for t in range(start, stop):
+        own = out[table[t, 0] : table[t, 0] + table[t, 1]]
+        begin, end = at[t], at[t] + sizes[t]
+        a = np.int64(number_at(message, begin + 4, 4))
+        size_a = np.int64(number_at(message, begin + 8, 4))
+        b, signs = k[t] - a, begin + HEAD + 4 * a
+        first = signs + (b + 7) // 8
+        if b < 0 or first + size_a > end:
+            faults[t] |= COUNTS
+            continue
+        numbers = np.empty(1 + a, dtype=np.float32)  # the magnitude, then the values
+        raw = numbers.view(np.uint8)
+        raw[:4] = message[begin : begin + 4]
+        raw[4:] = message[begin + HEAD : signs]
+        scale = numbers[0]
+        if not (scale >= np.float32(0) and scale < np.float32(np.inf)):
+            faults[t] |= SCALE
+        if b % 8 > 0 and message[signs + b // 8] >> np.uint8(b % 8) > 0:
+            faults[t] |= SIGNS
+        for side in range(2):
+            positions = np.empty(b if side else a, dtype=np.int64)
+            body = message[first + size_a : end] if side else message[first : first + size_a]
+            coder = flags[t] >> 4 if side else flags[t] & 15
+            width = 32 if coder == RAW else 0
+            if coder == RICE:
+                width = widths[side, t]
+            while coder == PACKED and (own.size - 1) >> width > 0:  # `index_width`
+                width += 1
+            if get_positions(body, own.size, coder, width, positions) > 0:
+                faults[t] |= CODES
+                break
+            for i in range(positions.size):
+                if side == 0:
+                    value = numbers[1 + i]
+                else:
+                    minus = (message[signs + i // 8] >> np.uint8(i % 8)) & np.uint8(1)
+                    value = -scale if minus else scale
+                own[positions[i]] += weight * value

@@ -1,0 +1,118 @@
+"""Compressors by the names that people write: "Top-K", "1-bit Adam", "DGC 0.1%", "PowerSGD rank 4".
+
+A name may end in the method's most common parameter: a share, a rank, or bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from gcsim.compressors.registry import REGISTRY
+from gcsim.errors import InputError, did_you_mean
+from gcsim.names import compact, say
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "none": ("dense", "uncompressed", "no compression", "baseline", "fp32", "float32"),
+    "randomk": ("random-k", "rand-k"),
+    "gradient_sampling": ("GS",),
+    "gradient_sampling_bayes": (
+        "gradient sampling with Bayes prior",
+        "gradient sampling, Bayes prior",
+        "GSB",
+    ),
+    "random_sampling_bayes": (
+        "random sampling with Bayes prior",
+        "random sampling, Bayes prior",
+        "RSB",
+    ),
+    "tk_ccd": ("top-k with cyclic coordinate descent",),
+    "variance_bounded": ("variance-bounded sparsification",),
+    "topk": ("top-k sparsification", "top-k with error feedback"),
+    "gtopk": ("global top-k",),
+    "dgc": ("deep gradient compression",),
+    "threshold": ("threshold-v", "hard threshold"),
+    "gradient_dropping": ("GradDrop",),
+    "strom": ("Strom's threshold quantisation", "Strom's threshold quantization"),
+    "dryden": ("Dryden's adaptive quantisation", "Dryden's adaptive quantization"),
+    "variance": ("variance-based compression",),
+    "variance_hybrid": ("variance-based compression with a threshold",),
+    "fp16": ("half precision", "half", "float16"),
+    "bf16": ("bfloat16",),
+    "fp8": ("float8",),
+    "dynamic_8bit": ("8-bit", "8-bit dynamic tree"),
+    "terngrad": ("ternary",),
+    "natural": ("natural compression",),
+    "orq": ("optimal random quantisation", "optimal random quantization"),
+    "linear": ("linear quantile quantisation", "linear quantile quantization"),
+    "onebit_sgd": ("1-bit SGD",),
+    "onebit_adam": ("1-bit Adam",),
+    "ef_signsgd": ("EF-signSGD", "error feedback signSGD"),
+    "signsgd": ("signSGD with majority vote",),
+    "signum": ("Signum with majority vote",),
+    "ef_block_sgdm": ("dist-EF-blockSGDM", "dist-EF-SGD"),
+    "powersgd": ("power SGD",),
+    "count_sketch": ("FetchSGD",),
+    "cser": ("communication-efficient SGD with error reset",),
+    "csea": ("communication-efficient SGD with error averaging",),
+    "cser_pl": ("partial local SGD",),
+    "torch_fp16": ("fp16_compress_hook",),
+    "torch_bf16": ("bf16_compress_hook",),
+    "torch_powersgd": ("powerSGD_hook",),
+    "torch_post_local_sgd": ("post_localSGD_hook", "post-local SGD"),
+    "torch_quantization_pertensor": ("quantization_pertensor_hook",),
+    "torch_quantization_perchannel": ("quantization_perchannel_hook",),
+}
+_PARAMETERS = (
+    ("ratio", re.compile(r"[\s,(]*(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*%\)?$")),
+    ("rank", re.compile(r"[\s,(-]*(?:rank|r)[\s=-]*(\d+)\)?$")),
+    ("bits", re.compile(r"[\s,(-]*(\d+)[\s-]*bits?\)?$")),
+    ("number", re.compile(r"[\s,(=-]+(\d+(?:\.\d+)?(?:e-\d+)?)\)?$")),
+)
+"""Parameters behind a name, in the order in which they are tried."""
+
+
+def method_named(word: str) -> tuple[str, dict[str, Any]]:
+    """The registered name of a compressor, and the parameters that its name states.
+
+    A user's own `package.module:Class` stays as it is. Raises `InputError` for a word that no
+    compressor matches.
+    """
+    if word in REGISTRY or ":" in word:
+        return word, {}
+    kind, given = _names().get(compact(word)), {}
+    for key, pattern in () if kind else _PARAMETERS:
+        found = pattern.search(word.strip().lower())
+        if found and (kind := _names().get(compact(word.strip()[: found.start()]))):
+            given = {_key(kind, key): _value(kind, key, float(found[1]))}
+            break
+    if kind is None:
+        own = compact(word)
+        like = sorted({one for text, one in _names().items() if own and own in text})
+        hint = f"there are {', '.join(like)}" if like else did_you_mean(word, REGISTRY)
+        raise InputError(f"unknown compressor {word!r}", hint=hint)
+    if kind != word.lower():
+        said = (f"{key} {value:g}" for key, value in given.items())
+        say("compressor", word, ", ".join((kind, *said)))
+    return kind, given
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    """Names by their spelling without blanks and hyphens."""
+    return {compact(text): kind for kind in REGISTRY for text in (kind, *ALIASES.get(kind, ()))}
+
+
+def _key(kind: str, key: str) -> str:
+    if key == "number":
+        return "rank" if kind.endswith("powersgd") else "ratio"
+    return "steps" if key == "bits" and kind == "qsgd" else key
+
+
+def _value(kind: str, key: str, value: float) -> float:
+    if key == "ratio":
+        return round(value / 100, 12)
+    if key == "bits" and kind == "qsgd":
+        return (1 << int(value) - 1) - 1  # a sign, and whole steps
+    return int(value) if value.is_integer() else value

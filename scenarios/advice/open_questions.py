@@ -1,0 +1,35 @@
+"""Facts of the user's cluster that nobody has said, and the answers that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.findings import Answer
+from gcsim.scenarios.sections.link import carrier
+
+
+def open_questions(asked: Asked) -> Iterator[Answer]:
+    """Answers that would change the scenario, where it does not have them."""
+    cluster = asked.scenario.cluster
+    if cluster.workers == 1:
+        return
+    if not asked.says("training", "loop") and not asked.says("training", "overlap"):
+        for name, words in (("ddp", "if the loop is DDP"), ("own", "if it does not overlap")):
+            yield _answer(words, f"--loop {name}", f"training.loop={name}")
+    link = cluster.network
+    if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
+        if not asked.says("cluster", "network", "limited"):
+            words = "if a limit holds the rate, not the NIC"
+            yield _answer(words, "--limited", "cluster.network.limited=true")
+        remote = f"{link.name.removesuffix(', changed')}_roce"
+        if cluster.collectives.transport == "nccl" and remote in catalog.links():
+            yield _answer("with RDMA", f"--network {remote}", f"cluster.network={remote}")
+    if not asked.says("training", "precision"):
+        words = "with passes in half precision"
+        yield _answer(words, "--precision fp16", "training.precision=fp16")
+
+
+def _answer(words: str, option: str, setting: str) -> Answer:
+    return Answer(words=words, option=option, overrides=(setting,))

@@ -1,0 +1,44 @@
+"""The device of this machine in the catalogue: its GPU, else its processor."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+
+AUTO = "auto"
+"""Word that stands for the device at hand."""
+_LOG = logging.getLogger(__name__)
+_BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
+_KEY = "model name"
+
+
+def device_at_hand() -> str:
+    """Name of the entry for the GPU at hand as torch.cuda calls it, else for this board or
+    processor as Linux does. Raises `InputError` where the catalogue does not have it."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    called = torch.cuda.get_device_name() if gpu else _processor()
+    try:
+        found = catalog.device(called).name
+    except InputError as error:
+        what = "GPU" if gpu else "processor"
+        raise InputError(
+            f"the {what} of this machine, {called!r}, is not in the catalogue",
+            hint="measure it: gcsim calibrate device -o my_device.yaml; then --device "
+            "my_device.yaml",
+        ) from error
+    if not gpu:
+        _LOG.warning("note: no GPU is found; the device is %s, by %r", found, called)
+    return found
+
+
+def _processor() -> str:
+    if _BOARD.is_file():
+        return _BOARD.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+    lines = _PROCESSOR.read_text(encoding="utf-8").splitlines() if _PROCESSOR.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(_KEY))
+    return next(named, "unknown")

@@ -1,0 +1,121 @@
+"""Evidence that a model trains with a method, and in how many times the steps of dense training.
+
+`catalog/published_training.csv` has results that were published: methods, the parameters that they
+were shown with or harder, the field, and what was shown. Where nothing was published, a training
+that comes with gcsim is evidence: that of the field's task, with just these parameters, if every
+seed reaches the target. A field is all that evidence is asked to share with the user's model: a
+result on one network says that a method can train, not that it trains every network.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.scenarios.catalog.rates import FOLDER
+from gcsim.scenarios.findings import Evidence
+from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
+
+Field = Literal["images", "text"]
+_TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
+PUBLISHED = FOLDER / "published_training.csv"
+"""The table of published results."""
+_CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
+_HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row of the table."""
+
+    methods: tuple[str, ...]
+    conditions: tuple[tuple[str, str, float], ...]
+    field: Field
+    evidence: Evidence
+
+    def covers(self, kind: str, parameters: Mapping[str, Any], field: Field) -> bool:
+        """Whether a method with these parameters is as mild as what was shown, or milder."""
+        return (
+            kind in self.methods
+            and field == self.field
+            and all(
+                parameters.get(name) is not None and _HOLDS[sign](parameters[name], end)
+                for name, sign, end in self.conditions
+            )
+        )
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """The table, in the order of the file."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return tuple(map(_row, csv.DictReader(file)))
+
+
+def _row(row: dict[str, Any]) -> Published:
+    conditions = (_CONDITION.fullmatch(one) for one in row["parameters"].split())
+    return Published(
+        methods=tuple(row["methods"].split()),
+        conditions=tuple((one[1], one[2], float(one[3])) for one in conditions if one),
+        field=row["field"],
+        evidence=Evidence(
+            steps_vs_dense=float(row["steps_vs_dense"]),
+            words=f"{row['setting']}: {row['shown']}",
+            source=row["source"],
+        ),
+    )
+
+
+def evidence(kind: str, given: Mapping[str, Any], field: Field | None) -> Evidence | None:
+    """Evidence for a method in a field; where that is not known, the weaker one of all fields.
+
+    None where there is no evidence.
+    """
+    if kind not in REGISTRY:
+        return None
+    parameters = check_parameters(kind, given).model_dump()
+    fields: tuple[Field, ...] = ("images", "text") if field is None else (field,)
+    found = [_in_field(kind, parameters, one) for one in fields]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    return max(known, key=lambda one: one.steps_vs_dense)
+
+
+def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
+    """Evidence for these methods of a scenario, by label."""
+    field = field_of(scenario)
+    found = {
+        choice.label: evidence(choice.kind, choice.parameters, field)
+        for choice in scenario.compressors
+        if choice.label in labels
+    }
+    return {label: one for label, one in found.items() if one is not None}
+
+
+def field_of(scenario: Scenario) -> Field | None:
+    """The field of a scenario's model, by the shape of a sample; None where it is neither."""
+    if scenario.model.input == "tokens":
+        return "text"
+    return "images" if len(scenario.model.input_shape) == len("CHW") else None
+
+
+def _in_field(kind: str, parameters: Mapping[str, Any], field: Field) -> Evidence | None:
+    for row in published():
+        if row.covers(kind, parameters, field):
+            return row.evidence
+    ended = on_shipped_task(_TASKS[field], kind, [parameters])
+    if ended is None or ended.steps_vs_dense is None or ended.reached < ended.seeds:
+        return None
+    return Evidence(
+        steps_vs_dense=max(1.0, ended.steps_vs_dense),
+        words=f"{ended.task}: {ended.target} with {ended.seeds} of {ended.seeds} seeds",
+        source=f"gcsim train {ended.task}",
+    )
