@@ -173,7 +173,9 @@ def width(found: Sequence[Miss]) -> float:
 
 def places(logs: Values, factor: float) -> Values:
     """Share of the worlds, with factors of this width, below each measurement: `[misses]`."""
-    return np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1).mean(axis=-1)
+    below = np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1)
+    found: Values = below.mean(axis=-1)
+    return found
 
 
 def _within(found: Values) -> NDArray[np.bool_]:
