@@ -251,7 +251,7 @@ class StepSection(Section):
 
     @property
     def seconds(self) -> float | None:
-        """Of both passes, where they are stated."""
+        """Seconds of both passes, where they are stated."""
         if self.forward is not None and self.backward is not None:
             return float(self.forward + self.backward)
         return None if self.step is None else float(self.step)

@@ -80,14 +80,14 @@ class Miss:
     logs: Values
     """Logarithm of measured over predicted seconds, of one method or over another's, by world."""
     compressed: bool = False
-    """Of a step."""
+    """Whether a step is compressed."""
     measured: float = 0.0
     """Logarithm of a measured gain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Misses:
-    """Those of one kind of passes."""
+    """Misses of one kind of passes."""
 
     steps: tuple[Miss, ...]
     gains: tuple[Miss, ...]
@@ -96,7 +96,7 @@ class Misses:
     """Compressed steps over other ones of the same setting."""
 
     def of(self, keep: Iterable[str]) -> Misses:
-        """Those of some sources."""
+        """Misses of some sources."""
         names = set(keep)
         parts = (self.steps, self.gains, self.pairs)
         return Misses(*(tuple(one for one in each if one.source in names) for each in parts))
