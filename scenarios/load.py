@@ -165,6 +165,7 @@ def scenario_of(
         buckets=buckets,
         compute=compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
+        discrepancy=file.uncertainty.discrepancy,
         seed=file.seed,
         train=None if file.train is None else build_plan(file.train),
         train_task=task,

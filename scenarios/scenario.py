@@ -107,6 +107,8 @@ class Scenario:
     """None: what the catalogue says of the model and the device."""
     draws: int
     """Worlds that are drawn from what is not known; 0: the figures are taken as stated."""
+    discrepancy: bool
+    """Whether steps of the worlds have factors of their own (`uncertainty/discrepancy.py`)."""
     seed: int
     train: Plan | None = None
     """Plan of `gcsim train`; None where the file has none."""

@@ -74,6 +74,7 @@ from gcsim.traces.profile import (
     Quality,
     Step,
     TrafficProfile,
+    every,
 )
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
@@ -455,12 +456,13 @@ class Stated:
                 for one in (layout, *[BucketLayout(index=0, slices=())] * (self._parts(layout) - 1))
             )
         step = Step(number=0, exchanges=tuple(exchanges))
-        return TrafficProfile(
+        found = TrafficProfile(
             compressor="hook" if self.traffic.hook else "none", parameters={}, model=self.model,
             buckets=layouts, workers=1, period=1,
             phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
+        return every(found, self.training.local_steps)
 
     def _layouts(self) -> tuple[BucketLayout, ...]:
         parameters = [(str(n), (size,)) for n, size in enumerate(self.sizes)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +65,19 @@ def probability_shorter(
     times: NDArray[np.float64], others: NDArray[np.float64], error: float
 ) -> float:
     """Share of the pairs in which the time is shorter than the other, where luck of this standard
-    error, in seconds, may turn each."""
+    error, in seconds, may turn each; of several pairs never sure."""
     gains = others - times
-    if not error:
-        return float(np.mean(gains > 0))
-    return float(np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains]))
+    if error:
+        share = np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains])
+    else:
+        share = np.mean(gains > 0)
+    return doubted(share) if len(gains) > 1 else float(share)
+
+
+def doubted(share: float | np.floating[Any]) -> float:
+    """A share of drawn worlds as a probability: within 1 and 99 %, since a few worlds tell no
+    more."""
+    return min(max(float(share), 0.01), 0.99)
 
 
 def error_of_difference(one: Luck, other: Luck) -> float:

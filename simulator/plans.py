@@ -180,10 +180,10 @@ def in_its_stream(work: BucketWork) -> BucketWork:
 
 
 def shared(cluster: Cluster, training: Training) -> Fraction:
-    """Factor on forward and backward beside the other devices of a node."""
+    """Factor on forward and backward: of their code, and beside the other devices of a node."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
-    return Fraction(1) if alone else 1 + training.shared_node.slowdown
+    return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 
 def _collectives(cluster: Cluster) -> CarryOut:

@@ -116,6 +116,15 @@ class SharedNode(Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code(Setting):
+    """Code of forward and backward, beside that whose times the catalogue has."""
+
+    slowdown: Factor = Fraction(1)
+    """Factor on the passes of every device."""
+    slowdown_range: RangeOf[Factor] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework(Setting):
     """Cost of the code around an exchange for a worker, beside the method's kernels.
 
@@ -154,6 +163,7 @@ class Training(Setting):
     exposed_range: RangeOf[Probability] = None
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
+    code: Code = Code()
     reducer: Framework = Framework()
     """Around the dense exchange, which the framework carries out itself."""
     hook: Framework = Framework()
@@ -169,6 +179,8 @@ class Training(Setting):
     """Seconds after a worker's last bucket is decoded; 0: in the backward time."""
     accumulation: Batches = 1
     """Micro-batches an iteration; the gradient is exchanged after the last."""
+    local_steps: Batches = 1
+    """Iterations between two exchanges, the one with the exchange included."""
     input: InputLoading | None = None
     """None: batches are always ready."""
     on_host: frozenset[Kind] = frozenset()

@@ -14,7 +14,7 @@ It is the only thing that passes from the first stage (real compressors, torch) 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
@@ -205,6 +205,27 @@ def holds_together(profile: TrafficProfile) -> bool:
             and all(len(record.sent) == profile.workers for record in exchange.collectives)
             for _, _, exchange in weighted(profile)
         )
+    )
+
+
+def every(profile: TrafficProfile, steps: int) -> TrafficProfile:
+    """The profile where all workers take that many steps on their own, and exchange in the last."""
+    if steps == 1:
+        return profile
+    alone = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
+    buckets = len(profile.phases[0].steps[0].exchanges)
+    local = Phase(
+        name="local steps",
+        count=profile.period * (steps - 1),
+        steps=(Step(number=0, exchanges=(alone,) * buckets),),
+    )
+    turns = profile.order or [n for n, one in enumerate(profile.phases) for _ in range(one.count)]
+    own = len(profile.phases)
+    return replace(
+        profile,
+        period=profile.period * steps,
+        phases=(*profile.phases, local),
+        order=tuple(turn for exchanged in turns for turn in (*[own] * (steps - 1), exchanged)),
     )
 
 

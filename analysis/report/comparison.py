@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.trained.bands import sooner
 from gcsim.scenarios.uncertainty.close_pairs import ERRORS
-from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter
+from gcsim.simulator.luck import Luck, doubted, error_of_difference, probability_shorter
 
 TAILS = (0.1, 0.5, 0.9)
 """Quantiles of the draws: the ends of an interval, and its middle."""
@@ -70,7 +70,7 @@ def probability_faster(one: Row, other: Row) -> float:
     """Probability that `one` is faster: the share of the draws in which it is, where luck may turn
     each."""
     if _trained(one, other):
-        return float(np.mean(sooner(one, other) > 1))
+        return doubted(np.mean(sooner(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))
 
 

@@ -9,22 +9,18 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.analysis.validation.data_files import citation, layer_table
-from gcsim.analysis.validation.interval import (
-    Drawing,
-    Interval,
-    StepIntervals,
-    ends,
-    intervals,
-    passes_of,
-)
+from gcsim.analysis.validation.drawn import in_worlds, passes_of, without
+from gcsim.analysis.validation.leaving_out import work_of
 from gcsim.analysis.validation.rows import (
     Changes,
     FitSection,
@@ -38,7 +34,7 @@ from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, P
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
 from gcsim.scenarios.reading.overrides import apply
-from gcsim.scenarios.stated import BARE, Stated, stated
+from gcsim.scenarios.stated import Stated, stated
 
 _OF_GROUPS = frozenset({"fitted", "catalogue", "longest", "unknown"})
 _CELL = re.compile(r"\$([\w.]+)")
@@ -82,7 +78,7 @@ class Folder:
     values: dict[str, float] = field(default_factory=dict)
     """Fitted so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
-    _drawn: dict[int, Drawing] = field(default_factory=dict)
+    _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -91,11 +87,11 @@ class Folder:
 
     # --- a row's runs ---------------------------------------------------------------------------
 
-    def runs(self, row: Row, *, catalogue: bool = False) -> list[Stated]:
-        """Runs that a row waits for: the longest decides. Empty where the catalogue alone does not
-        know it."""
+    def runs(self, row: Row, *, catalogue: bool = False, steps: bool = False) -> list[Stated]:
+        """Runs that a row waits for: the longest decides. Empty where the catalogue alone, with
+        stated steps or without, does not know it."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
-        found = [self._run(row, variant, catalogue) for variant in variants]
+        found = [self._run(row, variant, catalogue, steps) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
         return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
@@ -114,19 +110,20 @@ class Folder:
             yield from _flat(group.get(kind) or {})
         yield from row.changes.items()
 
-    def _run(self, row: Row, variant: Changes, catalogue: bool) -> Stated:
+    def _run(self, row: Row, variant: Changes, catalogue: bool, steps: bool = False) -> Stated:
         changes: dict[str, str] = {}
         prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
             text = value if isinstance(value, str) else json.dumps(value)
             text = _CELL.sub(lambda found: row[found[1]], text)
             if text[:1] == "?":
-                text = "" if catalogue else self._fitted(row, key, text)
+                known = not catalogue or (steps and self._is_given(text))
+                text = self._fitted(row, key, text) if known else ""
                 if key.startswith(_HOST):  # put into the run, which need not be read again
                     prices |= {key.removeprefix(_HOST): text.split()[0]} if text else {}
                     continue
             elif text[:1] == "@":
-                text = "" if catalogue else f"{self.given(row, text)!r} s"
+                text = f"{self.given(row, text)!r} s" if steps or not catalogue else ""
             if isinstance(value, Mapping):
                 changes = {k: old for k, old in changes.items() if not k.startswith(f"{key}.")}
             if text:
@@ -184,6 +181,10 @@ class Folder:
             return ""
         value = math.prod(self.values[name] for name in names) * number
         return f"{value:.9g} {self._fits[names[0]].unit}".strip()
+
+    def _is_given(self, text: str) -> bool:
+        names = text[1:].split("*")
+        return all(name in self._fits and self._fits[name].given for name in names)
 
     def given(self, row: Row, text: str) -> float:
         """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
@@ -312,6 +313,14 @@ class Folder:
 
     def _point(self, row: Row, *, served: bool) -> Point:
         runs, known = self.runs(row), self.runs(row, catalogue=True)
+        source = self._source(row)
+        step = runs[0].model is not None and row.unit != "bytes"
+        own = self.runs(row, catalogue=True, steps=True) if step else []
+        if any(one.stated_step is None for one in own):
+            own = []
+        others = self._without(source, known) if step else []
+        if any(one.stated_step is not None for one in others):  # by both
+            others = []
         return Point(
             name=row["name"],
             series=row["series"],
@@ -320,7 +329,7 @@ class Folder:
             predicted=self._predicted(row, runs),
             unfitted=self._predicted(row, known) if known else None,
             fitted=served,
-            source=self._source(row),
+            source=source,
             workers=self._workers(row),
             nbytes=runs[0].message_bytes,
             setting=row["setting"],
@@ -328,7 +337,8 @@ class Folder:
             panel=row["panel"],
             curve=row["curve"],
             x=row.number("x") if row["x"] else None,
-            **ends(self._interval(row, known) if known and row.unit != "bytes" else None),
+            worlds=self._worlds(row, others) if others else (),
+            stated_worlds=self._worlds(row, own) if own else (),
         )
 
     def _predicted(self, row: Row, runs: Sequence[Stated]) -> float:
@@ -341,27 +351,41 @@ class Folder:
             citation(self.path, row["source"], row["where"]) if row["source"] else self.file.source
         )
 
-    def _interval(self, row: Row, known: Sequence[Stated]) -> Interval | None:
-        run = known[0]
-        if run.model is None:
-            # the device's kernels have no part in it
-            return intervals(replace(run.cluster, device=BARE), lambda on: [run.alone(on)])[0]
-        if run.traffic.grouping == "none":
-            return None
-        drawn = [self._drawing(one) for one in known]
-        longest = max(drawn, key=lambda one: float(one.seconds.mean()))
-        seconds = np.max([one.seconds for one in drawn], axis=0)
-        return replace(longest, seconds=seconds).interval(lambda time: self.published(row, time))
+    def _worlds(self, row: Row, runs: Sequence[Stated]) -> tuple[float, ...]:
+        """What would be published in drawn worlds; empty of what is no step of a cluster."""
+        if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
+            return ()
+        seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()
+        return tuple(self.published(row, one) for one in seconds)
 
-    def _drawing(self, run: Stated) -> Drawing:
-        """In all worlds; rows of one run share it."""
+    def _drawing(self, run: Stated) -> NDArray[np.float64]:
+        """Seconds in all worlds; rows of one run share it."""
         if id(run) not in self._drawn:
-            drawn = StepIntervals(run.cluster, run.training, [run.profile])
-            compute = {"stated": run.passes}
+            # with a range, if of nothing: collectives' times are those of the catalogue's passes
+            compute = {"stated": run.passes, "slowest": run.passes.times(Fraction(100001, 100000))}
             if run.stated_step is None:
                 compute = passes_of(run.passes, run.profile.model, run.cluster.device)
-            self._drawn[id(run)] = drawn.draw(run.profile, compute, run.seconds)
+            self._drawn[id(run)] = in_worlds(
+                run.cluster, run.training, run.profile, compute, run.seconds
+            )
         return self._drawn[id(run)]
+
+    def _without(self, source: str, runs: Sequence[Stated]) -> list[Stated]:
+        """The runs on devices of whose steps a source has said nothing; empty where nobody else
+        has."""
+        work = work_of(source, "")
+        found = [self._others(work, one) if work else one for one in runs]
+        return found if all(map(_known, found)) else []
+
+    def _others(self, work: str, run: Stated) -> Stated:
+        """One run where the source has said something."""
+        name = f"{id(run)} without {work}"
+        if name not in self._runs:
+            device = without(work, run.cluster.device, run.profile.model)
+            cluster = replace(run.cluster, device=device)
+            same = device is run.cluster.device
+            self._runs[name] = run if same else replace(run, cluster=cluster, _held={})
+        return self._runs[name]
 
 
 def _longest(runs: Sequence[Stated]) -> float:

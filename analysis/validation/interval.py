@@ -44,6 +44,7 @@ _KINDS = {
     "reducer": "framework",
     "hook": "framework",
     "noise": "skew",
+    "code": "passes",
 }
 _TRANSPORTS = {"gloo": "Gloo", "nccl": "NCCL", "mpich": "MPI"}
 
@@ -56,7 +57,7 @@ class Interval:
     high: float
     kind: str
     """Kind of the input that most of its width comes from."""
-    draws: tuple[float, ...]
+    draws: tuple[float, ...] = ()
     """The prediction in each world."""
 
 

@@ -165,9 +165,6 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         found = decisions(points)
         share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
-    if bound.statistic == "coverage":
-        held = [point.covered for point in judged(points) if point.covered is not None]
-        return _share(bound, sum(held), len(held))
     summary = errors(points)
     reached = math.inf if summary is None else summary.median
     return Kept(

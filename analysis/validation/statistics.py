@@ -25,9 +25,6 @@ class Errors:
     unfitted_median: float | None
     """`median` without any fit, over the points that the catalogue can predict."""
     unfitted_p90: float | None
-    coverage: float | None
-    """Share of the measurements that the catalogue's 80 % interval holds, of points that have one;
-    about 0.8 where the ranges are right."""
     worst: tuple[Point, ...]
     """Largest absolute error first."""
 
@@ -44,7 +41,6 @@ def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
         return None
     absolute = [abs(point.error) for point in own]
     bare = [abs(point.unfitted_error) for point in own if point.unfitted_error is not None]
-    held = [point.covered for point in own if point.covered is not None]
     return Errors(
         points=len(own),
         median=statistics.median(absolute),
@@ -52,7 +48,6 @@ def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
         bias=statistics.median(point.error for point in own),
         unfitted_median=statistics.median(bare) if bare else None,
         unfitted_p90=float(np.percentile(bare, 90)) if bare else None,
-        coverage=sum(held) / len(held) if held else None,
         worst=tuple(sorted(own, key=lambda point: -abs(point.error))[:worst]),
     )
 

@@ -16,7 +16,7 @@ DENSE = "none"
 
 IN_ALL = "in all"
 
-Statistic = Literal["median", "decisions", "statements", "ordering", "coverage", "regret"]
+Statistic = Literal["median", "decisions", "statements", "ordering", "regret"]
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement. Less is better of times and bytes, more of rates and speedups."""
 
@@ -54,22 +54,11 @@ class Point:
     """Its curve in the panel."""
     x: float | None = None
     """Its place on the curve, e.g. workers or bytes."""
-    low: float | None = None
-    high: float | None = None
-    """The 80 % interval of `unfitted`, from the ranges that the catalogue's figures have; None
-    where nothing has a range that moves it."""
-    kind: str = ""
-    """Kind of the input that most of the interval's width comes from."""
-    draws: tuple[float, ...] = ()
-    """`unfitted` in the drawn worlds, which are the same for points of one setting; empty where
-    nothing was drawn."""
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the interval holds the measurement; None without one."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low <= self.measured <= self.high
+    worlds: tuple[float, ...] = ()
+    """Of a training step: `unfitted` in drawn worlds, without what the catalogue has of this source
+    about the device's steps; empty where the catalogue alone predicts nothing."""
+    stated_worlds: tuple[float, ...] = ()
+    """The same, with the own step stated; empty where it is not."""
 
     @property
     def error(self) -> float:
@@ -215,8 +204,7 @@ class Bound:
     """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
     at least `limit` (broken where there is nothing to decide); statements: all exact, and all
     verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
-    `limit`; coverage: share of the measurements inside the catalogue's interval, at least `limit`
-    (broken where no point has one); regret: mean in all of the rule in `series`, at most
+    `limit`; regret: mean in all of the rule in `series`, at most
     `limit`."""
     limit: float = 0.0
     target: float | None = None

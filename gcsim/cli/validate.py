@@ -53,7 +53,7 @@ def validate(
 
     Shows the errors. Exit code 1: a bound on an error, or on the share of right choices, is broken.
     """
-    from gcsim.analysis.validation import coverage
+    from gcsim.analysis.validation.leaving_out import fault
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines
     from gcsim.analysis.validation.report.write import to_json, write
     from gcsim.cli.options import check_writable
@@ -92,7 +92,7 @@ def validate(
         names_of = "; ".join(kept.bound.name for kept in broken)
         count = sum(len(report.bounds) for report in reports)
         raise ExpectationError(f"{len(broken)} of {count} bounds are broken: {names_of}")
-    if wrong := coverage.broken(reports):
+    if wrong := fault(reports):
         raise ExpectationError(wrong)
 
 

@@ -21,7 +21,7 @@ from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
-from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
+from gcsim.simulator.training import Code, Framework, Interference, Noise, SharedNode
 
 _CITED: dict[str, Any] = {
     "estimate": (bool, ...),
@@ -64,6 +64,7 @@ class _FrameworkEntry(_Exchanges):
 class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
+    codes: dict[str, Annotated[Spelled, As(Code, **_CITED)]]
     shared_node: dict[str, Annotated[Spelled, As(SharedNode, **_CITED)]]
     loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
@@ -110,6 +111,14 @@ def loop(name: str, *, on_devices: bool = False) -> Loop:
         named = [one for one in known if "_" not in one]
         raise InputError(f"unknown loop {name!r}", hint=did_you_mean(name, named))
     return entry.value(Loop)
+
+
+def code(name: str) -> Code:
+    """Code of the passes. Raises `InputError` for an unknown name."""
+    known = _loops().codes
+    if name not in known:
+        raise InputError(f"unknown code {name!r}", hint=did_you_mean(name, known))
+    return known[name].value(Code)
 
 
 def frameworks() -> Mapping[str, str]:

@@ -33,7 +33,13 @@ from gcsim.simulator.collectives.dispatch import (
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
-from gcsim.simulator.luck import Luck, error_of_difference, probability_shorter, standard_error
+from gcsim.simulator.luck import (
+    Luck,
+    doubted,
+    error_of_difference,
+    probability_shorter,
+    standard_error,
+)
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.steps import step_plan
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
@@ -131,32 +137,31 @@ def _over_draws(
     world."""
     if not found.draws:
         return {}
-    times = np.array(found.draws)
-    fastest = np.array([one.draws for one in of_size]).min(axis=0)
+    times = np.array(found.widened)
+    fastest = np.array([one.widened for one in of_size]).min(axis=0)
     shapes = _ends(found) if found.either else ()
     low, high = np.percentile(times, (LOW, HIGH))
     fields: dict[str, Any] = {
-        "iteration_draws_s": found.draws,
+        "iteration_draws_s": found.widened,
         "iteration_low_s": min([float(low), *shapes]),
         "iteration_high_s": max([float(high), *shapes]),
         "iteration_as_stated_s": found.prediction.iteration,
-        "probability_fastest": float(np.mean(times <= fastest)),
+        "probability_fastest": 1.0 if len(of_size) == 1 else doubted(np.mean(times <= fastest)),
     }
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        speedups = np.array(dense.draws) / times
-        low, median, high = np.percentile(speedups, (LOW, 50, HIGH))
+        low, high = np.percentile(np.array(dense.widened) / times, (LOW, HIGH))
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
             ends = []
         error = error_of_difference(_luck(dense), _luck(found))
         fields |= {
-            "speedup_vs_dense": float(median),
+            "speedup_vs_dense": _median_ratio(dense.draws, found.draws),
             "speedup_low": min([float(low), *ends]),
             "speedup_high": max([float(high), *ends]),
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
-            "probability_pays": probability_shorter(times, np.array(dense.draws), error),
+            "probability_pays": probability_shorter(times, np.array(dense.widened), error),
         }
     return fields
 

@@ -11,7 +11,7 @@ of its own, so that the gain of the servers is not taken for that of the compres
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -21,9 +21,10 @@ import numpy as np
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
-from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import PASSES, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, value
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
@@ -33,7 +34,7 @@ from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.traces.profile import PassTimes, TrafficProfile
+from gcsim.traces.profile import PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
 """Least share of an iteration by which an input must move one somewhere, to be reported."""
@@ -46,7 +47,9 @@ class Simulated:
     prediction: Prediction
     """Prediction as stated."""
     draws: tuple[float, ...] = ()
-    """Seconds an iteration, by drawn world."""
+    """Seconds an iteration, by drawn world: estimates are of these."""
+    widened: tuple[float, ...] = ()
+    """The same with factors on whole steps: ranges and probabilities are of these."""
     either: tuple[float, float] | None = None
     """Seconds an iteration with a ring and with a tree, as stated, where NCCL may take either: its
     tuner at the ends of `Collectives.ring_over_tree_range`."""
@@ -69,6 +72,8 @@ class Uncertainty:
 
     inputs: tuple[Input, ...]
     worlds: tuple[World, ...]
+    unexplained: tuple[Input, ...] = ()
+    """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
 
     def told(self) -> tuple[UncertainInput, ...]:
         """For the result."""
@@ -82,7 +87,7 @@ class Uncertainty:
                 draws=tuple(value(one, world.slowness[one.name]) for world in self.worlds),
                 measure=one.measure,
             )
-            for one in self.inputs
+            for one in (*self.inputs, *self.unexplained)
         )
 
 
@@ -119,9 +124,16 @@ def simulate(
     Inputs that move no method at any size have no part in the draws.
     """
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
+    unexplained: list[Input] = []
+    if scenario.draws and scenario.discrepancy:
+        unexplained = discrepancy.inputs(
+            discrepancy.shipped().widths,
+            stated=not any(one.main.key_path == PASSES for one in inputs),
+            kinds=[profile.compressor for profile in profiles],
+        )
     if not scenario.draws:
         inputs = []
-    worlds = draw(inputs, scenario.draws, scenario.seed)
+    worlds = draw([*inputs, *unexplained], scenario.draws, scenario.seed)
     drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
     found: list[list[Simulated]] = []
     moved = np.zeros(len(inputs))
@@ -153,23 +165,32 @@ def simulate(
             for profile, prediction, shapes in zip(
                 profiles, told_apart(first, scenario.dense, again), either, strict=True
             ):
-                draws: tuple[float, ...] = ()
+                ratios = np.ones(len(worlds))
+                by = discrepancy.factors(worlds, unexplained, profile.compressor)
                 if about is not None:
                     times = about.iteration(profile)
-                    ratios = times[1:] / times[0]  # the draws, then each input's farther end
-                    moved = np.maximum(moved, abs(ratios[len(worlds) :] - 1))
-                    draws = in_worlds(prediction.iteration, ratios[: len(worlds)])
+                    ends = times[1 + len(worlds) :]  # each input's farther one
+                    moved = np.maximum(moved, abs(ends / times[0] - 1))
+                    ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
-                of_size.append(Simulated(prediction=prediction, draws=draws, either=shapes))
+                stated = prediction.iteration
+                known = Simulated(
+                    prediction=prediction,
+                    draws=in_worlds(stated, ratios),
+                    widened=in_worlds(stated, discrepancy.widened(ratios, by)),
+                    either=shapes,
+                )
+                of_size.append(known)
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
-    if not kept:
-        found = [[replace(one, draws=()) for one in of_size] for of_size in found]
-    uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds) if kept else ())
+    if not kept and not unexplained:
+        found = [[replace(one, draws=(), widened=()) for one in of_size] for of_size in found]
+        worlds = []
+    uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds), unexplained=tuple(unexplained))
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
 
-def in_worlds(stated: float, ratios: Sequence[float]) -> tuple[float, ...]:
+def in_worlds(stated: float, ratios: Iterable[float]) -> tuple[float, ...]:
     """Seconds by world, to digits that do not depend on the number of threads that added up."""
     return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
 
@@ -253,5 +274,8 @@ def as_carried(
     return (
         replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
         [key for _, key, _ in methods],
-        [as_collectives(profile, cluster) for _, _, profile in methods],
+        [
+            every(as_collectives(profile, cluster), scenario.training.local_steps)
+            for _, _, profile in methods
+        ],
     )

@@ -15,10 +15,10 @@ workers are called iid.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -39,13 +39,14 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import SharedNode, Training
+from gcsim.simulator.training import Code, SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
 from gcsim.traces.training.plan import LearningRates, Partition, Plan
 
 DDP = As(DdpBuckets)
+Setting = TypeVar("Setting")
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -241,6 +242,8 @@ class UncertaintySection(Section):
     """Treatment of figures that are known within ranges only."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
+    discrepancy: bool = True
+    """Whether steps differ by as much as other measured clusters do beyond these ranges."""
 
 
 class CostSection(Section):
@@ -257,11 +260,21 @@ _FRAMEWORK = Annotated[
 ]
 
 
-_CONTENTION = Annotated[
-    Annotated[str, in_catalogue(loops.contention), Tag(NAMED)]
-    | Annotated[Annotated[Spelled, As(SharedNode)], Tag(SPELLED_OUT)],
-    Discriminator(by_shape),
-]
+def _named(look_up: Callable[[str], object], kind: type) -> Any:
+    """An entry of the catalogue by its name, or figures in its place."""
+    return Annotated[
+        Annotated[str, in_catalogue(look_up), Tag(NAMED)]
+        | Annotated[Annotated[Spelled, As(kind)], Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+
+
+def _chosen(
+    stated: str | Spelled | None, look_up: Callable[[str], Setting], usual: Setting
+) -> Setting:
+    if stated is None:
+        return usual
+    return look_up(stated) if isinstance(stated, str) else stated.value(type(usual), usual)
 
 
 def buckets_of(section: Spelled) -> DdpBuckets:
@@ -277,7 +290,8 @@ TRAINING = As(
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
     framework=(_FRAMEWORK | None, None),
-    shared_node=(_CONTENTION | None, None),
+    shared_node=(_named(loops.contention, SharedNode) | None, None),
+    code=(_named(loops.code, Code) | None, None),
 )
 
 
@@ -295,15 +309,12 @@ def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False
         reducer, hook = code.codes(loops.framework(code.like))
     if section.overlap is not None:
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
-    shared_node, beside = loops.shared_node(transport), section.shared_node
-    if beside is not None:
-        named = isinstance(beside, str)
-        shared_node = loops.contention(beside) if named else beside.value(SharedNode, shared_node)
     usual = Training(
+        code=Code() if measured else _chosen(section.code, loops.code, loops.code(loops.UNKNOWN)),
         exposed=loop.exposed,
         exposed_range=loop.exposed_range,
         interference=loops.interference(transport),
-        shared_node=shared_node,
+        shared_node=_chosen(section.shared_node, loops.contention, loops.shared_node(transport)),
         reducer=reducer,
         hook=hook,
         noise=loops.workers(),

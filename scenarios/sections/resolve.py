@@ -56,7 +56,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         }
         for choice in scenario.compressors
     ]
-    entries["uncertainty"] = {"draws": scenario.draws}
+    entries["uncertainty"] = {"draws": scenario.draws, "discrepancy": scenario.discrepancy}
     if scenario.train is not None:
         task = scenario.train_task or scenario.model.task
         entries["train"] = plan_text(scenario.train, task, scenario.train_loss)

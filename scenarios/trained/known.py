@@ -32,6 +32,7 @@ from gcsim.scenarios.trained.study import (
     steps_ratio,
     until,
 )
+from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1
@@ -147,7 +148,7 @@ def _with_range(row: Row, dense: Row) -> Row:
         row,
         speedup_to_target_low=float(low),
         speedup_to_target_high=float(high),
-        probability_pays_to_target=float(np.mean(draws > 1)),
+        probability_pays_to_target=doubted(np.mean(draws > 1)),
     )
 
 

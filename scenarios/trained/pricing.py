@@ -47,7 +47,9 @@ class Clock:
         starts = np.array([float(window.first) for window in windows])
         steps = np.array([float(window.steps) for window in windows])
         each = [self.priced[kind_of(trajectory, window)] for window in windows]
-        seconds = np.array([one.draws or (one.prediction.iteration,) for one in each])
+        worlds = [one.widened if drawn else one.draws for one in each]
+        stated = [(one.prediction.iteration,) for one in each]
+        seconds = np.array([a or b for a, b in zip(worlds, stated, strict=True)])
         taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
         found = np.asarray(taken @ seconds)
         return found if drawn else np.median(found, axis=1)

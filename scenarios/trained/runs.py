@@ -268,6 +268,10 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         message = f"{training.precision} is not trained: trajectories are in float32"
         hint = "give --set training.precision=fp32, or price an iteration with: gcsim run"
         found.append(Problem(place="training.precision", message=message, hint=hint))
+    if training.local_steps > 1:
+        message = "gcsim train exchanges in every step"
+        hint = "give --set training.local_steps=1, or a method that synchronises every few steps"
+        found.append(Problem(place="training.local_steps", message=message, hint=hint))
     if training.faults is not None:
         message = "with fewer workers the mean gradient is another: trajectories lose none"
         hint = "give --set training.faults=null, or price the deaths with: gcsim run"

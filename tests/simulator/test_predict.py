@@ -47,6 +47,7 @@ from gcsim.traces.profile import (
     Phase,
     Step,
     TrafficProfile,
+    every,
 )
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
@@ -579,6 +580,18 @@ def test_without_overlap_the_exchange_follows_the_backward_pass() -> None:
     spans = [span for span in none.spans if span.rank == 0]
     backward = max(span.end for span in spans if span.kind == "backward")
     assert min(span.start for span in spans if span.resource == "communicator") >= backward
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_local_steps_share_one_exchange(steps: int) -> None:
+    """What an iteration takes beyond the passes is divided among the steps."""
+    on = cluster(2, devices=1)
+    alone = seconds(COMPUTE.total)
+    each = predict(DENSE, on, COMPUTE).iteration - alone
+    seldom = predict(every(DENSE, steps), on, COMPUTE).iteration - alone
+    assert seldom == pytest.approx(each / steps, rel=1e-6)
+    assert every(every(DENSE, steps), 3).period == 3 * steps * DENSE.period
+    assert every(DENSE, 1) == DENSE
 
 
 def test_an_exchange_waits_for_its_share_of_the_backward_pass() -> None:

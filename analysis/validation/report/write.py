@@ -17,28 +17,30 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gcsim.analysis.plots.style import save
 from gcsim.analysis.report.numbers import plural, significant
-from gcsim.analysis.validation.coverage import LEAST, MOST, broken, coverages
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.leaving_out import fault, left_out
 from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
-    COVERAGE,
-    COVERAGE_LEGEND,
+    LEFT_OUT,
+    LEFT_OUT_LEGEND,
     REGRET,
+    RELIABILITY,
     bound_text,
-    coverage_cells,
     decisions_text,
     fit_text,
+    left_out_rows,
     ordering_text,
     percent,
     regret_rows,
+    reliability_rows,
     signed,
     value,
 )
@@ -151,12 +153,10 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         "a stated subset, at most a third of a series, which is never judged; the columns "
         "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
         "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
-        "its median, above 0 where too large a value is predicted. *held* is the share of "
-        "measurements inside the 80 % interval of the catalogue's prediction, which the ranges of "
-        "its figures give; empty where nothing was drawn from ranges."
+        "its median, above 0 where too large a value is predicted."
     )
     yield from _overview(reports)
-    yield from _intervals(reports)
+    yield from _left_out(reports)
     if any(point.unit != "x" for report in reports for point in report.findings.points):
         yield from _block(f"![How large the errors are]({images}errors.png)")
         yield from _block(
@@ -191,16 +191,17 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     )
 
 
-def _intervals(reports: Sequence[Report]) -> Iterator[str]:
-    by_suite, by_kind, whole = coverages(reports)
-    if whole is None:
-        return
-    yield from _block(
-        f"**Intervals.** {COVERAGE_LEGEND} {LEAST:.0%} to {MOST:.0%} in all are asked."
-    )
-    rows = [(one.name, *coverage_cells(one)) for one in (*by_suite, *by_kind)]
-    rows.append(("**in all**", *coverage_cells(whole)))
-    yield from _block(*_table(("", *(title.replace("\n", " ") for title in COVERAGE)), rows))
+def _left_out(reports: Sequence[Report]) -> Iterator[str]:
+    kinds = left_out(reports)
+    if kinds:
+        legend = LEFT_OUT_LEGEND.removeprefix("leaving the source out: ")
+        yield from _block(f"**Leaving the source out.** {legend[0].upper()}{legend[1:]}")
+    for kind, found in kinds.items():
+        titles = (title.replace("\n", " ") for title in LEFT_OUT)
+        yield from _block(*_table((kind, *titles), list(left_out_rows(found))))
+        if rows := list(reliability_rows(found)):
+            titles = (title.replace("\n", " ") for title in RELIABILITY)
+            yield from _block(*_table((f"P(pays), {kind}", *titles), rows))
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:
@@ -298,13 +299,13 @@ def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
 def _heading(first: str) -> tuple[str, ...]:
     return (
         first, "points", "median [%]", "90th percentile [%]", "bias [%]",
-        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]", "held [%]",
+        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]",
     )  # fmt: skip
 
 
 def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
-        return ("",) * 7
+        return ("",) * 6
     bare = (errors.unfitted_median, errors.unfitted_p90)
     return (
         str(errors.points),
@@ -312,7 +313,6 @@ def _cells(errors: Errors | None) -> tuple[str, ...]:
         percent(errors.p90),
         signed(errors.bias),
         *("" if one is None else percent(one) for one in bare),
-        "" if errors.coverage is None else f"{100 * errors.coverage:.0f}",
     )
 
 
@@ -375,14 +375,11 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 def to_json(reports: Sequence[Report]) -> str:
     """Plain JSON, the same for equal results but for `wall`."""
-    by_suite, by_kind, whole = coverages(reports)
     content = {
         "gcsim_version": __version__,
-        "kept": all(report.kept for report in reports) and not broken(reports),
-        "coverage": {
-            "suites": [asdict(one) for one in by_suite],
-            "kinds": [asdict(one) for one in by_kind],
-            "all": whole and asdict(whole),
+        "kept": all(report.kept for report in reports) and not fault(reports),
+        "left_out": {
+            kind: [asdict(one) for one in found] for kind, found in left_out(reports).items()
         },
         "suites": [_report(report) for report in reports],
         "wall": {report.suite.name: round(report.seconds, 3) for report in reports},
@@ -428,9 +425,8 @@ def _report(report: Report) -> dict[str, Any]:
 
 def _point_row(point: Point) -> dict[str, Any]:
     """A point with its errors, plain values."""
-    fields = asdict(replace(point, draws=()))
-    fields.pop("draws")
-    return {**fields, "error": point.error, "unfitted_error": point.unfitted_error}
+    own = {name: each for name, each in asdict(point).items() if not name.endswith("worlds")}
+    return {**own, "error": point.error, "unfitted_error": point.unfitted_error}
 
 
 def _errors(errors: Errors | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gcsim.analysis.validation.drawn import DRAWS
 from gcsim.analysis.validation.folder import nearest
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.registry import chosen
@@ -103,6 +104,15 @@ def test_judged_measurements_change_nothing_and_fitted_ones_no_prediction_withou
 
 def test_without_a_step_the_catalogue_alone_says_nothing(tmp_path: Path) -> None:
     assert {point.unfitted for point in suite(tmp_path).findings.points} == {None}
+
+
+def test_stated_steps_meet_the_catalogues_network_in_drawn_worlds(tmp_path: Path) -> None:
+    found = {one.name: one for one in suite(tmp_path).findings.points}
+    assert all(one.worlds == () for one in found.values())
+    assert found["one"].stated_worlds == ()  # no cluster
+    # 10 ms, and 4 MB in a ring of two at 1 GB/s, not at the fitted 0.5; nothing has a range
+    assert found["two"].stated_worlds == pytest.approx([0.014] * DRAWS, rel=1e-3)
+    assert found["rate"].stated_worlds == pytest.approx([20 / 0.014] * DRAWS, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -226,14 +226,3 @@ def test_an_ordering_counts_pairs_of_different_groups() -> None:
 
 def test_equal_values_are_no_order() -> None:
     assert _ordered(a=2.0, b=2.0, c=2.0, d=1.0).wrong == (("a", "c"), ("b", "c"))
-
-
-def test_coverage_may_be_bounded_and_needs_intervals() -> None:
-    inside = replace(point(1, 0.1), low=1.9, high=2.1)
-    outside = replace(point(2, 0.1), low=2.1, high=3.0)
-    bound = Bound("held", statistic="coverage", limit=0.5)
-    (kept,) = judge(suite(bound), Findings(points=(inside, outside))).bounds
-    assert (kept.reached, kept.points, kept.kept) == (0.5, 2, True)
-    assert "50.0 % of 2 intervals" in bound_text(kept)
-    assert not judge(suite(bound), Findings(points=(point(1, 0.1),))).kept
-    assert not judge(suite(replace(bound, statistic="ordering")), Findings()).kept

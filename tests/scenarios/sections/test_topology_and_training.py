@@ -106,6 +106,7 @@ def test_the_topology_becomes_the_engines_own_values(
 
 def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
     assert load(tmp_path, FULL).training == Training(
+        code=loops.code(loops.UNKNOWN),
         exposed_range=(Fraction(0), Fraction(1)),
         reducer=loops.framework("pytorch")[0],
         hook=loops.framework("pytorch")[1],
@@ -136,9 +137,9 @@ def test_the_training_becomes_the_engines_own_values(tmp_path: Path) -> None:
 
 def test_without_any_of_it_everything_is_as_usual(tmp_path: Path) -> None:
     scenario = load(tmp_path, PLAIN, "training.framework=none", "training.overlap=ddp")
-    assert scenario.training == Training(
-        overlap="ddp", noise=loops.workers()
-    )  # what may be, and is not
+    assert scenario.training == Training(  # what may be, and is not
+        overlap="ddp", noise=loops.workers(), code=loops.code(loops.UNKNOWN)
+    )
     assert longest(scenario.training.noise, 64) == 1
     assert not load(tmp_path, PLAIN).training.reducer.free  # a framework's code has a price
     assert not scenario.cluster.nics
@@ -209,6 +210,8 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
         "exposed": 0,
         "exposed_range": [0, 1],
         "on_host": [],
+        "local_steps": 1,
+        "code": {"slowdown": 1, "slowdown_range": [0.71, 1.41]},
         "interference": {"computation": 0, "bus": 0},
         "shared_node": {"slowdown": 0},
         "framework": {

@@ -31,7 +31,7 @@ train: {workers: 2, steps: 4, evaluate_every: 2, target: {accuracy: 0.01}, seeds
         device: cpu}
 """
 CLOCK = {
-    "name", "description", "cost", "uncertainty.draws", "compute",
+    "name", "description", "cost", "uncertainty.draws", "uncertainty.discrepancy", "compute",
     "cluster.nodes", "cluster.devices_per_node",  # of the clock; of the mathematics: train.workers
     "cluster.device", "cluster.network", "cluster.nics", "cluster.intra_node", "cluster.shared_bus",
     "cluster.racks", "cluster.host", "cluster.sums",
@@ -43,7 +43,7 @@ CLOCK = {
     "training.interference", "training.shared_node", "training.encode_on",
     "training.side_slowdown", "training.concurrent_collectives", "training.optimizer",
     "training.input", "training.on_host", "training.slow_nodes", "training.slow_workers",
-    "training.noise", "training.iterations", "training.framework", "training.loop",
+    "training.noise", "training.iterations", "training.framework", "training.loop", "training.code",
     "training.exposed", "training.exposed_range",
     # the gradients that a run compresses: trajectories have gradients of their own
     "gradients.workers", "gradients.warmup_steps", "gradients.iterations",
@@ -101,6 +101,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "model.layers": ("model={layers: [{name: a, shape: [4, 4]}]}", ""),
     "model.name": ("model={name: a, layers: [{name: a, shape: [4, 4]}]}", ""),
     "training.precision": ("training.precision=fp16", "training.precision"),
+    "training.local_steps": ("training.local_steps=4", "training.local_steps"),
     "training.faults": (
         "training.faults={horizon: 1 h, restart: 1 s, deaths: [{node: 0, at: 1 min}]}",
         "training.faults",

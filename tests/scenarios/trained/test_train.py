@@ -144,7 +144,7 @@ def test_what_half_of_the_seeds_reach_is_not_reached(tmp_path: Path) -> None:
     assert found.speedup_to_target is found.steps_against_dense is None
     assert found.speedup_to_target_low == 0
     assert found.speedup_to_target_high is not None
-    assert 0.5 < found.speedup_to_target_high <= 1  # dense, behind the code of a hook
+    assert 0.5 < found.speedup_to_target_high < 1.5  # dense, behind a hook, with its factor
     three = row(train(loaded(tmp_path, odd, "train.seeds=3")), "odd")
     assert three.steps_against_dense == 1  # median of 1, never, 1
     assert three.speedup_to_target == pytest.approx(three.speedup_per_iteration, rel=1e-3)
@@ -330,8 +330,9 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
         assert (one.seeds_trained, one.seeds_at_target) == (2, wanted.reached)
         assert one.steps_to_target_vs_dense == wanted.steps_against_dense
         if one.label in ("dense", "fp16"):
-            # both median over two seeds: of ratios here, of their inverses there
-            assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.03)
+            # both median over two seeds: of ratios here, of their inverses there; one's worlds
+            # have factors on whole steps
+            assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.08)
     assert found.provenance["training"] == {
         "target": "accuracy 0.6",
         "workers": 2,

@@ -74,6 +74,7 @@ gradients: {workers: 2}
 cluster: {nodes: [1, 4], device: p100_pcie, network: 10gbe, collectives: {transport: gloo}}
 training: {overlap: ddp}
 compressors: [none, topk, qsgd]
+uncertainty: {discrepancy: false}
 """
 MODEL = ModelFacts(
     name="toy",
@@ -362,8 +363,8 @@ def test_rows_have_the_percentiles_and_shares_of_their_draws(scenario: Scenario)
         assert (row.speedup_low, row.speedup_vs_dense, row.speedup_high) == tuple(
             np.percentile(speedups, (10, 50, 90))
         )
-        assert row.probability_pays == np.mean(speedups > 1)
-        assert row.probability_fastest == np.mean(draws[kind] <= fastest)
+        assert row.probability_pays == np.clip(np.mean(speedups > 1), 0.01, 0.99)
+        assert row.probability_fastest == np.clip(np.mean(draws[kind] <= fastest), 0.01, 0.99)
 
 
 @pytest.mark.parametrize("noise", [None, Noise(variation=Fraction(1, 20))])
@@ -525,7 +526,8 @@ def test_ring_and_tree_of_nccl_are_both_in_the_interval_near_the_border(
             modes = [mode for mode in enabled("all_reduce", cluster) if mode.shape == shape]
             best[shape] = min(modes, key=lambda one: predicted(one, "all_reduce", nbytes, cluster))
         ring, tree = (predicted(best[shape], "all_reduce", nbytes, cluster) for shape in best)
-        assert (row.iteration_ring_s is not None) == (Fraction(3, 4) < ring / tree < Fraction(4, 3))
+        least, most = cluster.collectives.ring_over_tree_range or (1, 1)
+        assert (row.iteration_ring_s is not None) == (1 / most < ring / tree < 1 / least)
         if row.iteration_ring_s is None:
             assert row.iteration_tree_s is None
             continue
@@ -554,7 +556,7 @@ def test_one_class_may_be_fast_while_another_is_slow(scenario: Scenario) -> None
     assert found["qsgd"].probability_fastest
     assert found["topk"].probability_fastest
     total = sum(row.probability_fastest or 0 for row in found.values())
-    assert total == pytest.approx(1)
+    assert total == pytest.approx(1, abs=0.02)  # of none less than 1 %
 
 
 def test_links_move_the_draws_and_are_told(scenario: Scenario) -> None:

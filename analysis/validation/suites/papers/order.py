@@ -77,9 +77,8 @@ def orderings() -> tuple[Ordering, ...]:
 
 def point() -> Point:
     """The speedup over dense training that the paper states."""
-    row, dense = rows()[GSB], rows()[DENSE]
+    row = rows()[GSB]
     predicted = _speedup(row)
-    worlds = zip(dense.iteration_draws_s, row.iteration_draws_s, strict=True)
     return Point(
         name="2.5x on AlexNet: the scenario alexnet_32node",
         series=SERIES,
@@ -89,10 +88,6 @@ def point() -> Point:
         unfitted=predicted,
         source=SOURCE,
         workers=row.workers,
-        low=row.speedup_low,
-        high=row.speedup_high,
-        kind="loading of images",
-        draws=tuple(whole / few for whole, few in worlds),
     )
 
 

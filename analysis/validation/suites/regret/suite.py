@@ -14,6 +14,7 @@ from typing import Any
 
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, verdict
 from gcsim.analysis.validation.folder import suite_of
+from gcsim.analysis.validation.leaving_out import with_factors
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Findings, Point, Regret
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.result import Row
@@ -103,14 +104,14 @@ def costs_of(choices: Sequence[tuple[Point, str, float | None]]) -> dict[str, fl
 
 
 def _seconds(point: Point, value: float) -> float:
-    """Of an iteration, in some unit."""
+    """Return a time per iteration, in some unit."""
     return value if point.less_is_better else 1 / value
 
 
 def _row(point: Point, kind: str, alone: bool) -> Row:
     """The prediction as a run has it, as far as advice looks at it."""
     stated = point.unfitted if alone and point.unfitted is not None else point.predicted
-    draws = [_seconds(point, value) for value in point.draws] if alone else []
+    draws = with_factors(point, "", kind) if alone and point.worlds else ()
     seconds = statistics.median(draws) if draws else _seconds(point, stated)
     return Row(
         compressor=kind,
@@ -118,7 +119,7 @@ def _row(point: Point, kind: str, alone: bool) -> Row:
         nodes=point.workers,
         workers=point.workers,
         iteration_s=seconds,
-        iteration_draws_s=tuple(draws) or (seconds,),
+        iteration_draws_s=draws or (seconds,),
         forward_s=0,
         backward_s=0,
         encode_s=0,

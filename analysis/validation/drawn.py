@@ -1,0 +1,86 @@
+"""Training steps in drawn worlds, as `gcsim run` draws them, but for factors on whole steps.
+
+All figures that have a range are drawn together (`scenarios/uncertainty/worlds.py`). An input's
+draws depend on its name alone, so that points are wrong together as in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
+from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.figures import uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import STATED, alone, draw
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.device import Device
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import Precision
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.push_pull import as_collectives
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import ModelFacts, TrafficProfile
+
+DRAWS = 10
+_SEED = 0
+_HELD: dict[object, CollectiveTimes] = {}
+"""Times by cluster, records and inputs: several suites' points ask for the same collectives."""
+
+
+def in_worlds(
+    cluster: Cluster,
+    training: Training,
+    profile: TrafficProfile,
+    compute: Mapping[str, ComputeTimes],
+    exact: float,
+) -> NDArray[np.float64]:
+    """Seconds by world of a step that takes `exact` seconds as stated; `compute` as of
+    `uncertain_inputs`."""
+    inputs = uncertain_inputs(cluster, training, compute)
+    worlds = draw(inputs, DRAWS, _SEED)
+    carried = as_collectives(profile, cluster)
+    key = (
+        cluster.nodes, cluster.devices_per_node, cluster.network, cluster.intra_node,
+        cluster.collectives, cluster.sums, cluster.host, frozenset(records_of([carried])),
+        tuple(one.name for one in inputs),
+    )  # fmt: skip
+    about = Approximation(
+        Drawn(cluster, training, inputs, [STATED, *worlds, *alone(inputs)]),
+        cluster.nodes, training, compute["stated"], [carried],
+        prices=PriceList(cluster.device), seed=_SEED, held=_HELD.get(key),
+    )  # fmt: skip
+    _HELD[key] = about.held
+    times = about.iteration(carried)
+    seconds: NDArray[np.float64] = exact * times[1 : 1 + DRAWS] / times[0]
+    return seconds
+
+
+def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[str, ComputeTimes]:
+    """The passes as the catalogue states them, and at the ends of the device's ranges."""
+    stated = float(step_time(facts, device, "fp32").seconds)
+    found = {"stated": compute}
+    for end in ("fastest", "slowest"):
+        other = device.at(kernels="fastest", training=end)
+        share = float(step_time(facts, other, "fp32").seconds) / stated
+        found[end] = compute.times(Fraction(share).limit_denominator(10**6))
+    return found
+
+
+def without(work: str, device: Device, model: ModelFacts) -> Device:
+    """The device without steps of the model that citations of this work state; itself where there
+    are none."""
+    key: tuple[str, Precision, int] = (model.name, "fp32", model.tokens)
+    times = device.measured.get(key)
+    if times is None:
+        return device
+    steps = tuple(s for s in times.steps if not any(work.lower() in c.lower() for c in s.sources))
+    if len(steps) == len(times.steps):
+        return device
+    others = {name: each for name, each in device.measured.items() if name != key}
+    return replace(device, measured=others | ({key: replace(times, steps=steps)} if steps else {}))

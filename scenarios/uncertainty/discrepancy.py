@@ -1,0 +1,117 @@
+"""Factors on a world's step: errors of measured clusters that no input explains.
+
+Measured steps leave the ranges of `gcsim validate` more often than one in five. So each world's
+step is multiplied by factors as wide as those measurements ask for: one that all methods of a
+cluster share, narrower where the passes are stated; one that all compressors share beside dense
+training; one of each compressor. `gcsim.analysis.validation.leaving_out` finds the widths.
+
+They widen ranges and probabilities; estimates are without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gcsim.errors import InternalError
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
+from gcsim.scenarios.uncertainty.worlds import World
+from gcsim.simulator.plans import DENSE
+
+Values = NDArray[np.float64]
+FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
+WIDER = 1.25
+"""A range drawn evenly is so many times as wide as its middle 80 %."""
+_STEP = "a measured step"
+_Width = Annotated[float, Field(ge=1)]
+
+
+class Widths(Section):
+    """Factors f: the middle 80 % of a drawn factor lies between 1/f and f."""
+
+    catalogue: _Width
+    """Of all methods, with the catalogue's passes."""
+    stated: _Width
+    """Of all methods, with stated passes."""
+    compressed: _Width
+    compressor: _Width
+
+
+class SourceSection(Section):
+    """Part of a source in the widths."""
+
+    steps: int
+    gains: int
+    without: Widths
+    """Widths from all other sources."""
+
+
+class DiscrepancyFile(Section):
+    """The whole of `discrepancy.yaml`."""
+
+    widths: Widths
+    sources: dict[str, SourceSection]
+
+    def without(self, source: str) -> Widths:
+        """Widths to which this source gave nothing."""
+        known = self.sources.get(source)
+        return self.widths if known is None else known.without
+
+
+@cache
+def shipped() -> DiscrepancyFile:
+    """The catalogue's widths, and their sources."""
+    file, faults = check(DiscrepancyFile, read_shipped(FILE, FILE.name))
+    if file is None:
+        raise InternalError(f"{FILE.name}: {'; '.join(map(str, faults))}")
+    return file
+
+
+def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]:
+    """Inputs of these kinds of compressors, with stated passes or the catalogue's."""
+    width, measure = widths.catalogue, "compute.forward and compute.backward"
+    if stated:
+        width, measure = widths.stated, _STEP
+    found = [_input((), "measured steps over predicted ones", width, measure)]
+    compressed = [kind for kind in dict.fromkeys(kinds) if kind != DENSE]
+    if compressed:
+        name = "measured gains of compression over predicted ones"
+        found.append(_input(("compressed",), name, widths.compressed, _STEP))
+    for kind in compressed:
+        name = f"measured steps of {kind} over those of other compressors"
+        found.append(_input(("compressed", kind), name, widths.compressor, _STEP))
+    return found
+
+
+def _input(place: KeyPath, name: str, width: float, measure: str) -> Input:
+    end = width**WIDER
+    figure = Figure(
+        key_path=("discrepancy", *place), field="factor", stated=1.0, low=1 / end, high=end
+    )
+    return Input(name=name, unit="", measure=measure, figures=(figure,))
+
+
+def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) -> Values:
+    """Factor on the step of a kind of compressor, by world."""
+    place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
+    own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
+    return np.array(
+        [math.prod(one.main.at(world.slowness[one.name]) for one in own) for world in worlds]
+    )
+
+
+def widened(ratios: Values, by: Values) -> Values:
+    """Iterations in the worlds, times these factors: with the median that they had."""
+    if not len(ratios):
+        return ratios
+    product: Values = ratios * by
+    return product * (np.median(ratios) / np.median(product))
