@@ -345,8 +345,8 @@ class Stated:
                 raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
-            exact: dict[str, Any] = {name: Fraction(text) for name, text in prices.items()}
-            host = replace(host, **exact, **dict.fromkeys(map("{}_range".format, prices)))
+            own: dict[str, Any] = dict.fromkeys(f"{name}_range" for name in prices)
+            host = replace(host, **own | {name: Fraction(text) for name, text in prices.items()})
         return replace(
             self,
             cluster=replace(self.cluster, host=host),
