@@ -251,7 +251,7 @@ class StepSection(Section):
 
     @property
     def seconds(self) -> float | None:
-        """Of both passes, where they are stated."""
+        """Seconds of both passes, where they are stated."""
         if self.forward is not None and self.backward is not None:
             return float(self.forward + self.backward)
         return None if self.step is None else float(self.step)
@@ -345,8 +345,8 @@ class Stated:
                 raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
-            exact: dict[str, Any] = {name: Fraction(text) for name, text in prices.items()}
-            host = replace(host, **exact, **dict.fromkeys(map("{}_range".format, prices)))
+            own: dict[str, Any] = dict.fromkeys(f"{name}_range" for name in prices)
+            host = replace(host, **own | {name: Fraction(text) for name, text in prices.items()})
         return replace(
             self,
             cluster=replace(self.cluster, host=host),

@@ -72,7 +72,7 @@ model: lenet
 batch_size: 16
 gradients: {workers: 2}
 cluster: {nodes: [1, 4], device: p100_pcie, network: 10gbe, collectives: {transport: gloo}}
-training: {overlap: ddp}
+training: {overlap: ddp, code: pytorch}
 compressors: [none, topk, qsgd]
 uncertainty: {discrepancy: false}
 """
