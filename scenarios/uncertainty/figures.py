@@ -212,6 +212,7 @@ _FIGURES = {
     "per_tensor": ("cost of a tensor", "s"),
     "batch": ("time for a batch", "s"),
     "per_bucket": ("cost of a bucket", "s"),
+    "per_step": ("cost of a step", "s"),
     "passes": ("passes over the gradient", ""),
 }
 
