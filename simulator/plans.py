@@ -60,10 +60,15 @@ class Planner:
             code = self._training.reducer if profile.compressor == DENSE else self._training.hook
         if code.free or self._cluster.workers == 1:
             return ()
+        last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
         return tuple(
-            picoseconds(len(layout.slices) * code.per_tensor + code.per_bucket)
+            picoseconds(
+                len(layout.slices) * code.per_tensor
+                + code.per_bucket
+                + (code.per_step if place == last else 0)
+            )
             + self._passes(layout.numel, code.passes)
-            for layout in profile.buckets
+            for place, layout in enumerate(profile.buckets)
         )
 
     def _passes(self, elements: int, passes: Fraction) -> Picoseconds:

@@ -138,6 +138,9 @@ class Framework(Setting):
     per_bucket: Seconds = Fraction(0)
     """Seconds a bucket."""
     per_bucket_range: RangeOf[Seconds] = None
+    per_step: Seconds = Fraction(0)
+    """Seconds a step with an exchange between nodes, whatever it sends."""
+    per_step_range: RangeOf[Seconds] = None
     passes: Variation = Fraction(0)
     """Number of times that an element of the float32 gradient is read or written, at the rate of
     the device's `streaming` kernels."""
@@ -146,7 +149,7 @@ class Framework(Setting):
     @property
     def free(self) -> bool:
         """Nothing costs anything."""
-        return not (self.per_tensor or self.per_bucket or self.passes)
+        return not (self.per_tensor or self.per_bucket or self.per_step or self.passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ class _Loops(Section):
     workers: Annotated[Spelled, As(Noise, **_CITED)]
     interference: dict[str, Annotated[Spelled, As(Interference, **_CITED)]]
     codes: dict[str, Annotated[Spelled, As(Code, **_CITED)]]
+    between_nodes: dict[str, Annotated[Spelled, As(Framework, **_CITED)]]
     shared_node: dict[str, Annotated[Spelled, As(SharedNode, **_CITED)]]
     loops: dict[str, Annotated[Spelled, As(Loop, **_CITED)]]
     frameworks: dict[str, _FrameworkEntry]
@@ -83,6 +84,12 @@ def interference(transport: str) -> Interference:
     """Interference of a transport's collectives; none where the catalogue has no figures."""
     entry = _loops().interference.get(transport)
     return Interference() if entry is None else entry.value(Interference)
+
+
+def between_nodes(code: Framework, transport: str) -> Framework:
+    """Code around an exchange, with what a step takes on several nodes under a transport."""
+    entry = _loops().between_nodes.get(transport)
+    return code if entry is None else entry.value(Framework, code)
 
 
 def workers() -> Noise:

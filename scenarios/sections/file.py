@@ -303,10 +303,12 @@ def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
     loop = loops.loop(section.loop, on_devices=on_devices)
     code = loop.framework if section.framework is None else section.framework
-    if isinstance(code, str):
-        reducer, hook = loops.framework(code)
-    else:
-        reducer, hook = code.codes(loops.framework(code.like))
+    name = code if isinstance(code, str) else code.like
+    around = loops.framework(name)
+    if name != "none":
+        reducer, hook = (loops.between_nodes(one, transport) for one in around)
+        around = reducer, hook
+    reducer, hook = around if isinstance(code, str) else code.codes(around)
     if section.overlap is not None:
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
     usual = Training(

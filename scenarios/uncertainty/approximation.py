@@ -85,14 +85,17 @@ class Drawn:
         self.around = {
             dense: np.array(
                 [
-                    [float(code.per_tensor), float(code.per_bucket), float(code.passes)]
+                    [
+                        float(figure)
+                        for figure in (code.per_tensor, code.per_bucket, code.per_step, code.passes)
+                    ]
                     for code in (one.reducer if dense else one.hook for one in self.trainings)
                 ]
             ).T
             for dense in (True, False)
         }
-        """`[3, worlds]` each: what the code around an exchange takes a tensor, a bucket, and in
-        passes over the bucket."""
+        """`[4, worlds]` each: what the code around an exchange takes per tensor, bucket and step,
+        and in passes over the bucket."""
         self.loading = np.array(
             [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
         ) * PS_PER_SECOND  # fmt: skip
@@ -301,14 +304,17 @@ class Approximation:
         """Extra time of the code around each bucket's exchange over the stated one."""
         if self._cluster.workers == 1:
             return np.zeros((exchanges, len(self._worlds)))
-        per_tensor, per_bucket, passes = self._drawn.around[profile.compressor == DENSE]
-        if not (per_tensor.any() or per_bucket.any() or passes.any()):
+        figures = self._drawn.around[profile.compressor == DENSE]
+        per_tensor, per_bucket, per_step, passes = figures
+        if not figures.any():
             return np.zeros((exchanges, len(self._worlds)))
         tensors = np.array([[len(layout.slices)] for layout in profile.buckets])
         nbytes = np.array([[4 * layout.numel] for layout in profile.buckets])
         once = _streaming(int(nbytes.sum()))
         each = self._extra((once,)) + self._prices.compute_time(once, 1)
         times = (tensors * per_tensor + per_bucket) * PS_PER_SECOND
+        if self._cluster.nodes > 1 and len(times):
+            times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
         return longer

@@ -212,6 +212,7 @@ _FIGURES = {
     "per_tensor": ("cost per tensor", "s"),
     "batch": ("time per batch", "s"),
     "per_bucket": ("cost per bucket", "s"),
+    "per_step": ("cost per step", "s"),
     "passes": ("passes over the gradient", ""),
 }
 

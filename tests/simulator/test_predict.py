@@ -582,6 +582,21 @@ def test_without_overlap_the_exchange_follows_the_backward_pass() -> None:
     assert min(span.start for span in spans if span.resource == "communicator") >= backward
 
 
+def test_a_step_between_nodes_takes_its_fixed_time_once() -> None:
+    """However many buckets it has; a node by itself pays nothing."""
+    code = Framework(per_step=Fraction(1, 500))
+    without, with_it = Training(overlap="none"), Training(overlap="none", reducer=code)
+    layouts = tuple(BucketLayout(index=n, slices=()) for n in range(2))
+    named = replace(DENSE, buckets=layouts, compressor="none")
+
+    def at(nodes: int, training: Training) -> float:
+        return predict(named, cluster(nodes, devices=2), COMPUTE, training=training).iteration
+
+    longer = at(2, with_it) - at(2, without)  # half of it beside the exchange before
+    assert 1e-3 <= round(longer, 9) <= 2e-3
+    assert at(1, with_it) == at(1, without)
+
+
 @pytest.mark.parametrize("steps", [2, 5])
 def test_local_steps_share_one_exchange(steps: int) -> None:
     """What an iteration takes beyond the passes is divided among the steps."""

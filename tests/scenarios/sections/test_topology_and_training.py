@@ -220,6 +220,7 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
                 "per_tensor_range": ["5 us", "35 us"],
                 "per_bucket": "50 us",
                 "per_bucket_range": ["20 us", "80 us"],
+                "per_step": "0 s",
                 "passes": 4,
                 "passes_range": [2, 4],
             },
@@ -228,6 +229,7 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
                 "per_tensor_range": ["10 us", "50 us"],
                 "per_bucket": "160 us",
                 "per_bucket_range": ["100 us", "300 us"],
+                "per_step": "0 s",
                 "passes": 8,
                 "passes_range": [4, 10],
             },
@@ -253,7 +255,8 @@ def test_what_a_loop_costs_beside_its_passes_is_the_catalogues_or_stated(tmp_pat
     training = load(tmp_path, PLAIN, "cluster.collectives.transport=nccl").training
     assert training.interference == loops.interference("nccl")
     assert training.interference.bus_range is not None
-    assert (training.reducer, training.hook) == loops.framework("pytorch")
+    usual = tuple(loops.between_nodes(one, "nccl") for one in loops.framework("pytorch"))
+    assert (training.reducer, training.hook) == usual
     assert load(tmp_path, PLAIN).training.interference == Interference()  # textbook
     assert training.shared_node == loops.shared_node("nccl")
     assert training.shared_node.slowdown_range is not None
