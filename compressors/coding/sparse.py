@@ -296,7 +296,7 @@ def scatter_add(
 
 
 @loop
-def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> bool:
+def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> Any:
     first, faults = 0, np.int64(0)
     for t in range(k.size):
         before, body = np.int64(-1), message[at[t] : at[t] + 8 * k[t]]
