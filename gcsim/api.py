@@ -142,7 +142,11 @@ def advise(
     gpus: int | None = None,
     nodes: int | None = None,
     network: str | Mapping[str, Any] | None = None,
+    parameters: str | None = None,
     batch_size: int | None = None,
+    precision: str | None = None,
+    loop: str | None = None,
+    limited: bool | None = None,
     cost_per_hour: float | None = None,
     overrides: Mapping[str, str] | Sequence[str] = (),
     seed: int | None = None,
@@ -165,6 +169,11 @@ def advise(
         in a scenario.
     gpus, nodes
         GPUs per node (1), and machines.
+    parameters
+        Size of the model in the place of its name: "110M".
+    precision, loop, limited
+        Of the passes; the framework that trains (ddp, horovod, paddle, deepspeed, own); whether
+        `tc` or a provider sets the network's rate. What is not said and matters is in the answer.
     batch_size
         Samples per GPU; 32, of sequences at most as many as hold 4,096 tokens.
     cost_per_hour
@@ -187,7 +196,8 @@ def advise(
 
     words = Words(
         model=model, device=device, gpus=gpus, nodes=nodes, network=network,
-        batch_size=batch_size, cost_per_hour=cost_per_hour,
+        parameters=parameters, batch_size=batch_size, precision=precision, loop=loop,
+        limited=limited, cost_per_hour=cost_per_hour,
     )  # fmt: skip
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={value}" for key, value in overrides.items()]

@@ -251,7 +251,7 @@ class StepSection(Section):
 
     @property
     def seconds(self) -> float | None:
-        """Of both passes, where they are stated."""
+        """Seconds of both passes, where they are stated."""
         if self.forward is not None and self.backward is not None:
             return float(self.forward + self.backward)
         return None if self.step is None else float(self.step)
@@ -300,7 +300,7 @@ def stated(
         model=model,
         shapes=tuple(shapes),
         stated_step=file.compute.seconds,
-        stated_backward=file.compute.backward and float(file.compute.backward),
+        stated_backward=None if file.compute.backward is None else float(file.compute.backward),
         own_optimizer=tuple(file.compute.optimizer),
         batch=file.batch_size,
     )
@@ -345,8 +345,8 @@ class Stated:
                 raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
-            exact = {name: Fraction(text) for name, text in prices.items()}
-            host = replace(host, **exact, **{f"{name}_range": None for name in prices})
+            own: dict[str, Any] = dict.fromkeys(f"{name}_range" for name in prices)
+            host = replace(host, **own | {name: Fraction(text) for name, text in prices.items()})
         return replace(
             self,
             cluster=replace(self.cluster, host=host),

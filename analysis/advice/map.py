@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim import units
-from gcsim.analysis.plots.style import BLACK, new_figure, save, settings
+from gcsim.analysis.plots.style import BLACK, GREY, new_figure, save, settings
 from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, legend_of
-from gcsim.analysis.report.numbers import bits, duration
+from gcsim.analysis.report.numbers import bits, duration, significant
 from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
@@ -92,6 +92,8 @@ class Map:
     """Number of the fastest method."""
     sure: NDArray[np.bool_]
     """Whether it surely is."""
+    costs: Values | None
+    """Cost of 1,000 iterations with it; None where the scenario does not say what a node costs."""
 
 
 def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:
@@ -213,6 +215,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
     order = np.argsort(-gains, axis=2, kind="stable")
     winner, next_one = order[..., 0], order[..., min(1, len(labels) - 1)]
     rows, columns = np.indices(winner.shape)
+    iterations = np.exp(np.median(worlds, axis=3)[rows, columns, winner])
     lead = worlds[rows, columns, next_one] - worlds[rows, columns, winner]
     return Map(
         x=x,
@@ -222,7 +225,22 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
         gains=np.moveaxis(gains, 2, 0),
         winner=winner,
         sure=np.percentile(lead, _SURE, axis=2) > 0,
+        costs=_costs(engine.scenario, (x, y), fine, iterations),
     )
+
+
+def _costs(
+    scenario: Scenario, axes: tuple[Axis, Axis], at: tuple[Values, Values], iterations: Values
+) -> Values | None:
+    """Costs of 1,000 iterations on all nodes."""
+    if scenario.cost_per_hour is None:
+        return None
+    number = [one.key == "cluster.nodes" for one in axes]
+    nodes: Any = scenario.cluster.nodes
+    if any(number):
+        nodes = at[0][None, :] if number[0] else at[1][:, None]
+    found: Values = scenario.cost_per_hour * nodes * iterations * 1000 / 3600
+    return found
 
 
 def _between(values: Values, at: tuple[Values, Values], to: tuple[Values, Values]) -> Values:
@@ -278,6 +296,10 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
                          linestyles=dashes)  # fmt: skip
             words = f"{found.labels[number]} = {found.labels[0]}"
             handles.append(Line2D([], [], color=BLACK, linestyle=dashes, label=words))
+    if found.costs is not None:
+        lines = axes.contour(*middle, found.costs, levels=5, colors=GREY, linewidths=0.8)
+        axes.clabel(lines, fontsize=7, fmt=significant)
+        handles.append(Line2D([], [], color=GREY, label="cost of 1,000 iterations"))
     if found.x.own and found.y.own:
         axes.plot([found.x.own], [found.y.own], marker="*", markersize=15, color="white",
                   markeredgecolor=BLACK)  # fmt: skip

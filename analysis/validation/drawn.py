@@ -21,6 +21,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Training
@@ -74,7 +75,7 @@ def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[
 def without(work: str, device: Device, model: ModelFacts) -> Device:
     """The device without steps of the model that citations of this work state; itself where there
     are none."""
-    key = (model.name, "fp32", model.tokens)
+    key: tuple[str, Precision, int] = (model.name, "fp32", model.tokens)
     times = device.measured.get(key)
     if times is None:
         return device

@@ -242,7 +242,7 @@ class Folder:
 
     @cached_property
     def _fits(self) -> dict[str, FitSection]:
-        """What is fitted here and in the suite beside this one."""
+        """Fits of this suite and of the one beside it."""
         return (self._beside._fits if self._beside else {}) | self.file.fit
 
     def _together(self, served: list[Row], names: list[str]) -> None:
@@ -352,7 +352,7 @@ class Folder:
         )
 
     def _worlds(self, row: Row, runs: Sequence[Stated]) -> tuple[float, ...]:
-        """What would be published in drawn worlds; empty of what is no step of a cluster."""
+        """Published values in drawn worlds; empty where the row is no step of a cluster."""
         if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
             return ()
         seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()

@@ -57,7 +57,7 @@ class Interval:
     high: float
     kind: str
     """Kind of the input that most of its width comes from."""
-    draws: tuple[float, ...]
+    draws: tuple[float, ...] = ()
     """The prediction in each world."""
 
 

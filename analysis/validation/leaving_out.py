@@ -80,14 +80,14 @@ class Miss:
     logs: Values
     """Logarithm of measured over predicted seconds, of one method or over another's, by world."""
     compressed: bool = False
-    """Of a step."""
+    """Whether a step is compressed."""
     measured: float = 0.0
     """Logarithm of a measured gain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Misses:
-    """Those of one kind of passes."""
+    """Misses of one kind of passes."""
 
     steps: tuple[Miss, ...]
     gains: tuple[Miss, ...]
@@ -96,7 +96,7 @@ class Misses:
     """Compressed steps over other ones of the same setting."""
 
     def of(self, keep: Iterable[str]) -> Misses:
-        """Those of some sources."""
+        """Misses of some sources."""
         names = set(keep)
         parts = (self.steps, self.gains, self.pairs)
         return Misses(*(tuple(one for one in each if one.source in names) for each in parts))
@@ -173,7 +173,9 @@ def width(found: Sequence[Miss]) -> float:
 
 def places(logs: Values, factor: float) -> Values:
     """Share of the worlds, with factors of this width, below each measurement: `[misses]`."""
-    return np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1).mean(axis=-1)
+    below = np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1)
+    found: Values = below.mean(axis=-1)
+    return found
 
 
 def _within(found: Values) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gcsim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from gcsim.analysis.validation.suite import Suite
+    from gcsim.analysis.validation.suite import Findings, Suite
 
 SUITES: dict[str, str] = {
     "shaped-collectives": "shaped_collectives",
@@ -52,15 +52,20 @@ def chosen(names: Sequence[str] = ()) -> list[Suite]:
 
 @cache
 def _shipped(name: str) -> Suite:
-    """A suite of the table; it is predicted once, whoever asks for its findings."""
+    """A suite of the table."""
     from gcsim.analysis.validation.folder import suite_of
 
     module, _, attribute = SUITES[name].partition(":")
     if attribute:
         own: Suite = getattr(import_module(module), attribute)
-    else:
-        own = suite_of(Path(__file__).parent / "suites" / module, name)
-    return replace(own, find=cache(own.find))
+        return own
+    return suite_of(Path(__file__).parent / "suites" / module, name)
+
+
+@cache
+def _found(name: str) -> Findings:
+    """Findings of a suite of the table, which is predicted once."""
+    return _shipped(name).find()
 
 
 def _suite(name: str) -> Suite:
@@ -68,7 +73,7 @@ def _suite(name: str) -> Suite:
     from gcsim.analysis.validation.suite import Suite
 
     if name in SUITES:
-        return _shipped(name)
+        return replace(_shipped(name), find=partial(_found, name))
     if Path(name).is_dir():
         return suite_of(Path(name), Path(name).resolve().name)
     if ":" not in name:

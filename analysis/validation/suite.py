@@ -55,7 +55,7 @@ class Point:
     x: float | None = None
     """Its place on the curve, e.g. workers or bytes."""
     worlds: tuple[float, ...] = ()
-    """Of a training step: `unfitted` in drawn worlds, without what the catalogue has of this source
+    """`unfitted` of a training step in drawn worlds, without what the catalogue has of this source
     about the device's steps; empty where the catalogue alone predicts nothing."""
     stated_worlds: tuple[float, ...] = ()
     """The same, with the own step stated; empty where it is not."""

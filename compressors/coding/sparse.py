@@ -297,17 +297,17 @@ def scatter_add(
 
 @loop
 def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> bool:
-    first, bad = 0, False
+    first, faults = 0, np.int64(0)
     for t in range(k.size):
         before, body = np.int64(-1), message[at[t] : at[t] + 8 * k[t]]
         for i in range(k[t]):
             values[first + i] = number_at(body, 4 * i, 4)
             place = np.int64(number_at(body, 4 * (k[t] + i), 4))
-            bad |= place <= before
+            faults += place <= before
             indices[first + i] = before = place
-        bad |= before >= length[t]
+        faults += before >= length[t]
         first += k[t]
-    return bad
+    return faults > 0
 
 
 @loop

@@ -11,7 +11,7 @@ of its own, so that the gain of the servers is not taken for that of the compres
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -190,7 +190,7 @@ def simulate(
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
 
-def in_worlds(stated: float, ratios: Sequence[float]) -> tuple[float, ...]:
+def in_worlds(stated: float, ratios: Iterable[float]) -> tuple[float, ...]:
     """Seconds by world, to digits that do not depend on the number of threads that added up."""
     return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
 

@@ -59,7 +59,7 @@ LIMITED: Mapping[str, _Share] = MappingProxyType(
         "": (Fraction(53, 100), (Fraction(7, 20), Fraction(1))),
     }
 )
-"""By transport, and of all others: the share of what a NIC's link of such a rate carries where the
+"""Share, by transport, of what a NIC's link of such a rate carries where the
 rate is a limit instead. NCCL over TCP got 0.35, 0.40 and 0.10 of lines that were held to 1, 8 and
 100 Gbit/s, 4.1 of 40 Gbit/s elsewhere (published training runs on shaped links), 0.26 to 0.45 of a
 provider's 7.5 Gbit/s (mlbench, task 0a, read off a chart), and 0.95 and more of 1 to 5 Gbit/s that

@@ -39,9 +39,9 @@ class Widths(Section):
     """Factors f: the middle 80 % of a drawn factor lies between 1/f and f."""
 
     catalogue: _Width
-    """Of all methods, with the catalogue's passes."""
+    """Width of all methods, with the catalogue's passes."""
     stated: _Width
-    """Of all methods, with stated passes."""
+    """Width of all methods, with stated passes."""
     compressed: _Width
     compressor: _Width
 

@@ -132,7 +132,7 @@ class CollectiveMemo:
         return shifted
 
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
-        """What of a collective does not depend on entry times."""
+        """Parts of a collective that do not depend on entry times."""
         cluster = self.cluster
         grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
         if grouped:

@@ -83,8 +83,8 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
         yield _wrapped(fit_text(report.findings), width)
     for one_order in report.findings.orderings:
         yield _wrapped(f"order of {ordering_text(one_order)}", width)
-    for one in report.findings.excluded:
-        yield _wrapped(f"not compared: {one.count} {one.what}: {one.rule}", width)
+    for apart in report.findings.excluded:
+        yield _wrapped(f"not compared: {apart.count} {apart.what}: {apart.rule}", width)
     if report.findings.regrets:
         yield _regrets(report.findings.regrets)
         yield _wrapped(REGRET_LEGEND, width)

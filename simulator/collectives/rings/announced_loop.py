@@ -99,8 +99,9 @@ class Rules(NamedTuple):
 def state_of(starts: Times, window: int) -> State:
     """State of ranks that enter at `starts` `[q]`, with nothing posted."""
     times = np.full((_SLOTS + 2 * window, starts.size), _NOTHING, dtype=np.int64)
-    for row in range(_DATA):
-        times[row] = starts
+    for row in range(_DATA):  # copying a row at once takes a second and a half to compile
+        for r in range(starts.size):
+            times[row, r] = starts[r]
     return State(
         times,
         times[_POSTED],
@@ -282,7 +283,9 @@ def _in_order(state: State) -> Times:
     now, window = state.times.copy(), state.arrives.shape[0]
     for slot in range(window):
         at = (state.queue[1] + slot) % window
-        now[_SLOTS + slot], now[_SLOTS + window + slot] = state.arrives[at], state.leaves[at]
+        for r in range(now.shape[1]):
+            now[_SLOTS + slot, r] = state.arrives[at, r]
+            now[_SLOTS + window + slot, r] = state.leaves[at, r]
     return now
 
 

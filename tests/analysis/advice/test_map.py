@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture(scope="module")
 def question() -> Asked:
-    words = Words(model="cnn_digits", device="v100", nodes=4, network="1 Gbit/s")
+    words = Words(model="cnn_digits", device="v100", nodes=4, network="1 Gbit/s", cost_per_hour=3.6)
     return asked(None, words, OVERRIDES)
 
 
@@ -57,6 +57,9 @@ def test_speedups_between_simulated_points_are_those_of_the_engine(
         assert rows is not None
         there = [rows[label].speedup_vs_dense for label in found.labels]
         assert np.exp(found.gains[:, row, column]) == pytest.approx(there, rel=0.05)
+        assert found.costs is not None
+        cost = rows[found.labels[found.winner[row, column]]].cost_per_1000_iterations
+        assert found.costs[row, column] == pytest.approx(cost, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from triton.runtime import interpreter
 from gcsim.compressors import gpu
 from gcsim.compressors.gpu import frames
 
-ON_HOST = 6 * 9 * 8
-"""Bytes of the longest thing that may come to the host: fields of six frames, as two owners of
-stripes of three tensors send."""
+ON_HOST = 8 * 9 * 8 + 8 * 8
+"""Bytes of the longest thing that may come to the host: fields of eight frames, as two workers send
+of four tensors, and eight numbers, which are checked together."""
 Outcome = tuple[object, list[Tensor]]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.demands import Demands
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
@@ -130,3 +132,31 @@ def test_what_arrives_is_checked_in_one_wait_at_the_end(
                 with wrong if changed else pytest.raises(StopIteration):
                     members[0].send(sent)
     assert len(reads[0]) == 1
+
+
+@pytest.mark.parametrize("name", ["qsgd", "strom"])
+def test_checks_of_an_iteration_wait_once(name: str, team: Callable[..., Any]) -> None:
+    """Exchanges of two buckets leave them to the demands around, which find what is damaged."""
+    crew = team(name, ((5,), (9,), (3, 4)), workers=2)
+    gradients = torch.randn(2, 26, generator=torch.Generator().manual_seed(1))
+    for changed in (False, True):
+        together = Demands()
+        with whole_methods(), together:
+            for bucket in range(2):
+                members = [
+                    participate(worker, Bucket(layout=crew.layout, gradient=gradient), 0,
+                                finite=False, unmodified=False)
+                    for worker, gradient in zip(crew.workers, gradients, strict=True)
+                ]  # fmt: skip
+                sent = [next(member).payload for member in members]  # type: ignore[union-attr]
+                if name == "strom":  # behind the lengths
+                    sent = [member.send(sent).payload for member in members]  # type: ignore[union-attr]
+                if changed and bucket:
+                    sent[1][-1] ^= 1
+                with pytest.raises(StopIteration):
+                    members[0].send(sent)
+        with host_copies() as seen:
+            wrong = pytest.raises(InputError, match="checksum")
+            with wrong if changed else nullcontext():
+                together.require()
+        assert len(seen) == 1

@@ -84,7 +84,7 @@ def test_a_loader_limits_the_worlds_in_which_it_is_slow(end: float) -> None:
     training = replace(TRAINING, input=loader)
     found = uncertain_inputs(NODE, training, {"stated": COMPUTE})
     (one,) = (each for each in found if each.measure == "training.input.batch")
-    assert one.name == "the loader's time for a batch"
+    assert one.name == "the loader's time per batch"
     world = World({one.name: end})
     drawn = Drawn(NODE, training, [one], [STATED, world, *alone([one])])
     about = Approximation(

@@ -104,7 +104,7 @@ def costs_of(choices: Sequence[tuple[Point, str, float | None]]) -> dict[str, fl
 
 
 def _seconds(point: Point, value: float) -> float:
-    """Of an iteration, in some unit."""
+    """Return a time per iteration, in some unit."""
     return value if point.less_is_better else 1 / value
 
 
