@@ -5,9 +5,9 @@ workers share the weights, each takes its own mini-batches, and the weights adva
 dense mean of the workers' gradients. Compressors see these gradients afterwards; what they
 would have delivered does not move the weights.
 
-During warm-up each step takes one worker's batch only, or a part of one. Its gradient has the same
-mean as that of all workers, and the weights only have to leave their random start; the gradients
-that are kept start from the same weights however many workers there are.
+During warm-up each step takes one worker's batch only. Its gradient has the same mean as that of
+all workers, and the weights only have to leave their random start; the gradients that are kept
+start from the same weights however many workers there are.
 
 A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed.
 Equal seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as
@@ -103,13 +103,13 @@ class LiveTrainer:
         self.ready_order: tuple[int, ...] = ()
         """Numbers of the parameters as their gradients became ready in the first pass."""
 
-    def warm_up(self, steps: int, samples: int | None = None) -> Iterator[float]:
-        """Train for `steps` steps on one worker's batch, or on `samples`; yield each step's loss.
+    def warm_up(self, steps: int) -> Iterator[float]:
+        """Train for `steps` steps, one worker's batch each; yield each step's loss.
 
         Raises `InputError` when the loss is no longer finite.
         """
         for number in range(steps):
-            loss, _ = self._pass(worker=0, samples=samples)
+            loss, _ = self._pass(worker=0)
             if not math.isfinite(loss):
                 with own_mistakes(self._entry, self._model, "training"):
                     raise InputError(
@@ -162,11 +162,9 @@ class LiveTrainer:
         with_second_moments: bool = False,
         segment: Segment | None = None,
         first: bool = False,
-        samples: int | None = None,
     ) -> tuple[float, Moments | None]:
         """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
-        samples = samples or self._batch_size
-        inputs, labels = self._task.batch(samples, worker=worker, step=self._step)
+        inputs, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
         inputs, labels = inputs.to(self._device), labels.to(self._device)
         for parameter in self._parameters:
             parameter.grad = None
@@ -181,7 +179,7 @@ class LiveTrainer:
             own_mistakes(self._entry, self._model, "training"),
         ):
             output = self._model(inputs)
-            losses = sample_losses(self._entry, output, labels) / samples
+            losses = sample_losses(self._entry, output, labels) / self._batch_size
             with noted_order([] if self.ready_order else self._parameters) as order:
                 if watched is None:
                     losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own

@@ -79,7 +79,6 @@ def record(
             batch_size=scenario.batch_size,
             workers=live_workers,
             warmup_steps=live.warmup_steps,
-            warmup_samples=min(scenario.batch_size, max(2, scenario.batch_size // 4)),
             iterations=live_iterations,
             learning_rate=live.learning_rate,
             momentum=live.momentum,

@@ -15,11 +15,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sweeps.tasks import Task, perform
 from gcsim.scenarios.uncertainty import approximation
-from gcsim.traces.live import LiveTrainer
-from gcsim.traces.models.building import build_model
-from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.stage1.quality import ErrorMeter
-from gcsim.traces.tasks.registry import make_task
 from gcsim.traces.timing.allocator import keep_freed_memory
 
 
@@ -40,19 +36,6 @@ def least(work: Callable[[], object], times: int = 4) -> float:
         work()
         found.append(time.process_time() - before)
     return min(found[1:])
-
-
-def test_a_warm_up_step_of_a_quarter_of_the_batch(benchmark: BenchmarkFixture) -> None:
-    """AlexNet, 8 samples beside 32: 0.37 of the time, because the weights stay as large."""
-    entry = shipped_model("alexnet")
-    trainer = LiveTrainer(
-        entry, build_model(entry, seed=0), make_task(entry, 0),
-        batch_size=32, learning_rate=0.002, momentum=0.9, seed=0,
-    )  # fmt: skip
-    whole = least(lambda: list(trainer.warm_up(1)))
-    part = benchmark.pedantic(lambda: least(lambda: list(trainer.warm_up(1, 8))), rounds=1)
-    print(f"\na quarter of the batch: {part / whole:.2f} of the time")
-    assert part < 0.6 * whole
 
 
 def test_errors_of_replicas_add_up_in_place(benchmark: BenchmarkFixture) -> None:

@@ -33,7 +33,6 @@ def record_live(
     batch_size: int,
     workers: int,
     warmup_steps: int,
-    warmup_samples: int | None = None,
     iterations: int,
     learning_rate: float,
     momentum: float,
@@ -48,7 +47,6 @@ def record_live(
 ) -> Path:
     """Train `model` on its task and store its workers' gradients in `folder`.
 
-    A step of the warm-up takes `warmup_samples` (None: a batch).
     A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
     trace's files: as many whole iterations are kept as fit, and the last report of the progress
     says how many. With `times`, further
@@ -79,7 +77,7 @@ def record_live(
             seed=seed,
         )
         warmup_losses = []
-        for loss in trainer.warm_up(warmup_steps, warmup_samples):
+        for loss in trainer.warm_up(warmup_steps):
             warmup_losses.append(loss)
             progress(f"training: loss {loss:.2f}", len(warmup_losses), total)
         costs: dict[int, Costs] = {}
@@ -110,7 +108,6 @@ def record_live(
                 "batch_size": batch_size,
                 "seed": seed,
                 "warmup_steps": warmup_steps,
-                "warmup_samples": warmup_samples or batch_size,
                 "learning_rate": learning_rate,
                 "momentum": momentum,
                 "dtype": dtype,

@@ -22,7 +22,6 @@ LENET: dict[str, Any] = {
     "batch_size": 8,
     "workers": 2,
     "warmup_steps": 3,
-    "warmup_samples": 2,
     "iterations": 2,
     "learning_rate": 0.01,
     "momentum": 0.9,
@@ -42,7 +41,7 @@ def test_a_trace_holds_what_the_trainer_makes(tmp_path: Path) -> None:
         momentum=0.9,
         seed=5,
     )
-    assert trace.source["warmup_losses"] == list(trainer.warm_up(3, 2))
+    assert trace.source["warmup_losses"] == list(trainer.warm_up(3))
     layouts = bucket_layouts(trace.parameters)
     losses = []
     for taken in trainer.gradients(2, 2):
