@@ -48,7 +48,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("signum", {}),
     ("bingrad_b", {"clip": 2.0, "bucket": 100}),
     ("bingrad_pb", {}),
-    ("onebit_sgd", {}),
 ]
 LENGTHS = st.lists(st.sampled_from((0, 1, 7, 4097, 65536, 65537)), min_size=1, max_size=4)
 LONG = 300_000  # so that a bucket is shared out
