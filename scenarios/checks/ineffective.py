@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from gcsim.compressors.registry import compressor_class
@@ -22,7 +23,7 @@ from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.host import DTYPES, MANY, PRICES, Host
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import Framework, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import TrafficProfile, weighted
 
@@ -128,11 +129,15 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     usual = loops.interference(chosen.transport)
     alone = cluster.devices_per_node == 1
     why, hint = ": a node has one device", "set cluster.devices_per_node, or leave it out"
-    stated = (document.data.get("training") or {}).get("shared_node")
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster) is not None
-    if stated and not alone and by_cores:
+    if training.shared_node != loops.shared_node(chosen.transport) and not alone and by_cores:
         why_cpu = ": the ranks of a node share its cores (cluster.host.cores)"
         yield _said(document, ("training", "shared_node"), why_cpu, "leave it out")
+    fixed = {Fraction(0), loops.between_nodes(Framework(), chosen.transport).per_step}
+    for code in ("reducer", "hook"):
+        if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
+            key_path = ("training", "framework", code, "per_step")
+            yield _said(document, key_path, ": it is a step's between nodes", "set cluster.nodes")
     if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
         why_bus = f"{why}, and nothing is copied through its host"
         yield _said(document, ("cluster", "intra_node"), why_bus, hint)

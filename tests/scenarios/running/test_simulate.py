@@ -23,6 +23,7 @@ cluster:
   collectives: {transport: gloo}
 compute: {forward: 1 ms, backward: 2 ms}
 compressors: [{kind: none, label: dense}, {kind: topk, ratio: 0.01}, signsgd]
+uncertainty: {discrepancy: false}
 """
 SERVED = "dense, parameter servers"
 
