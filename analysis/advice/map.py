@@ -202,20 +202,26 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
                 logs: Values = np.log(np.array([row.iteration_s for row in rows]))
                 return logs
             empty = [row.iteration_as_stated_s or row.iteration_s for row in rows]
-            drawn = [row.iteration_draws_s or (one,) for row, one in zip(rows, empty, strict=True)]
-            beside: Values = np.log(np.array(drawn)) - np.log(np.array(empty))[:, None]
+            # The estimates first: relative to dense training's, and as they are. Then the worlds.
+            times = [
+                (empty[0] / (row.speedup_vs_dense or 1), row.iteration_s,
+                 *(row.iteration_draws_s or (one,)))
+                for row, one in zip(rows, empty, strict=True)
+            ]  # fmt: skip
+            beside: Values = np.log(np.array(times)) - np.log(np.array(empty))[:, None]
             return beside
 
         stated = np.array([[at(a, b, draws=False) for a in coarse[0]] for b in coarse[1]])
         drawn = np.array([[at(a, b, draws=True) for a in few[0]] for b in few[1]])
     fine = np.geomspace(x.low, x.high, COLUMNS), np.geomspace(y.low, y.high, ROWS)
     logs = _between(stated, coarse, fine)
-    worlds = logs[..., None] + _between(drawn, few, fine)
-    gains = np.median(worlds[:, :, :1] - worlds, axis=3)
+    times = logs[..., None] + _between(drawn, few, fine)
+    relative, estimate, worlds = times[..., 0], times[..., 1], times[..., 2:]
+    gains = relative[:, :, :1] - relative
     order = np.argsort(-gains, axis=2, kind="stable")
     winner, next_one = order[..., 0], order[..., min(1, len(labels) - 1)]
     rows, columns = np.indices(winner.shape)
-    iterations = np.exp(np.median(worlds, axis=3)[rows, columns, winner])
+    iterations = np.exp(estimate[rows, columns, winner])
     lead = worlds[rows, columns, next_one] - worlds[rows, columns, winner]
     return Map(
         x=x,

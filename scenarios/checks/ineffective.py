@@ -136,8 +136,8 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     fixed = {Fraction(0), loops.between_nodes(Framework(), chosen.transport).per_step}
     for code in ("reducer", "hook"):
         if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
-            key_path = ("training", "framework", code, "per_step")
-            yield _said(document, key_path, ": it is a step's between nodes", "set cluster.nodes")
+            where = ("training", "framework", code, "per_step")
+            yield _said(document, where, ": it is a step's between nodes", "set cluster.nodes")
     if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
         why_bus = f"{why}, and nothing is copied through its host"
         yield _said(document, ("cluster", "intra_node"), why_bus, hint)
