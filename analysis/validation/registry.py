@@ -31,6 +31,7 @@ SUITES: dict[str, str] = {
     "global-qsgd": "global_qsgd",
     "gpu-hook": "gcsim.analysis.validation.suites.gpu_hook.suite:SUITE",
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
+    "scaling": "gcsim.analysis.validation.suites.scaling.suite:SUITE",
     "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
 }
 """Suites by name, in the order of the report: the folder in `suites/`, or the module and the value
