@@ -376,7 +376,9 @@ def demand_frames(
     allowed = (codec,) if isinstance(codec, int) else tuple(codec)
     columns = found.codec, found.nonzero, found.numel, found.intact
     ends = int(found.at[-1] + found.size[-1])
-    if ends != total or not _whole(*columns, layout.table, sum(1 << each for each in allowed)):
+    known = np.zeros(256, dtype=np.bool_)
+    known[list(allowed)] = True
+    if ends != total or not _whole(*columns, layout.table, known):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -569,12 +571,12 @@ def _write_frame(
 
 
 @loop
-def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, allowed: int) -> bool:
-    """Whether frames are intact, those of the tensors, and of the codecs of these bits."""
+def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, known: Any) -> bool:
+    """Whether frames are intact, those of the tensors, and of codecs that are known."""
     whole = True
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
-        whole &= (allowed >> codec[t]) & 1 == 1
+        whole &= known[codec[t]]
     return whole
 
 
