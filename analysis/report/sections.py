@@ -214,14 +214,14 @@ def percent(share: float) -> str:
 
 
 def _row(advice: Recommendation, row: Row) -> Iterator[str]:
-    """A method against dense training and half precision."""
-    dense, half = advice.verdict.dense, advice.half
+    """A method against dense training and the safe one."""
+    dense, safe = advice.verdict.dense, advice.safe
     first = f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
         first += f", {compared(row, dense, 'dense')}"
     yield first
-    if half is not None and row is not half and row is not dense:
-        yield compared(row, half, "half precision")
+    if safe is not None and row not in (safe, dense) and safe is not dense:
+        yield compared(row, safe, short(safe))
 
 
 def _use(advice: Recommendation) -> list[str]:

@@ -103,7 +103,8 @@ def _curves(
 
     def seconds(label: str, trajectory: Trajectory) -> Iterable[float]:
         if label in priced:
-            return priced[label][scenario.node_counts.index(most)].elapsed(trajectory)
+            clock = priced[label][scenario.node_counts.index(most)]
+            return np.median(clock.elapsed(trajectory), axis=1).tolist()  # type: ignore[no-any-return]
         return [one.step * took[label] for one in trajectory.evaluations]
 
     return tuple(
@@ -188,10 +189,9 @@ def _over_its_training(
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
     if row.speedup_to_target is None:
         return row
-    iteration = np.array(dense.iteration_draws_s or (dense.iteration_s,))
     gains = []
     for trajectory, (own, steps) in zip(one.trajectories, ends, strict=True):
         if steps is not None:
-            after = until(trajectory, own, clock)[1:]
-            gains.append(float(np.median(gained(steps * iteration, after))))
+            before, after = steps * dense.iteration_s, np.median(until(trajectory, own, clock)[0])
+            gains.append(float(gained(np.array(before), after)))
     return _gaining(row, gains)

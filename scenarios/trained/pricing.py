@@ -36,28 +36,27 @@ class Clock:
     priced: Mapping[Hashable, Simulated]
     """Simulated steps by kind of window."""
 
-    def elapsed(self, trajectory: Trajectory, *, drawn: bool = False) -> Seconds:
-        """Seconds of each evaluation since the first step: `[evaluations]`, median over the drawn
-        worlds; with `drawn` in each, `[evaluations, worlds]` (one world, as stated, where nothing
-        has a range)."""
+    def elapsed(self, trajectory: Trajectory, *, widened: bool = False) -> Seconds:
+        """Seconds of each evaluation since the first step in each drawn world: `[evaluations,
+        worlds]` (one world, as stated, where nothing has a range); the worlds of estimates, or
+        those of ranges."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
-            return np.zeros((len(ends), 1)[: 1 + drawn])
+            return np.zeros((len(ends), 1))
         starts = np.array([float(window.first) for window in windows])
         steps = np.array([float(window.steps) for window in windows])
         each = [self.priced[kind_of(trajectory, window)] for window in windows]
-        worlds = [one.widened if drawn else one.draws for one in each]
+        worlds = [one.widened if widened else one.draws for one in each]
         stated = [(one.prediction.iteration,) for one in each]
         seconds = np.array([a or b for a, b in zip(worlds, stated, strict=True)])
         taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
-        found = np.asarray(taken @ seconds)
-        return found if drawn else np.median(found, axis=1)
+        return np.asarray(taken @ seconds)
 
     def mean(self, trajectory: Trajectory) -> Seconds:
         """Seconds a step, over all windows (of which there is one at least), by drawn world."""
         steps = sum(window.steps for window in trajectory.windows)
-        found: Seconds = self.elapsed(trajectory, drawn=True)[-1] / steps
+        found: Seconds = self.elapsed(trajectory)[-1] / steps
         return found
 
 

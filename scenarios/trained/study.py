@@ -83,7 +83,7 @@ def train(
         data=dense.trajectories[0].data,
         rows=tuple(rows),
         curves=tuple(
-            curve_of(one, trajectory, of_sizes[-1].elapsed(trajectory))
+            curve_of(one, trajectory, np.median(of_sizes[-1].elapsed(trajectory), axis=1))
             for one, of_sizes in zip(tried, timed, strict=True)
             if not one.untrained
             for trajectory in one.trajectories
@@ -191,9 +191,7 @@ def _rows_at(
                 else float(np.median(base / iteration)),
                 wire_bytes_per_worker=one.wire_bytes_per_worker,
                 steps_to_target=tuple(ends[number]),
-                seconds_to_target=tuple(
-                    float(each[0]) if math.isfinite(each[0]) else None for each in own
-                ),
+                seconds_to_target=tuple(_finite(float(np.median(each[0]))) for each in own),
                 steps_against_dense=steps_ratio(ends[number], ends[dense]),
                 speedup_to_target=_median(gains, ends[number]),
                 speedup_to_target_low=_finite(low),
@@ -224,9 +222,9 @@ def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Speedup of each seed, median over the drawn worlds and in each."""
-    worlds = [gained(one[1:], other[1:]) for one, other in zip(before, after, strict=True)]
-    return [np.concatenate([[np.median(each)], each]) for each in worlds]
+    """Speedup of each seed: its estimate, and in each of the range's worlds."""
+    worlds = [gained(one, other) for one, other in zip(before, after, strict=True)]
+    return [np.concatenate([[np.median(each[0])], each[1]]) for each in worlds]
 
 
 def mostly(ends: Sequence[int | None]) -> bool:
@@ -245,10 +243,9 @@ def _finite(speedup: float) -> float | None:
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
-    """Seconds until a number of steps: `[1 + worlds]`, their median first."""
+    """Seconds until a number of steps: `[2, worlds]`, of estimates and of ranges."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
-    drawn = clock.elapsed(found, drawn=True)[place]
-    both = np.concatenate([[clock.elapsed(found)[place]], drawn])
+    both = np.array([clock.elapsed(found, widened=ranges)[place] for ranges in (False, True)])
     return both if steps is not None else np.full_like(both, math.inf)
 
 

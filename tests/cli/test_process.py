@@ -138,12 +138,12 @@ def test_a_signal_during_a_run_is_one_line_and_exit_130(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, time, gcsim.scenarios.run as stage\n"
+        "import sys, time, gcsim.analysis.advice.advice as stage\n"
         "from gcsim.cli.app import main\n"
         "def run(scenario, **options):\n"
         "    print('started', flush=True, file=sys.__stdout__)\n"
         "    time.sleep(50)\n"
-        "stage.run = run\n"
+        "stage.advised_run = run\n"
         "main(['run', 'alexnet_32node', '-o', sys.argv[1]])\n"
     )
     with subprocess.Popen(

@@ -95,8 +95,8 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("bandwidth: 10 Gbit/s", "bandwidth: [1 Gbit/s, 10 Gbit/s]", "cluster.network.bandwidth: "
          "must be one value, not a list; for one run each: gcsim sweep --grid "
          "'cluster.network.bandwidth=1 Gbit/s,10 Gbit/s'"),
-        ("nodes: [1, 2, 4]", "nodes: 4\n  host: 2", "cluster.host = 2: must be a mapping (key: "
-         "value); its keys: cores, dispatch, dispatch_range, in_flight, per_byte, "),
+        ("nodes: [1, 2, 4]", "nodes: 4\n  host: 2", "cluster.host = 2: is not a choice; known: "
+         "bare_metal, none, virtual_machine"),
         ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {03: 1gbe}", "cluster.nics.03: '03' is not the "
          "number of a node; write 3"),
         ("nodes: [1, 2, 4]", "nodes: 4\n  nics: {0-3: 1gbe}", "'0-3' is not the number of a "

@@ -69,7 +69,7 @@ def test_what_is_safe_and_what_to_try_are_two_lines(result: Result) -> None:
         line for line in text if not line.startswith(("PowerSGD rank 4 on", "No training"))
     ] == [
         "Use: FP16: 200 ms, 2.00x dense, P(pays) 100 %.",
-        "Try: PowerSGD rank 4: 100 ms, 4.00x dense, P(pays) 100 %; 2.00x half precision, P 100 %; "
+        "Try: PowerSGD rank 4: 100 ms, 4.00x dense, P(pays) 100 %; 2.00x FP16, P 100 %; "
         "train before you trust it.",
         "Gradient error of PowerSGD rank 4: NMSE 0.310, cosine similarity to the dense update "
         "0.830 (over 4 steps).",

