@@ -280,7 +280,10 @@ def _try(advice: Recommendation) -> list[str]:
         rivals = [one for one in advice.verdict.rivals if one is not advice.use]
         if rivals:
             return [f"may be as fast: {', '.join(map(short, rivals[:3]))}"]
-        return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
+        said = uncompressed(advice.verdict) or "nothing: no other method is clearly faster"
+        for one in advice.verdict.rows:
+            said = said.replace(one.label, short(one)) if len(one.label) > _LONGEST else said
+        return [said]
     trust = "train before you trust it" if row.seeds_trained is None else _seeds(row)
     return [*_row(advice, row), trust]
 

@@ -93,7 +93,11 @@ UNREACHED = {
         "cluster.host.cores": "the one rank of a machine needs no second core",
     },
     "servers": dict.fromkeys(
-        ("cluster.intra_node.bandwidth", "cluster.intra_node.factors"),
+        (
+            "cluster.intra_node.bandwidth",
+            "cluster.intra_node.factors",
+            "cluster.intra_node.limited",
+        ),
         "messages to the server of the own machine end before those over the network",
     ),
 }

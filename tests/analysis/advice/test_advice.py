@@ -338,7 +338,18 @@ def test_mistakes_end_with_2(arguments: tuple[str, ...], said: str, tmp_path: Pa
     ("page", "words"),
     [
         ("docs/advice.md", Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25G")),
-        ("README.md", Words(model="gpt2", device="a100", gpus=8, nodes=4, network="25 Gbit/s")),
+        (
+            "README.md",
+            Words(
+                model="gpt2",
+                device="a100",
+                gpus=8,
+                nodes=4,
+                network="25 Gbit/s",
+                loop="ddp",
+                limited=False,
+            ),
+        ),
     ],
 )
 def test_pages_show_what_the_command_prints(page: str, words: Words) -> None:
