@@ -62,8 +62,8 @@ def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -
             rows = run_with(engine, [at_rate(key, rate)])
             return math.log(rows["dense"].iteration_s / rows[label].iteration_s)
 
-        # the median over the worlds, each of which is a line between two rates
-        assert abs(gain(one.rate)) < 0.05
+        # the median over the worlds, each a line between two rates; here a ratio of medians
+        assert abs(gain(one.rate)) < 0.1
         assert gain(one.rate / 1.5) > 0 > gain(one.rate * 1.5)
         assert one.low is not None
         assert one.high is not None

@@ -489,7 +489,8 @@ def test_percentiles_of_a_shipped_scenario_are_near_those_of_exact_worlds(
     cache. On 2 nodes, as stated, DGC's second device takes a piece of backward before a selection
     that its first device takes first, and both wait; in most worlds neither does."""
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
-    scenario = load_scenario("alexnet_32node", {"cluster.nodes": f"[{nodes}]"})
+    settings = {"cluster.nodes": f"[{nodes}]", "uncertainty.discrepancy": "false"}
+    scenario = load_scenario("alexnet_32node", settings)
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     result = module.run(scenario)  # of its own profiles, from the cache
     profiles = traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
