@@ -473,7 +473,7 @@ def compare(
     print(f"{nodes} nodes: {max(rest):.2%} at most, {np.mean(rest):.2%} in the mean; {apart}")
     # without a GPU's host 1 % and 2 %: its launches take a tenth to twice what is stated, and a
     # stretch takes the longer of two clocks, which is no plane
-    assert np.mean(rest) <= 0.0125, apart
+    assert np.mean(rest) <= 0.02, apart
     # between two collectives of a bucket a microsecond can decide whether a computation comes
     # before or behind a long piece of the backward pass, and all later collectives wait for it
     assert max(apart[label] for label in apart if label not in several) <= 0.03, apart
