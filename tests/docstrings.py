@@ -31,7 +31,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def wrong(text: str) -> bool:
     """Whether a docstring begins with a relative word or asks."""
-    first = re.split(r"(?<=[.?:])\s", text)[0]
+    first = re.split(r"(?<=[.?])\s", text)[0]
     return FIRST.match(text) is not None or "?" in re.sub(r"`[^`]*`", "", first)
 
 

@@ -30,7 +30,6 @@ from gcsim.analysis.report.sections import (
     compared,
     percent,
     section_lines,
-    short,
 )
 from gcsim.analysis.report.selection import (
     Verdict,
@@ -39,6 +38,7 @@ from gcsim.analysis.report.selection import (
     largest_verdict,
     verdict,
 )
+from gcsim.analysis.report.wording import short
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits

@@ -18,7 +18,7 @@ from gcsim.analysis.report.numbers import elapsed, significant, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
+from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, short, uncompressed
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.findings import (
     FASTEST,
@@ -39,8 +39,6 @@ HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
 INDENT = 14
 WIDEST = 100
 """Cells of a line on a wide terminal."""
-_LONGEST = 26
-"""Characters of a label; a longer one is shortened, at every width."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -180,14 +178,6 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
     return found
 
 
-def short(row_or_label: Row | str) -> str:
-    """Label, shortened where it is long."""
-    label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
-    if label == DENSE:
-        return "dense"
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 3].rstrip()}..."
-
-
 def compared(row: Row, other: Row, name: str) -> str:
     """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
     found = against(row, other, other if name == "dense" else None)
@@ -280,10 +270,7 @@ def _try(advice: Recommendation) -> list[str]:
         rivals = [one for one in advice.verdict.rivals if one is not advice.use]
         if rivals:
             return [f"may be as fast: {', '.join(map(short, rivals[:3]))}"]
-        said = uncompressed(advice.verdict) or "nothing: no other method is clearly faster"
-        for one in advice.verdict.rows:
-            said = said.replace(one.label, short(one)) if len(one.label) > _LONGEST else said
-        return [said]
+        return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
     trust = "train before you trust it" if row.seeds_trained is None else _seeds(row)
     return [*_row(advice, row), trust]
 

@@ -19,7 +19,17 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 SENDS_NOTHING = "one worker alone sends nothing, so there is nothing to compress"
+LONGEST = 26
+"""Characters of a label; a longer one is shortened, at every width."""
 _CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
+
+
+def short(row_or_label: Row | str) -> str:
+    """Label, shortened where it is long."""
+    label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
+    if label == DENSE:
+        return "dense"
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 3].rstrip()}..."
 
 
 def uncompressed(found: Verdict) -> str:
@@ -37,7 +47,7 @@ def uncompressed(found: Verdict) -> str:
     else:
         slows = "probably slows" if chance <= UNLIKELY else "may slow"
         speedup = times(estimate(best) or 0.0)
-        why = f"{best.label} {slows} this down ({speedup}, {in_few(1 - chance)})"
+        why = f"{short(best)} {slows} this down ({speedup}, {in_few(1 - chance)})"
     return f"train uncompressed: {why}"
 
 

@@ -1,4 +1,4 @@
-"""PowerSGD: what if a gradient matrix is replaced by a product of two thin ones?
+"""PowerSGD: a gradient matrix is replaced by a product of two thin ones.
 
 One step of subspace iteration a training step: with M = gradient + error (a x b) and Q (b x r)
 from the step before, P = M Q is averaged over workers and orthonormalised, Q = M^T P is averaged,

@@ -43,7 +43,7 @@ def train(
     as_json: ResultsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train: how long does each method take?
+    """Train, and say how long each method takes.
 
     Until the scenario's target, on every cluster of it. What was trained is kept: another cluster
     costs seconds, and the same command goes on after a stop. Trajectories of the shipped scenarios

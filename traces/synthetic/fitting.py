@@ -1,4 +1,4 @@
-"""From recorded gradients to a fit: how are they distributed, tensor by tensor?
+"""Fits of how recorded gradients are distributed, tensor by tensor.
 
 Kept, because compressors differ by it: the scales of tensors, rows and columns; exact zeros; how
 much of a gradient a few rank-one terms hold, of one worker and of the mean; the share that

@@ -1,4 +1,4 @@
-"""dist-EF-blockSGDM: what if both directions carry one sign an element and one scale a block?
+"""dist-EF-blockSGDM: both directions carry one sign per element and one scale per block.
 
 Worker: momentum u = m u + g, Nesterov direction plus error p = g + m u + rho e; for each block
 the scale mean |p| and the signs of p travel; e = p - decoded. Server: the mean of what the

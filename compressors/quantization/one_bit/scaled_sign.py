@@ -1,4 +1,4 @@
-"""Scaled sign and EF-signSGD: what if an element is its sign, times one magnitude a tensor?
+"""Scaled sign and EF-signSGD: an element is its sign, times one magnitude per tensor.
 
     Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
 
