@@ -147,7 +147,7 @@ def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
     numbers: dict[StepPlan, int] = {}
     alike = [[numbers.setdefault(plan, len(numbers)) for plan in of_phase] for of_phase in plans]
     steps = [len(shortest_round(of_phase)) for of_phase in alike]
-    order = _order(profile)
+    order = phase_order(profile)
     turns = [first[phase] + step for phase, step in _steps(order, steps)]
     return Schedule.of([plan for of_phase in plans for plan in of_phase], turns)
 
@@ -157,7 +157,7 @@ def _overlaps(plan: StepPlan) -> bool:
     return sum(bool(bucket.collectives) for bucket in plan.buckets) > 1
 
 
-def _order(profile: TrafficProfile) -> Sequence[int]:
+def phase_order(profile: TrafficProfile) -> Sequence[int]:
     """Number of the phase at each place in the period."""
     counts = [phase.count for phase in profile.phases]
     order = profile.order or [n for n, count in enumerate(counts) for _ in range(count)]
@@ -183,7 +183,7 @@ def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, in
 
 def _shown(profile: TrafficProfile, phase: Phase) -> int:
     """The first iteration of a phase, but for the very first of all."""
-    number, order = profile.phases.index(phase), _order(profile)
+    number, order = profile.phases.index(phase), phase_order(profile)
     return next(n for n in range(1, len(order) + 1) if order[n % len(order)] == number)
 
 

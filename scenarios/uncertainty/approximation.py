@@ -49,6 +49,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import DENSE, Planner, shared
+from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
@@ -174,6 +175,7 @@ class Approximation:
         self.held = held or CollectiveTimes(
             clusters, records_of(profiles), drawn.inputs, drawn.worlds
         )
+        self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
         self._planner = Planner(cluster, compute, training, prices, self._together)
         skewed = [float(longest(one.noise, cluster.workers)) for one in drawn.trainings]
@@ -212,13 +214,33 @@ class Approximation:
 
     def iteration(self, profile: TrafficProfile) -> Column:
         """f of a method."""
-        total = np.zeros(len(self._worlds))
         code = self._planner.around(profile)
+        of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
-            for step in steps:
-                total += phase.count / len(steps) * self._step(step, profile, code)
-        return total / profile.period
+            taken = [self._step(step, profile, code) for step in steps]
+            of_phase.append(sum(taken, np.zeros(len(self._worlds))) / len(steps))
+        return self._loaded(of_phase, phase_order(profile)) / profile.period
+
+    def _loaded(self, of_phase: Sequence[Column], order: Sequence[int]) -> Column:
+        """A period whose loader is never far ahead (`simulator.steps.events.input_loader`): the
+        second, as the first fills what may wait."""
+        micro, loading = self._training.accumulation, self._training.input
+        if loading is None:
+            total: Column = np.bincount(order).astype(np.float64) @ np.array(of_phase)
+            return total
+        batch = micro * self._drawn.loading
+        now = made = np.zeros(len(self._worlds))
+        taken = deque([now] * max(1, loading.prefetch // micro))
+        ends = []
+        for _ in range(2):
+            for number in order:
+                made = np.maximum(made, taken.popleft()) + batch
+                start = np.maximum(now, made)
+                taken.append(start)
+                now = start + of_phase[number]
+            ends.append(now)
+        return ends[1] - ends[0]
 
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
         from gcsim.simulator.steps import one_rank  # compiles its loops
@@ -320,12 +342,10 @@ class Approximation:
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
-        """The whole step: earlier micro-batches, the optimiser and the loader added."""
+        """The whole step: earlier micro-batches and the optimiser added."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
-        computed = alone * passes + exchanged + self._slowdown * plan.optimizer
-        loaded: Column = np.maximum(computed, micro * self._drawn.loading)
-        return loaded
+        return alone * passes + exchanged + self._slowdown * plan.optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,7 @@ def test_curves_stand_as_the_throughputs_of_the_worlds_do(name: str) -> None:
 def test_what_is_measured_here_has_one_number_too(
     name: str, check: Callable[[Result], None]
 ) -> None:
-    few = ["gradients.workers=1", "gradients.iterations=1"]  # their traffic is about the same
+    few = [*OWN, "gradients.workers=1", "gradients.iterations=1"]  # their traffic is about the same
     result = run(load_scenario(name, few))
     check(result)
     for found in verdicts(result):
