@@ -42,12 +42,7 @@ from gcsim.errors import InputError
 
 
 def participate(
-    member: Compressor,
-    bucket: Bucket,
-    step: int,
-    *,
-    finite: bool = True,
-    unmodified: bool = True,
+    member: Compressor, bucket: Bucket, step: int, *, finite: bool = True, unmodified: bool = True
 ) -> Exchange:
     """`member.exchange(bucket, step)`, guarded.
 

@@ -227,9 +227,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         if label == "":  # the schema says so
             continue
         choices[key_path] = CompressorChoice(
-            kind=kind,
-            label="" if label is None else str(label),
-            parameters=checked.model_dump(),
+            kind=kind, label="" if label is None else str(label), parameters=checked.model_dump()
         )
     first: dict[str, str] = {}
     labelled = _labelled(tuple(choices.values()))

@@ -122,10 +122,7 @@ def simulated_run(
         if sources
         else {},
         rows=rows,
-        wall={
-            "gradients_and_compressors_s": 0.0,
-            "simulation_s": time.perf_counter() - started,
-        },
+        wall={"gradients_and_compressors_s": 0.0, "simulation_s": time.perf_counter() - started},
         timelines=make_timelines(scenario, simulated) if timelines else (),
         faulty=told_faults(scenario, faulty),
         inputs=uncertainty.told(),

@@ -98,11 +98,7 @@ class Traffic:
 
     @staticmethod
     def of_ranks(
-        ends: Count | Sequence[int],
-        nbytes: Count | Sequence[int],
-        devices: int,
-        *,
-        copied: int = 0,
+        ends: Count | Sequence[int], nbytes: Count | Sequence[int], devices: int, *, copied: int = 0
     ) -> Traffic:
         """Traffic of ranks `[p]`, counted node by node, `devices` per node."""
         number = np.arange(len(ends), dtype=np.int64) // devices

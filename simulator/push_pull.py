@@ -138,10 +138,7 @@ def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
             answers = (-(-record.pulled // count),) * count
             add(CollectiveRecord(kind="all_gather", sent=answers, part=True), then)
     return replace(
-        exchange,
-        computes=tuple(computes),
-        collectives=tuple(collectives),
-        servers=tuple(servers),
+        exchange, computes=tuple(computes), collectives=tuple(collectives), servers=tuple(servers)
     )
 
 

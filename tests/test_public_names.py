@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FACES = (
-    "gcsim",
-    "gcsim.compressors",
-    "gcsim.analysis.validation",
-    "gcsim.simulator.collectives",
-)
+FACES = ("gcsim", "gcsim.compressors", "gcsim.analysis.validation", "gcsim.simulator.collectives")
 
 
 def typed_names(module: object) -> dict[str, tuple[str, str]]:

@@ -148,10 +148,7 @@ class Advice(Recommendation):
                 if self.plans is not None
                 else {}
             ),
-            "profiles": {
-                "shipped": list(self.shipped),
-                "measured": list(self.measured),
-            },
+            "profiles": {"shipped": list(self.shipped), "measured": list(self.measured)},
         }
 
     def to_json(self) -> str:

@@ -35,13 +35,7 @@ from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import NO_MEMORY, is_safe
-from gcsim.analysis.report.wording import (
-    advantage,
-    listed,
-    name_of,
-    one_iteration,
-    spread,
-)
+from gcsim.analysis.report.wording import advantage, listed, name_of, one_iteration, spread
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 

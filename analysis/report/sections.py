@@ -20,15 +20,7 @@ from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, short, uncompressed
 from gcsim.scenarios.advice.changes import LEAST
-from gcsim.scenarios.findings import (
-    FASTEST,
-    SLOWEST,
-    BreakEven,
-    Change,
-    Evidence,
-    Findings,
-    Limits,
-)
+from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
 

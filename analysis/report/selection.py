@@ -35,14 +35,7 @@ from typing import Literal
 from gcsim.analysis.report.comparison import probability_faster, ratio, worlds
 from gcsim.analysis.report.trust import DENSE, fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
-from gcsim.scenarios.result import (
-    Result,
-    Row,
-    error_of,
-    fastest_first,
-    known_to_target,
-    pace,
-)
+from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_to_target, pace
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 EVEN = 0.5

@@ -15,15 +15,7 @@ import numpy as np
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
-from gcsim.compressors.coding.frames import (
-    Codec,
-    Frames,
-    columns_of,
-    frames,
-    put,
-    read_ahead,
-    seal,
-)
+from gcsim.compressors.coding.frames import Codec, Frames, columns_of, frames, put, read_ahead, seal
 from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions, widths_of
 from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, get_positions
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes

@@ -6,14 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gcsim.compressors.conformance.subject import (
-    STEPS,
-    Heard,
-    N,
-    Subject,
-    gradients,
-    overheard,
-)
+from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients, overheard
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import passed_on

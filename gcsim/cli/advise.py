@@ -37,8 +37,7 @@ def advise(
         typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
     ] = None,
     parameters: Annotated[
-        str | None,
-        typer.Option("--parameters", metavar="N", help="110M: in the place of --model."),
+        str | None, typer.Option("--parameters", metavar="N", help="110M: in the place of --model.")
     ] = None,
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16.")

@@ -247,8 +247,7 @@ def check(
 @reported
 def list_(
     kind: Annotated[
-        Kind,
-        typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}."),
+        Kind, typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}.")
     ],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: JsonOption = False,

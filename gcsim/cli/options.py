@@ -30,8 +30,7 @@ SetOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.")]
 JobsOption = Annotated[
-    int | None,
-    typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory."),
+    int | None, typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory.")
 ]
 DaskOption = Annotated[
     str | None,

@@ -25,8 +25,7 @@ def validate(
     suites: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SUITE",
-            help=f"{', '.join(SUITES)}, or a folder of your own. Default: all.",
+            metavar="SUITE", help=f"{', '.join(SUITES)}, or a folder of your own. Default: all."
         ),
     ] = None,
     *,

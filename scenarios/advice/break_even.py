@@ -149,9 +149,7 @@ def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE)
 
 
 def _with_worlds(
-    one: BreakEven,
-    dense: str,
-    rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
+    one: BreakEven, dense: str, rows: Callable[[float, Sequence[str], bool], dict[str, Row]]
 ) -> BreakEven:
     """Add the range that the worlds near the rate give, and centre the rate."""
     label = one.label

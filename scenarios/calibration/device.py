@@ -148,10 +148,7 @@ def calibrate_device(
         sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
         with progress.task("classes of kernels", len(CASES)) as task:
             cases = time_cases(
-                timer,
-                sizes=sizes,
-                repeats=repeats,
-                advance=lambda note: task.advance(note=note),
+                timer, sizes=sizes, repeats=repeats, advance=lambda note: task.advance(note=note)
             )
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
@@ -161,10 +158,7 @@ def calibrate_device(
             methods = METHODS[:5] if quick else METHODS
             with progress.task("the host's launches", len(methods)) as task:
                 host = time_host(
-                    kind,
-                    conditions,
-                    methods=methods,
-                    advance=lambda note: task.advance(note=note),
+                    kind, conditions, methods=methods, advance=lambda note: task.advance(note=note)
                 )
         else:
             sites = time_compressors(

@@ -65,12 +65,7 @@ def time_compressors(
 
 
 def _possible(
-    wanted: int,
-    before: int,
-    spent: Mapping[str, float],
-    *,
-    left: float,
-    seconds: float,
+    wanted: int, before: int, spent: Mapping[str, float], *, left: float, seconds: float
 ) -> tuple[int, list[str]]:
     """The size that fits into time and memory, at most `wanted`, and the methods that do.
 

@@ -190,11 +190,7 @@ def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> 
 
 
 def _one_bucket(
-    document: Document,
-    cluster: Cluster,
-    training: Training,
-    model: ModelEntry,
-    buckets: DdpBuckets,
+    document: Document, cluster: Cluster, training: Training, model: ModelEntry, buckets: DdpBuckets
 ) -> Iterator[Problem]:
     """A gradient that one bucket holds has no other beside it; a user's model is counted only when
     it is built."""

@@ -215,10 +215,7 @@ def column(values: Printed, name: str) -> dict[str, float]:
     return {row: value for (row, of), value in values.items() if of == name}
 
 
-def cells(
-    here: Mapping[str, Mapping[str, Sequence[float]]],
-    shown: Printed,
-) -> tuple[Cell, ...]:
+def cells(here: Mapping[str, Mapping[str, Sequence[float]]], shown: Printed) -> tuple[Cell, ...]:
     """A table: by row, by column, what came out by seed."""
     return tuple(
         Cell(row=row, column=name, printed=shown.get((row, name)), here=tuple(map(float, values)))

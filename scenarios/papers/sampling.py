@@ -222,10 +222,7 @@ _LOSS = 0.5
 @preset_of(
     title="Accuracy against seconds: steps of a small network on AlexNet's clock",
     source="Song et al., CVPR 2021, Figure 5b",
-    quick={
-        "alexnet_32node": _QUICK,
-        "sampling_time": {**QUICK, "train.workers": "2"},
-    },
+    quick={"alexnet_32node": _QUICK, "sampling_time": {**QUICK, "train.workers": "2"}},
 )
 def fig5b(study: Study, printed: Printed) -> Outcome:
     """Accuracy against seconds: steps of a small network on the clock of AlexNet.

@@ -34,12 +34,7 @@ from gcsim.files import lock, open_lock, replacing, replacing_together, require_
 from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
-from gcsim.scenarios.running.keys import (
-    input_files,
-    own_compressor,
-    own_model,
-    own_model_code,
-)
+from gcsim.scenarios.running.keys import input_files, own_compressor, own_model, own_model_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps.grid import Point, named

@@ -37,13 +37,7 @@ from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
-from gcsim.scenarios.sweeps.processes import (
-    LocalWorkers,
-    Workers,
-    check_jobs,
-    default_jobs,
-    drive,
-)
+from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, check_jobs, default_jobs, drive
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, key_there
 from gcsim.traces.stage1 import cache

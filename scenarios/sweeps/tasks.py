@@ -95,13 +95,7 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
     warn_of_idle_sums(scenario, profiles)
     passes = measured_passes(scenario, profiles[0])
     result = simulated_run(
-        scenario,
-        keys,
-        profiles,
-        passes,
-        progress=watcher,
-        timelines=False,
-        prices=kept.prices,
+        scenario, keys, profiles, passes, progress=watcher, timelines=False, prices=kept.prices
     )
     # a result that cannot be written fails here, not the whole sweep there
     json.dumps(result.document(), allow_nan=False)

@@ -178,11 +178,7 @@ def _priced(
 
 
 def _over_its_training(
-    row: Row,
-    one: Tried,
-    ends: Sequence[tuple[int | None, int | None]],
-    clock: Clock,
-    dense: Row,
+    row: Row, one: Tried, ends: Sequence[tuple[int | None, int | None]], clock: Clock, dense: Row
 ) -> Row:
     """The row with its traffic over the training; `ends` are its steps and dense training's, by
     seed."""

@@ -100,7 +100,7 @@ def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> li
                     kind: of_sizes[size]
                     for kind, of_sizes in zip(kinds, found, strict=True)
                     if owners[kind] == number
-                },
+                }
             )
             for size in range(len(scenario.node_counts))
         ]

@@ -164,9 +164,7 @@ class Run:
             entry,
             split,
             Method(
-                kind=self.choice.kind,
-                compressor=method.compressor,
-                parameters=method.parameters,
+                kind=self.choice.kind, compressor=method.compressor, parameters=method.parameters
             ),
             workers=plan.workers,
             batch=scenario.batch_size,

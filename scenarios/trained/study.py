@@ -88,10 +88,7 @@ def train(
             if not one.untrained
             for trajectory in one.trajectories
         ),
-        wall={
-            "training_s": trained - started,
-            "simulation_s": time.perf_counter() - trained,
-        },
+        wall={"training_s": trained - started, "simulation_s": time.perf_counter() - trained},
         from_cache=tuple(one.choice.label for one in tried if one.kept),
     )
 

@@ -261,10 +261,7 @@ class Approximation:
         passes = self._slowdown * self._passes
         parts = parts * passes
         waits = self._drawn.waits
-        parts[0], parts[1:] = (
-            parts[0] + waits * parts[1:].sum(axis=0),
-            parts[1:] * (1 - waits),
-        )
+        parts[0], parts[1:] = (parts[0] + waits * parts[1:].sum(axis=0), parts[1:] * (1 - waits))
         on_stream = self._slowdown * float(plan.side_slowdown if plan.side_stream else 1)
         times: list[Column] = []
         extra_before, extra_after = [], []

@@ -175,9 +175,7 @@ class MeasuredTimes:
         return factor * farther(time_at(here, end), time_at(self.elsewhere, end))
 
 
-def curve(
-    measured: Sequence[tuple[int, float, str]],
-) -> tuple[tuple[MeasuredStep, ...], list[int]]:
+def curve(measured: Sequence[tuple[int, float, str]]) -> tuple[tuple[MeasuredStep, ...], list[int]]:
     """One step for each batch: the median over its measurements, ascending in batch and time.
 
     `measured` has batches, seconds and citations in any order. A batch that took longer than a

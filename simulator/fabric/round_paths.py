@@ -161,11 +161,7 @@ class RoundPaths:
         ends, uplink, crosses = self._ends(senders, receivers)
         kinds, latencies = self._kinds(ends, uplink, crosses)
         return Hops(
-            senders=senders,
-            receivers=receivers,
-            table=self.table,
-            kinds=kinds,
-            latencies=latencies,
+            senders=senders, receivers=receivers, table=self.table, kinds=kinds, latencies=latencies
         )
 
     def _ends(

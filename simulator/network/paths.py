@@ -152,17 +152,11 @@ def _outward_leg(link: Link) -> _Leg:
     up = link.up
     if up is None:
         return _Leg(
-            name=link.name,
-            goodput=link.line_goodput,
-            latency=link.latency / 2,
-            grant=link.grant,
+            name=link.name, goodput=link.line_goodput, latency=link.latency / 2, grant=link.grant
         )
     one_way = replace(link, bandwidth=up.bandwidth, trace=up.trace, up=None)
     return _Leg(
-        name=f"{link.name} (up)",
-        goodput=one_way.line_goodput,
-        latency=up.latency,
-        grant=up.grant,
+        name=f"{link.name} (up)", goodput=one_way.line_goodput, latency=up.latency, grant=up.grant
     )
 
 

@@ -81,7 +81,7 @@ class RateTrace:
                 self.after == "repeat" and not self.long_run,
                 "no rate that repeats is positive",
                 "nothing would ever get through",
-            ),
+            )
         )
 
     @cached_property

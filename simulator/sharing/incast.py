@@ -24,13 +24,7 @@ from typing import Any
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.sharing.model import (
-    Capacity,
-    Ended,
-    FlowClass,
-    Supply,
-    supply,
-)
+from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, Supply, supply
 
 _PATIENCE = 16
 """Changes of scale before a link takes a scale that many numbers of flows divide."""

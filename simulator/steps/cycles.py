@@ -98,12 +98,7 @@ class Search:
     """Looks for a state that has been before, at the same place in the round."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        begin: State,
-        *,
-        most: int = MOST,
-        tolerance: float = 0.0,
+        self, schedule: Schedule, begin: State, *, most: int = MOST, tolerance: float = 0.0
     ) -> None:
         """`most` iterations are simulated, or a round. After `PATIENCE` iterations states may
         differ by the share `tolerance` of the time between them."""

@@ -109,8 +109,7 @@ def beginning(schedule: Schedule, ranks: int) -> State:
     check_room(0, plan.input_batch * prefetch)
     made = plan.input_batch * np.arange(1, prefetch + 1, dtype=np.int64)
     return State(
-        start=np.zeros(ranks, dtype=np.int64),
-        ahead=np.repeat(made[:, None], ranks, axis=1),
+        start=np.zeros(ranks, dtype=np.int64), ahead=np.repeat(made[:, None], ranks, axis=1)
     )
 
 

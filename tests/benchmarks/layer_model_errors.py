@@ -224,9 +224,7 @@ def _share(ratio: float) -> float:
     return ratio / (1 + ratio)
 
 
-def _curves(
-    families: Iterable[tuple[Processor, Precision]] = FAMILIES,
-) -> list[list[Observation]]:
+def _curves(families: Iterable[tuple[Processor, Precision]] = FAMILIES) -> list[list[Observation]]:
     """By board, model and precision; ascending in batch and time, as the catalogue keeps them."""
     found = []
     for processor, precision in families:

@@ -16,14 +16,7 @@ from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    ModelFacts,
-    Phase,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Step, TrafficProfile
 from tests.simulator.traffic import traffic
 
 ELEVEN = (

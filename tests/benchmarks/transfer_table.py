@@ -148,10 +148,7 @@ def page(
         ways = (("kernels", full), ("others' kernels", without[row.compressor]))
         for way, prices in (*ways, ("classes", classes)):
             priced = row.priced(prices)
-            both = [
-                (priced.encode, row.measured.encode),
-                (priced.decode, row.measured.decode),
-            ]
+            both = [(priced.encode, row.measured.encode), (priced.decode, row.measured.decode)]
             pairs.setdefault((row.elements, way), []).extend(both)
             cells.append(" ".join(f"{_ratio(*pair):>5}" for pair in both))
         ms = f"{row.measured.encode * 1e3:.3g} / {row.measured.decode * 1e3:.3g}"

@@ -23,11 +23,7 @@ from gcsim.compressors.coding.one_bit.signs import (
     lost_by,
     nesterov,
 )
-from gcsim.compressors.coding.rounding.level_words import (
-    WordCoding,
-    coded_levels,
-    decoded_levels,
-)
+from gcsim.compressors.coding.rounding.level_words import WordCoding, coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms

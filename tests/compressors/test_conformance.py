@@ -27,8 +27,7 @@ SLOW = {"alq", "amq"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in REGISTRY],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in REGISTRY]
 )
 def test_registered(name: str) -> None:
     assert check(name) == tuple(CHECKS)

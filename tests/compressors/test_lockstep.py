@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
-from gcsim.compressors.conformance.subject import (
-    Heard,
-    N,
-    gradients,
-    overheard,
-    subject_of,
-)
+from gcsim.compressors.conformance.subject import Heard, N, gradients, overheard, subject_of
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import REGISTRY

@@ -10,13 +10,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost, total
 from gcsim.compressors.lockstep import lockstep
-from gcsim.compressors.meter import (
-    Meter,
-    count_random,
-    kernel,
-    segment,
-    unpriced,
-)
+from gcsim.compressors.meter import Meter, count_random, kernel, segment, unpriced
 from gcsim.compressors.registry import REGISTRY, create
 
 

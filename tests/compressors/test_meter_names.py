@@ -16,14 +16,7 @@ import torch
 import gcsim.compressors
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.kernels import total
-from gcsim.compressors.meter import (
-    count_random,
-    kernel,
-    kernel_name,
-    segment,
-    stopwatch,
-    unpriced,
-)
+from gcsim.compressors.meter import count_random, kernel, kernel_name, segment, stopwatch, unpriced
 from tests.compressors.shared import encode_indices
 
 

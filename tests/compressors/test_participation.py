@@ -72,15 +72,9 @@ def run(faulty: type[Compressor], bucket: Bucket) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("faulty", "said"),
     [
-        (
-            Zeroing,
-            r"Toy, .*_participation.py:\d+: error: exchange\(\) modified .*; clone",
-        ),
+        (Zeroing, r"Toy, .*_participation.py:\d+: error: exchange\(\) modified .*; clone"),
         (Raising, r"test_participation.py:\d+: error: Raising raised ValueError: too tired"),
-        (
-            Impatient,
-            r"Toy, .*_participation.py:\d+: error: .* returned Tensor, not a generator",
-        ),
+        (Impatient, r"Toy, .*_participation.py:\d+: error: .* returned Tensor, not a generator"),
         (YieldsATensor, "yielded Tensor, which is no request; yield AllReduce"),
         (Halved, r"returned torch.float16 \[24\], not an update float32 \[24\]"),
         (Silent, r"returned NoneType, not an update float32 \[24\]"),

@@ -17,15 +17,7 @@ from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.push_pull import as_collectives, ways
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, ModelFacts, Phase, Quality, Step, TrafficProfile
 
 STEPS = 3
 LINK = Link(name="link", bandwidth=Fraction(10**9), latency=Fraction(1, 10**5))

@@ -304,8 +304,7 @@ _JSON = {
     "flight recorder": Layout(_recorder(), "flight-recorder"),
     "flight recorder, untimed": Layout(_recorder(duration_ms=None), said="how long one took"),
     "flight recorder, Gloo": Layout(
-        _recorder(duration_ms=None, profiling_name="gloo:all_reduce"),
-        said="Gloo is not timed by",
+        _recorder(duration_ms=None, profiling_name="gloo:all_reduce"), said="Gloo is not timed by"
     ),
     "flight recorder, not completed": Layout(_recorder(state="started"), said="how long one took"),
     "flight recorder, no collectives": Layout(

@@ -5,11 +5,7 @@ from __future__ import annotations
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 from tests.simulator.traffic import traffic
 
 DEVICE = Device(name="d", title="D", kernels={}, effective_flop_rate=1e12, source="test")

@@ -41,14 +41,7 @@ from gcsim.simulator.training import (
     SharedNode,
     Training,
 )
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Phase,
-    Step,
-    TrafficProfile,
-    every,
-)
+from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile, every
 from tests.simulator import world
 from tests.simulator.steps.random_plans import same
 from tests.simulator.traffic import traffic

@@ -27,12 +27,7 @@ from gcsim.simulator.predict import predict, schedule_of_period
 from gcsim.simulator.push_pull import as_collectives, by_servers, way, ways
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.training import Training
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, Layer, TrafficProfile
 from tests.simulator.traffic import TOY, traffic
 from tests.simulator.world import NETWORK, cluster
 

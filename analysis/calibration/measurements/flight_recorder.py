@@ -118,10 +118,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
     return Reading(
-        file=name,
-        tool="PyTorch flight recorder",
-        measurements=tuple(points),
-        notes=tuple(notes),
+        file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes)
     )
 
 

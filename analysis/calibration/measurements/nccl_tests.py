@@ -57,13 +57,7 @@ ELEMENTS = {
     "double": 8, "int64": 8, "uint64": 8,
 }  # fmt: skip
 """Bytes an element, by the tool's name of the type."""
-TORCH = {
-    "char": "int8",
-    "half": "float16",
-    "float": "float32",
-    "int": "int32",
-    "double": "float64",
-}
+TORCH = {"char": "int8", "half": "float16", "float": "float32", "int": "int32", "double": "float64"}
 """Names that differ from torch's."""
 
 

@@ -33,11 +33,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.elias import (
-    get_omega,
-    omega_word,
-    put_omega,
-)
+from gcsim.compressors.coding.integers.elias import get_omega, omega_word, put_omega
 from gcsim.compressors.coding.integers.packing import get_fields, put_fields
 from gcsim.compressors.loops import loop
 

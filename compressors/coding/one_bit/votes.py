@@ -13,13 +13,7 @@ import numpy as np
 
 from gcsim.compressors.coding.integers.packing import demand_no_stray, packed_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    SUM_BLOCK,
-    array,
-    in_tiles,
-    loop,
-    written_back,
-)
+from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments

@@ -19,13 +19,7 @@ from gcsim.compressors.base import CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import (
-    KNOWN,
-    Levels,
-    Table,
-    add_rounded,
-    round_levels,
-)
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_rounded, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.segments import Segments, keys_of

@@ -15,13 +15,7 @@ from gcsim.compressors.coding.indices import coded as loops
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.demands import entered, when_known
-from gcsim.compressors.gpu.integers.elias import (
-    LONGEST,
-    ended,
-    followed,
-    omega_word,
-    read_words,
-)
+from gcsim.compressors.gpu.integers.elias import LONGEST, ended, followed, omega_word, read_words
 from gcsim.compressors.gpu.integers.packing import get_field, put_field, room, stray
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, there

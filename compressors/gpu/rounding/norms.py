@@ -15,14 +15,7 @@ from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
-from gcsim.compressors.gpu.scans import (
-    MAGNITUDE,
-    NORM,
-    PLAIN,
-    SQUARES,
-    bucket_totals,
-    joined,
-)
+from gcsim.compressors.gpu.scans import MAGNITUDE, NORM, PLAIN, SQUARES, bucket_totals, joined
 from gcsim.compressors.gpu.words import BLOCK, GROUPS, blocks, launch, places_of, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of

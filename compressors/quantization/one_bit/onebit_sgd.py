@@ -36,11 +36,7 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
-from gcsim.compressors.coding.one_bit.columns import (
-    Matrices,
-    column_levels,
-    matrix_shape,
-)
+from gcsim.compressors.coding.one_bit.columns import Matrices, column_levels, matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties

@@ -30,12 +30,7 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Work
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import (
-    add_scaled_signs,
-    fold_signs,
-    lost_by,
-    nesterov,
-)
+from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs, lost_by, nesterov
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties

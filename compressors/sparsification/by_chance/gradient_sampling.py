@@ -42,12 +42,7 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.coding.selecting.sampling import (
-    Weights,
-    draw_poisson,
-    lift,
-    squared_shares,
-)
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift, squared_shares
 from gcsim.compressors.coding.selecting.scales import scales_for_count
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy

@@ -39,14 +39,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import (
-    About,
-    Compressor,
-    CompressorParameters,
-    Ratio,
-    Worker,
-    add_all,
-)
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.indices.index_coding import IndexCoding

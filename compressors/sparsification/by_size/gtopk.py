@@ -27,17 +27,8 @@ from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest
-from gcsim.compressors.coding.selecting.selection import (
-    counts_kept,
-    deliver,
-    each_of,
-    flat_places,
-)
-from gcsim.compressors.coding.sparse import (
-    lost_by_selection,
-    read_message,
-    sparse_message,
-)
+from gcsim.compressors.coding.selecting.selection import counts_kept, deliver, each_of, flat_places
+from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge

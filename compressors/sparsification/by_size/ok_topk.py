@@ -58,13 +58,7 @@ from gcsim.compressors.loops import array
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import handled
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import (
-    AllReduce,
-    AllToAll,
-    Exchange,
-    Request,
-    gather_variable,
-)
+from gcsim.compressors.requests import AllReduce, AllToAll, Exchange, Request, gather_variable
 from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import once
 from gcsim.errors import InputError

@@ -107,6 +107,5 @@ class GradientDropping(ErrorFeedback[GradientDroppingParameters]):
     def properties(cls, parameters: GradientDroppingParameters) -> Properties:
         m = parameters.momentum
         return Properties(
-            error_bound=None if m else energy,
-            conserves=m == 0 or not parameters.factor_masking,
+            error_bound=None if m else energy, conserves=m == 0 or not parameters.factor_masking
         )

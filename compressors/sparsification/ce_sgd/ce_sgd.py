@@ -264,10 +264,7 @@ class Selection:
         return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
 
     def _plan(
-        self,
-        counts: NDArray[np.int64],
-        wanted: Column,
-        draws: Callable[[int], np.random.Generator],
+        self, counts: NDArray[np.int64], wanted: Column, draws: Callable[[int], np.random.Generator]
     ) -> tuple[NDArray[np.int64], Column]:
         """(elements below the level, at it, and those at it that travel, `[3, blocks]`; levels)."""
         segments, blocks = self.segments, self.segments.cells(BLOCK)

@@ -25,8 +25,7 @@ def calibrate_link_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE",
-            help="Logs of nccl-tests, iperf3, ping, DeepSpeed, ...: one or several.",
+            metavar="FILE", help="Logs of nccl-tests, iperf3, ping, DeepSpeed, ...: one or several."
         ),
     ],
     *,
@@ -118,12 +117,7 @@ def fit_and_tell(
     from datetime import UTC, datetime
 
     from gcsim.analysis.calibration.link.checks import check_inside, inside_of, settled
-    from gcsim.analysis.calibration.link.direct import (
-        compared,
-        direct,
-        entry_direct,
-        report_direct,
-    )
+    from gcsim.analysis.calibration.link.direct import compared, direct, entry_direct, report_direct
     from gcsim.analysis.calibration.link.fit import fit
     from gcsim.analysis.calibration.link.report import entry, report, warnings
     from gcsim.analysis.calibration.link.sums import by_type, fit_sums, sums_report

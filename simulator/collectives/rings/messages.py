@@ -165,12 +165,7 @@ class Messages:
         return not (self.jitter.any or self.timed)
 
     def draw_jitter(
-        self,
-        sizes: Classes,
-        *,
-        key: int,
-        message: NDArray[np.int64],
-        rank: NDArray[np.int64],
+        self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
     ) -> Times:
         """Random delays of messages, of the shape of `sizes` (size classes); int64.
 

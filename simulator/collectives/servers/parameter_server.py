@@ -254,10 +254,7 @@ def prepare_allreduce(call: Call) -> PushPull:
 
 def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
     return PushPull(
-        pushed=call.sent,
-        pulled=pulled,
-        cluster=call.cluster,
-        server_time=call.server_time + adding,
+        pushed=call.sent, pulled=pulled, cluster=call.cluster, server_time=call.server_time + adding
     )
 
 
@@ -385,12 +382,7 @@ class _Flows:
             self._add_local(kind)
 
     def _add(
-        self,
-        push: bool,
-        source: int,
-        targets: int | NDArray[np.int64],
-        loads: Loads,
-        link: Link,
+        self, push: bool, source: int, targets: int | NDArray[np.int64], loads: Loads, link: Link
     ) -> None:
         payload = self._pushed[source] if push else self._pulled
         nbytes = -(-payload // self._servers)

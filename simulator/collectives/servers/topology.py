@@ -177,11 +177,7 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
     `worker_kinds[r]` is a number that workers with equal entry and payload share; `apart`
     keeps all nodes and servers apart (and expects workers that differ).
     """
-    nodes, devices, servers = (
-        cluster.nodes,
-        cluster.devices_per_node,
-        cluster.servers,
-    )
+    nodes, devices, servers = (cluster.nodes, cluster.devices_per_node, cluster.servers)
     hosting = cluster.collectives.server_hosts == "nodes"
     nics: dict[Link, int] = {}
     keys: list[tuple[object, ...]] = []

@@ -132,8 +132,7 @@ def shares(
     by_kind = [Cores(env, machines.cores) for _ in alike]
     return [
         Share(
-            cores=by_kind[kind_of_rank[rank]],
-            ranks=int(count_of[machines.of_rank[rank], member]),
+            cores=by_kind[kind_of_rank[rank]], ranks=int(count_of[machines.of_rank[rank], member])
         )
         for member, rank in enumerate(first)
     ]

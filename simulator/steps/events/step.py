@@ -165,13 +165,7 @@ class Simulation:
             )
         else:
             self._communicator = TwoSlots(
-                self.env,
-                schedule,
-                classes,
-                execute=execute,
-                rings=rings,
-                seed=seed,
-                first=first,
+                self.env, schedule, classes, execute=execute, rings=rings, seed=seed, first=first
             )
         share: Sequence[Share | None] = [None] * len(self._first)
         if plan.machines is not None:

@@ -63,8 +63,7 @@ def test_speedups_between_simulated_points_are_those_of_the_engine(
 
 
 @pytest.mark.parametrize(
-    "suffix",
-    [s if s == ".png" else pytest.param(s, marks=pytest.mark.long) for s in FORMATS],
+    "suffix", [s if s == ".png" else pytest.param(s, marks=pytest.mark.long) for s in FORMATS]
 )
 def test_equal_maps_are_equal_files(suffix: str, question: Asked, tmp_path: Path) -> None:
     for name in ("one", "two"):

@@ -21,18 +21,8 @@ import pytest
 from gcsim.analysis.calibration.link.checks import MOST_ERROR, settled
 from gcsim.analysis.calibration.link.fit import LinkFit, fit
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.calibration.link.report import (
-    _figures,
-    entry,
-    report,
-    time_text,
-    warnings,
-)
-from gcsim.analysis.calibration.measurements.collectives import (
-    Collective,
-    Measurement,
-    Reading,
-)
+from gcsim.analysis.calibration.link.report import _figures, entry, report, time_text, warnings
+from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement, Reading
 from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog

@@ -38,13 +38,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.catalog import device
 from gcsim.simulator.host import Host
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    ModelFacts,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, TrafficProfile
 from tests.simulator.traffic import traffic
 
 HERE = Knowledge(link=None, host=None, device=device("cpu_2core"))

@@ -301,9 +301,7 @@ def probed(text: str, probe: str, folder: Path) -> Any:
     return json.loads(Page(f"<p>{said.group(1)}</p>").texts[0])
 
 
-def test_the_policy_allows_the_pages_own_scripts_and_nothing_from_a_network(
-    result: Result,
-) -> None:
+def test_the_policy_allows_the_pages_own_scripts_and_nothing_from_a_network(result: Result) -> None:
     text = run_page(result, COMMAND)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None

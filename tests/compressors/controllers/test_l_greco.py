@@ -229,10 +229,7 @@ def test_defaults_are_the_papers() -> None:
             },
             "has momentum",
         ),
-        (
-            {"compressor": "variance", "parameters": {}, "vary": "alpha"},
-            "needs second_moments",
-        ),
+        ({"compressor": "variance", "parameters": {}, "vary": "alpha"}, "needs second_moments"),
     ],
 )
 def test_what_cannot_be_controlled_is_refused(given: dict[str, Any], match: str) -> None:

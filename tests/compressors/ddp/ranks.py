@@ -26,14 +26,7 @@ from torch import Tensor
 
 import gcsim
 from gcsim.compressors.ddp.collectives import Collectives
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    PushPull,
-    Request,
-    TreeMerge,
-)
+from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, PushPull, Request, TreeMerge
 from tests.compressors.ddp.loops import LOOPS
 from tests.compressors.ddp.plan import (
     SEED,

@@ -27,9 +27,7 @@ for module, name, types, constants in json.loads(Path(sys.argv[1]).read_text()):
         constexprs=known,
     )
     made = triton.compile(
-        source,
-        target=GPUTarget("cuda", int(sys.argv[2]), 32),
-        options={"enable_fp_fusion": False},
+        source, target=GPUTarget("cuda", int(sys.argv[2]), 32), options={"enable_fp_fusion": False}
     )
     words = {line.split()[0] for line in made.asm["ptx"].splitlines() if line.startswith("\t")}
     print(json.dumps([name, sorted(words)]))

@@ -42,10 +42,7 @@ def vector(n: int, kind: str, seed: int) -> Tensor:
 
 
 VECTORS = st.builds(
-    vector,
-    st.sampled_from(LENGTHS),
-    st.sampled_from(("normal", "ties", "subnormal", "any")),
-    SEEDS,
+    vector, st.sampled_from(LENGTHS), st.sampled_from(("normal", "ties", "subnormal", "any")), SEEDS
 )
 EXACT = st.builds(vector, st.sampled_from(LENGTHS), st.just("ties"), SEEDS)
 """Sums of these are exact in float64, whatever the order."""

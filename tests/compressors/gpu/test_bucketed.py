@@ -62,10 +62,7 @@ def test_buckets_of_any_numbers_differ_by_the_order_of_sums(size: int) -> None:
     cells = cells_of(values, size)
     ways: list[tuple[Callable[..., Any], float]] = [
         (lambda: binary.class_means(values, cells), 2**-23),
-        (
-            lambda: binary.optimal_bounds(values, cells),
-            2**-20,
-        ),  # the loop's are of float32
+        (lambda: binary.optimal_bounds(values, cells), 2**-20),  # the loop's are of float32
         (lambda: clipped(values, size), 2**-23),
     ]
     for find, most in ways:

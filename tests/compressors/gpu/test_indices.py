@@ -76,9 +76,7 @@ def test_damage_is_named_as_by_the_loop(
 
 
 @few
-@given(
-    gaps=st.lists(st.integers(0, 31).flatmap(lambda e: st.integers(1 << e, (2 << e) - 1))),
-)
+@given(gaps=st.lists(st.integers(0, 31).flatmap(lambda e: st.integers(1 << e, (2 << e) - 1))))
 def test_gaps_of_any_size(gaps: list[int]) -> None:
     positions = torch.tensor(gaps, dtype=torch.int64).cumsum(0) - 1
     segments, k, coders = (

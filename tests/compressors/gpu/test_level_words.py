@@ -17,10 +17,7 @@ from tests.compressors.gpu.conftest import kernels
 from tests.compressors.gpu.examples import SEEDS, few
 from tests.compressors.shared import code_alone, decode_alone
 
-CODINGS = pytest.mark.parametrize(
-    ("coding", "steps"),
-    [("elias_dense", 3), ("elias_sparse", 3)],
-)
+CODINGS = pytest.mark.parametrize(("coding", "steps"), [("elias_dense", 3), ("elias_sparse", 3)])
 
 
 def drawn(elements: list[int], steps: int, seed: int) -> list[Tensor]:

@@ -20,10 +20,7 @@ from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
 
 SHAPES = ((30, 9), (1,), (0, 3), (2100,))
-QUICK: list[tuple[str, dict[str, Any]]] = [
-    ("ef_signsgd", {}),
-    ("threshold", {"threshold": 0.5}),
-]
+QUICK: list[tuple[str, dict[str, Any]]] = [("ef_signsgd", {}), ("threshold", {"threshold": 0.5})]
 MORE: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"ratio": 0.05, "indices": "rice"}),
     ("qsgd", {"norm": "l2", "steps": 15, "bucket": None}),

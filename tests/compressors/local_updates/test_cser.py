@@ -57,11 +57,7 @@ def kept_by(slices: list[slice]) -> Tensor:
 @pytest.mark.parametrize(("name", "parameters"), CASES)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_models_and_errors_are_those_of_the_algorithm(
-    team: Any,
-    normal: Draw,
-    name: str,
-    parameters: dict[str, Any],
-    workers: int,
+    team: Any, normal: Draw, name: str, parameters: dict[str, Any], workers: int
 ) -> None:
     lr, m = 0.05, parameters.get("momentum", 0.9)
     crew = team(name, SHAPES, workers=workers, **parameters)

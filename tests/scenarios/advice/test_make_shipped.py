@@ -11,14 +11,7 @@ import pytest
 from gcsim.scenarios.advice import make_shipped
 from gcsim.scenarios.advice.asked import Words, asked, name_of, path_of, shipped_profile
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.make_shipped import (
-    compared,
-    make,
-    measure,
-    models,
-    scenario_of,
-    stale,
-)
+from gcsim.scenarios.advice.make_shipped import compared, make, measure, models, scenario_of, stale
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key

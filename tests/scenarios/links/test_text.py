@@ -19,15 +19,7 @@ from gcsim.scenarios.reading.document import read, write
 from gcsim.scenarios.reading.types import exact_number
 from gcsim.scenarios.reading.values import number_text
 from gcsim.scenarios.sections.link import link_facts, plain_link
-from gcsim.simulator.network.links import (
-    Jitter,
-    Link,
-    Loss,
-    Range,
-    Recovery,
-    SizeFactor,
-    Uplink,
-)
+from gcsim.simulator.network.links import Jitter, Link, Loss, Range, Recovery, SizeFactor, Uplink
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.scenarios.links.files import built, csv, link, load
 

@@ -139,9 +139,7 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, entry: str, said: st
         loaded(tmp_path, f"[none, {entry}]")
 
 
-def test_a_pattern_that_names_nothing_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_pattern_that_names_nothing_is_refused(tmp_path: Path) -> None:
     scenario = loaded(tmp_path, "[none, {kind: topk, dense_tensors: {names: ['*.scale']}}]")
     with pytest.raises(InputError, match=r"'\*\.scale' matches no tensor of the model"):
         run(scenario)

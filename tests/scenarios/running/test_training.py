@@ -23,13 +23,7 @@ from gcsim.scenarios.running.simulate import Uncertainty
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction, predict
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    ModelFacts,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, TrafficProfile
 from tests.simulator.traffic import traffic
 
 TEXT = """\

@@ -23,14 +23,7 @@ from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.noise import longest
-from gcsim.simulator.training import (
-    Fault,
-    Faults,
-    InputLoading,
-    Interference,
-    SharedNode,
-    Training,
-)
+from gcsim.simulator.training import Fault, Faults, InputLoading, Interference, SharedNode, Training
 from gcsim.traces.buckets import bucket_layouts
 from tests.scenarios.files import check_mistake, load, problems, replaced, reread, warnings
 

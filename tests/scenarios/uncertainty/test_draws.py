@@ -44,15 +44,7 @@ from gcsim.simulator.host import Sums
 from gcsim.simulator.predict import predict
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.training import Framework, Interference, Noise, SharedNode
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    ModelFacts,
-    Phase,
-    Step,
-    TrafficProfile,
-)
+from gcsim.traces.profile import Compute, Exchange, Layer, ModelFacts, Phase, Step, TrafficProfile
 from tests.simulator.traffic import traffic
 
 

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Times
-from gcsim.simulator.cluster import (
-    AllGatherAlgorithm,
-    AllReduceAlgorithm,
-    Cluster,
-    TransportName,
-)
+from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, TransportName
 from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.dispatch import (
     CollectiveMemo,
@@ -92,13 +87,7 @@ def test_each_choice_runs_its_own_algorithm() -> None:
     assert finishes.tolist() == expected.tolist()
 
     finishes = execute(push(4000, 1000), zeros(8), cluster(4, servers=3), server_time=77)
-    expected = parameter_server(
-        zeros(8),
-        [4000] * 8,
-        1000,
-        cluster(4, servers=3),
-        server_time=77,
-    )
+    expected = parameter_server(zeros(8), [4000] * 8, 1000, cluster(4, servers=3), server_time=77)
     assert finishes.tolist() == expected.tolist()
 
 

@@ -18,11 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.double_tree_allreduce import (
-    DoubleTreeAllReduce,
-    Tree,
-    double_tree,
-)
+from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce, Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link

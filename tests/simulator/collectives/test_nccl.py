@@ -80,13 +80,7 @@ def cluster(nodes: int, devices: int = 1, network: Link | None = None) -> Cluste
             6.6 + 48 * 1 + 14 * 2.7 + 62 * 100 / 625,
         ),
         ("nccl_ring_ll", "all_gather", 6400, cluster(64), 6.6 + 63 * 5 + 6300 / 625),
-        (
-            "nccl_ring_simple",
-            "all_gather",
-            1 << 20,
-            cluster(1, 4),
-            8.4 + 3 * 5.7 + 786432 / 12150,
-        ),
+        ("nccl_ring_simple", "all_gather", 1 << 20, cluster(1, 4), 8.4 + 3 * 5.7 + 786432 / 12150),
         # six levels, 2 n over .92 of the line; 64 to 127 B: all of it for LL, .9 for Simple
         ("nccl_tree_ll", "all_reduce", 64, cluster(64), 6.8 + 12 * 5 + 128 / (1250 * 0.92 / 3.8)),
         (
@@ -104,13 +98,7 @@ def cluster(nodes: int, devices: int = 1, network: Link | None = None) -> Cluste
             cluster(64),
             6.8 + 12 * 5 + 524288 / (1250 * 0.92 / 3.8 * 0.4),
         ),
-        (
-            "nccl_tree_simple",
-            "all_reduce",
-            1 << 29,
-            cluster(64),
-            8.4 + 12 * 14 + 1073741824 / 1150,
-        ),
+        ("nccl_tree_simple", "all_reduce", 1 << 29, cluster(64), 8.4 + 12 * 14 + 1073741824 / 1150),
         ("nccl_tree_simple", "all_reduce", 63, cluster(64), 8.4 + 12 * 14 + 126 / 1150),
         # 100 nodes are floor(log2 100) levels; a node's chain of four is three hops
         (
@@ -358,9 +346,7 @@ def test_trees_are_the_double_tree_with_the_tables_links(
     for protocol, (between, bus, share, base) in tables.items():
         network, inside = (
             replace(
-                of,
-                latency=of.latency + Fraction(extra) / 10**6,
-                efficiency=of.efficiency * share,
+                of, latency=of.latency + Fraction(extra) / 10**6, efficiency=of.efficiency * share
             )
             for of, extra in ((on.network, between), (on.intra_node, bus))
         )

@@ -24,12 +24,7 @@ from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Phase,
-    Step,
-)
+from gcsim.traces.profile import Compute, Exchange, Phase, Step
 from tests.simulator.traffic import traffic
 
 RATE = KernelRate(launch=3e-6, bandwidth=7e9, flop_rate=11e12, source="made up", estimate=True)
@@ -308,11 +303,7 @@ def test_curves_are_by_name_and_by_all_variants_together() -> None:
     assert found["f"][0][1] == pytest.approx(2.0)
 
 
-@given(
-    st.floats(1e-7, 1e-3),
-    st.floats(1e8, 1e12),
-    st.one_of(st.none(), st.floats(1e9, 1e14)),
-)
+@given(st.floats(1e-7, 1e-3), st.floats(1e8, 1e12), st.one_of(st.none(), st.floats(1e9, 1e14)))
 def test_known_coefficients_are_recovered(
     launch: float, bandwidth: float, flop_rate: float | None
 ) -> None:

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.devices.device import Device, TrainingRate
 from gcsim.simulator.devices.step_time import step_time
-from gcsim.simulator.devices.training_rates import (
-    LayerCosts,
-    LayerTimes,
-    MeasuredTimes,
-    curve,
-)
+from gcsim.simulator.devices.training_rates import LayerCosts, LayerTimes, MeasuredTimes, curve
 from gcsim.traces.profile import Layer, ModelFacts
 
 COSTS = LayerCosts(launch=1e-3, conv3x3=0.5, other=2.0, outputs=10.0)

@@ -98,10 +98,7 @@ def test_a_bucket_is_ready_with_the_last_of_its_measured_gradients() -> None:
     assert times.rest == 3 * 10**9
 
 
-@given(
-    ready=st.lists(st.floats(0, 0.02), min_size=6, max_size=6),
-    backward=st.floats(0, 0.02),
-)
+@given(ready=st.lists(st.floats(0, 0.02), min_size=6, max_size=6), backward=st.floats(0, 0.02))
 def test_measured_parts_never_run_backwards_nor_past_the_pass(
     ready: list[float], backward: float
 ) -> None:

@@ -210,9 +210,7 @@ fractions = st.builds(Fraction, st.integers(1, 40), st.sampled_from([1, 2, 3, 7,
 
 @st.composite
 def traces(
-    draw: st.DrawFn,
-    unit: Fraction = Fraction(1),
-    lengths: st.SearchStrategy[Fraction] = fractions,
+    draw: st.DrawFn, unit: Fraction = Fraction(1), lengths: st.SearchStrategy[Fraction] = fractions
 ) -> RateTrace:
     steps = draw(st.lists(lengths, min_size=1, max_size=5))
     rates = [draw(st.one_of(st.just(Fraction(0)), fractions)) for _ in steps]

@@ -49,11 +49,7 @@ CELL = Link(
     bandwidth=Fraction(6 * 10**6),
     efficiency=Fraction(1, 2),
     latency=Fraction(7, 1000),
-    up=Uplink(
-        bandwidth=Fraction(10**6),
-        latency=Fraction(18, 1000),
-        grant=Fraction(25, 10**4),
-    ),
+    up=Uplink(bandwidth=Fraction(10**6), latency=Fraction(18, 1000), grant=Fraction(25, 10**4)),
 )
 
 

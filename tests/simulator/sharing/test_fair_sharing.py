@@ -21,10 +21,7 @@ from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.sharing import fair as fluid_flows
 from gcsim.simulator.sharing import fair as fluid_levels
 from gcsim.simulator.sharing import incast
-from gcsim.simulator.sharing.fair import (
-    Crossings,
-    share_fairly,
-)
+from gcsim.simulator.sharing.fair import Crossings, share_fairly
 from gcsim.simulator.sharing.model import Capacity, FlowClass, Supply
 from tests.simulator.sharing.fluid_oracle import Flow, rates_of, simulate
 from tests.simulator.world import PS
@@ -60,10 +57,7 @@ def ends_of(
         return {len(flows) - 1: time - starts[-1]} if place == 0 and starts[-1] < 0 else {}
 
     share_fairly(
-        {place: start for place, start in enumerate(starts) if start >= 0},
-        flows,
-        capacities,
-        ended,
+        {place: start for place, start in enumerate(starts) if start >= 0}, flows, capacities, ended
     )
     return ends
 
@@ -84,8 +78,7 @@ def simulated(
         return Flow(start, Fraction(flows[place].nbytes), crosses, done)
 
     simulate(
-        [single(place, start) for place, start in enumerate(starts) if start >= 0],
-        dict(capacities),
+        [single(place, start) for place, start in enumerate(starts) if start >= 0], dict(capacities)
     )
     return ends
 

@@ -177,10 +177,7 @@ class Heap:
                     yield from self.wait(one, rank, flying.pop(0), before)
                 if program.announced:
                     hop = self.hop(program, before)
-                    self.at(
-                        self.now + hop.latency_for(0),
-                        partial(one.heard[before].add, message),
-                    )
+                    self.at(self.now + hop.latency_for(0), partial(one.heard[before].add, message))
                 flying.append(message)
                 if one.sizes[rank][message] != NOTHING:
                     self.waiting.append((self.send(number, rank, message), lambda: True))

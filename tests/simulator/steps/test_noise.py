@@ -84,11 +84,7 @@ def test_slowness_comes_on_top_and_is_independent_of_the_noise() -> None:
     distribution=st.sampled_from(DISTRIBUTIONS),
 )
 def test_a_rank_s_factor_depends_on_nobody_else(
-    ranks: int,
-    more: int,
-    seed: int,
-    iteration: int,
-    distribution: Literal["lognormal", "gamma"],
+    ranks: int, more: int, seed: int, iteration: int, distribution: Literal["lognormal", "gamma"]
 ) -> None:
     noise = Noise(
         distribution=distribution,

@@ -247,10 +247,7 @@ def test_a_deadlock_is_reported_with_who_waits_for_what(monkeypatch: pytest.Monk
     ask = Communicator.ask
 
     def forgetful(
-        self: Communicator,
-        member: int,
-        name: tuple[int, int, int],
-        request: Request,
+        self: Communicator, member: int, name: tuple[int, int, int], request: Request
     ) -> simpy.Event:
         return simpy.Environment().event() if member == 1 else ask(self, member, name, request)
 

@@ -133,8 +133,7 @@ def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut
     plan = data.draw(plans())
     arguments: dict[str, Any] = {"ranks": ranks, "execute": how, "iterations": 3}
     same(
-        simulate(plan, **arguments),
-        simulate(plan, slowdown=lambda _: np.ones(ranks), **arguments),
+        simulate(plan, **arguments), simulate(plan, slowdown=lambda _: np.ones(ranks), **arguments)
     )
 
 
@@ -222,8 +221,7 @@ def test_times_scale(data: st.DataObject, ranks: int, factor: int) -> None:
         replace(plan, side_slowdown=Fraction(2)), ranks=ranks, execute=skewed, iterations=2
     )
     np.testing.assert_array_equal(
-        run.finish * factor,
-        simulate(scaled, ranks=ranks, execute=slower, iterations=2).finish,
+        run.finish * factor, simulate(scaled, ranks=ranks, execute=slower, iterations=2).finish
     )
 
 

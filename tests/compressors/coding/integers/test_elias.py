@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcsim.compressors.coding.indices.index_coding import Coder
-from gcsim.compressors.coding.integers.elias import (
-    omega_bits,
-    omega_word,
-    put_bits,
-)
+from gcsim.compressors.coding.integers.elias import omega_bits, omega_word, put_bits
 from gcsim.errors import InputError
 from tests.compressors.shared import decode_indices, encode_indices
 

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.frames import Codec, as_bytes, pack_frame
-from gcsim.compressors.coding.one_bit.binary import (
-    SYMMETRIC,
-    TWO_LEVELS,
-    add_decoded,
-    message_of,
-)
+from gcsim.compressors.coding.one_bit.binary import SYMMETRIC, TWO_LEVELS, add_decoded, message_of
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.one_bit.columns import Matrices, column_sums, matrix_shape
 from gcsim.compressors.meter import segment

@@ -14,13 +14,7 @@ from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.errors import InputError
-from tests.compressors.shared import (
-    Draw,
-    add_packed_levels,
-    bucket_norms,
-    encode_levels,
-    random16,
-)
+from tests.compressors.shared import Draw, add_packed_levels, bucket_norms, encode_levels, random16
 
 KEY = random_key(1, 2, 3, "test", 4)
 LENGTHS = [0, 1, 7, 8, 9, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]

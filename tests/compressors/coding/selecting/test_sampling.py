@@ -150,9 +150,7 @@ def test_block_sums_and_saturation_are_those_of_a_naive_loop(n: int, scale: floa
     assert saturation(*given, np.array([scale]))[:, 0].tolist() == pytest.approx(expected)
 
 
-def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers(
-    normal: Draw,
-) -> None:
+def test_a_draw_costs_a_sixteenth_of_the_elements_in_random_numbers(normal: Draw) -> None:
     n = 160_000
     weights = alone(normal(n).abs())
     with segment() as recorder:

@@ -12,11 +12,7 @@ from gcsim.compressors.coding.floats.powers import tree
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import TREE, Levels
-from gcsim.compressors.quantization.floats.dynamic_8bit import (
-    add_decoded,
-    encode,
-    error_bound,
-)
+from gcsim.compressors.quantization.floats.dynamic_8bit import add_decoded, encode, error_bound
 from gcsim.compressors.segments import Segments
 from tests.compressors.shared import Draw, LayoutOf, rounded
 

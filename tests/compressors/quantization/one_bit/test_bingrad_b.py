@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.quantization.one_bit.bingrad_b import (
-    BinGradB,
-    BinGradBParameters,
-)
+from gcsim.compressors.quantization.one_bit.bingrad_b import BinGradB, BinGradBParameters
 from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
 from tests.compressors.shared import Draw
 

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.one_bit.binary import optimal_bounds
-from gcsim.compressors.quantization.one_bit.bingrad_pb import (
-    BinGradPb,
-    BinGradPbParameters,
-)
+from gcsim.compressors.quantization.one_bit.bingrad_pb import BinGradPb, BinGradPbParameters
 from gcsim.compressors.random import random_key
 from tests.compressors.shared import Draw, cells_of, packed_by
 

@@ -114,10 +114,7 @@ def test_both_directions_take_one_bit_and_one_scale_a_block(
         expected += HEADER_BYTES + 4 * blocks + math.ceil(size / 8)
     assert meter.collectives == [
         CollectiveRecord(
-            kind="push_pull",
-            sent=(expected,),
-            pulled=expected,
-            without_server="alltoall_allgather",
+            kind="push_pull", sent=(expected,), pulled=expected, without_server="alltoall_allgather"
         )
     ]
 

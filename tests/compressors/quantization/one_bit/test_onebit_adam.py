@@ -90,11 +90,7 @@ class Oracle:
     ],
 )
 def test_updates_follow_the_algorithm_step_by_step(
-    parameters: dict[str, Any],
-    count: int,
-    normal: Draw,
-    layout_of: LayoutOf,
-    step_of: Exchange,
+    parameters: dict[str, Any], count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
     layout, group = layout_of(*SIZES), workers(count, **parameters)
     oracle = Oracle(count, N, group[0].parameters)

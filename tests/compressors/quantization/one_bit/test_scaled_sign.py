@@ -52,11 +52,7 @@ def owing(worker: ScaledSign, bucket: Bucket) -> torch.Tensor:
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
 def test_updates_follow_the_algorithm_step_by_step(
-    cls: type[ScaledSign],
-    count: int,
-    normal: Draw,
-    layout_of: LayoutOf,
-    step_of: Exchange,
+    cls: type[ScaledSign], count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
     # Independent float64 loop: p = g + e, e = p - Q(p).
     layout, group = layout_of(*SIZES), workers(cls, count)

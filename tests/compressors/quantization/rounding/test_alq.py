@@ -19,11 +19,7 @@ from scipy import integrate, stats
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
-from gcsim.compressors.coding.rounding.tables import (
-    add_decoded,
-    exponential_levels,
-    table_error,
-)
+from gcsim.compressors.coding.rounding.tables import add_decoded, exponential_levels, table_error
 from gcsim.compressors.coding.rounding.truncated_normals import (
     Histogram,
     coordinate_descent,

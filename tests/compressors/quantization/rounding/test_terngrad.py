@@ -159,11 +159,7 @@ def test_each_worker_clips_to_its_own_bound_even_under_a_larger_shared_scalar(
 
 
 def naive_ternary(
-    values: torch.Tensor,
-    *,
-    bound: float,
-    scalar: float,
-    key: int,
+    values: torch.Tensor, *, bound: float, scalar: float, key: int
 ) -> np.ndarray[Any, Any]:
     """Digits, element by element: floor(v / s + u), u = (16 random bits + 1/2) / 65536."""
     digits = np.zeros(values.numel())

@@ -55,10 +55,7 @@ def test_five_rounds_come_close_and_never_above_k(normal: Draw) -> None:
     assert 0.9 * 10_000 < total <= 10_000 * (1 + 1e-6)
 
 
-@given(
-    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=50).filter(any),
-    st.floats(0, 1),
-)
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=50).filter(any), st.floats(0, 1))
 @example([3e-31, 1.0, 3e-31], 0.5)  # a rest that is lost in a sum with the heavy element
 def test_normalisation_keeps_order_and_bounds(values: list[float], part: float) -> None:
     weight = torch.tensor(values)
@@ -127,9 +124,7 @@ def test_sample_count_has_the_mean_and_spread_of_independent_draws(team: Any, no
     assert float(counts.std()) == pytest.approx(variance**0.5, rel=0.16)  # 4.5 / sqrt(2 * 400)
 
 
-def test_inclusion_frequency_is_the_probability_so_the_mean_update_is_p_times_g(
-    team: Any,
-) -> None:
+def test_inclusion_frequency_is_the_probability_so_the_mean_update_is_p_times_g(team: Any) -> None:
     # The toy weights w = g^2; probabilities by hand above.
     gradient = torch.tensor([8.0, -4, 8**0.5, 2, -2, 2**0.5, 1, -1])
     p = torch.tensor([1, 1, 0.8, 0.4, 0.4, 0.2, 0.1, 0.1])

@@ -206,11 +206,7 @@ def naive_step(
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("factor_masking", [False, True])
 def test_several_steps_are_those_of_the_authors_code(
-    team: Any,
-    normal: Draw,
-    too_many: str,
-    nesterov: bool,
-    factor_masking: bool,
+    team: Any, normal: Draw, too_many: str, nesterov: bool, factor_masking: bool
 ) -> None:
     given = {
         "ratio": 0.1, "momentum": 0.7, "nesterov": nesterov, "factor_masking": factor_masking,

@@ -42,11 +42,7 @@ def naive_step(
 @pytest.mark.parametrize("scope", ["bucket", "tensor"])
 @pytest.mark.parametrize("samples", [50, None])
 def test_several_steps_are_those_of_the_published_code(
-    team: Any,
-    normal: Draw,
-    momentum: tuple[float, bool],
-    scope: str,
-    samples: int | None,
+    team: Any, normal: Draw, momentum: tuple[float, bool], scope: str, samples: int | None
 ) -> None:
     given = {
         "drop_rate": 0.9, "samples": samples, "scope": scope,

@@ -28,14 +28,7 @@ from gcsim.compressors.sparsification.ce_sgd.ce_sgd import (
     inner_product,
 )
 from gcsim.errors import InputError
-from tests.compressors.shared import (
-    Draw,
-    LayoutOf,
-    layout_of,
-    layout_of_shapes,
-    members,
-    random16,
-)
+from tests.compressors.shared import Draw, LayoutOf, layout_of, layout_of_shapes, members, random16
 
 
 def message_parts(payload: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
@@ -107,12 +100,7 @@ class Oracle:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"speculative": 0.2, "unsent_limit": 2},
-        {"speculative": 0.9},
-        {"speculative": 0.0},
-    ],
+    [{}, {"speculative": 0.2, "unsent_limit": 2}, {"speculative": 0.9}, {"speculative": 0.0}],
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_messages_and_updates_follow_the_published_algorithm_step_by_step(

@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
-from gcsim.simulator.collectives.rings.synchronous_allgatherv import (
-    PreparedRounds,
-    block_size,
-)
+from gcsim.simulator.collectives.rings.synchronous_allgatherv import PreparedRounds, block_size
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
 from tests.simulator.links import KINDS

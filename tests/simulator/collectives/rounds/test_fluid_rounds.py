@@ -200,8 +200,5 @@ def test_a_flat_ring_has_nothing_that_a_fluid_could_share(
     case = Case(
         starts=starts, nics=links[:nodes], buses=[links[0]] * nodes, sizes=sizes, racks=racks
     )
-    ring = gather(
-        lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()),
-        around,
-    )
+    ring = gather(lambda sizes, fabric: ring_allgather(sizes, fabric.ring_links()), around)
     assert FluidWorld(case, ring).finishes == ring.kernel(case).tolist()

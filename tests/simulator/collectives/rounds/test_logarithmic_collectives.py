@@ -26,9 +26,7 @@ from gcsim.simulator.collectives.call import Prepared
 from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
     alltoall_allgather_allreduce,
 )
-from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
-    binomial_tree_allreduce,
-)
+from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import binomial_tree_allreduce
 from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
 from gcsim.simulator.collectives.rounds.gather_broadcast_allgather import gather_broadcast_allgather
 from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
@@ -427,10 +425,7 @@ def vector(
 ) -> Algorithm:
     return Algorithm(
         kernel=lambda c: kernel(
-            c.nbytes,
-            c.fabric,
-            gamma=c.gamma,
-            **({} if parts is one else {"element": c.element}),
+            c.nbytes, c.fabric, gamma=c.gamma, **({} if parts is one else {"element": c.element})
         )(times(c.starts), c.key),
         program=program,
         split=even(parts),
