@@ -281,26 +281,18 @@ def _pays(advice: Recommendation) -> list[str]:
     ends = [one for one in ends if one.label in named] or ends
     never = [short(one.label) for one in known if one.rate is None and not one.pays]
     always = [short(one.label) for one in known if one.rate is None and one.pays]
-    workers = advice.workers
-    found = []
-    if ends:
-        slowest = min(one.rate for one in ends if one.rate is not None)
-        unit, size = next(((unit, size) for unit, size in _UNITS if slowest >= size), _UNITS[-1])
-        found = [_end(one, size) for one in ends]
-        found[0] = f"in {unit}, {found[0]}"
+    found = list(map(_end, ends))
     if always:
         found.append(f"at any rate: {', '.join(always)}")
     if never:
-        found.append(f"never on {workers} workers: {', '.join(never)}")
+        found.append(f"never on {advice.workers} workers: {', '.join(never)}")
     return found
 
 
-_UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
-
-
-def _end(one: BreakEven, size: float) -> str:
-    """ "Top-k 1 % pays below 29 (26-50)" """
+def _end(one: BreakEven) -> str:
+    """ "Top-k 1 % pays below 29 Gbit/s (26-50)" """
     assert one.rate is not None  # noqa: S101
+    unit, size = ("Gbit/s", 1e9) if one.rate >= 1e9 else ("Mbit/s", 1e6)
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
@@ -308,7 +300,7 @@ def _end(one: BreakEven, size: float) -> str:
         within = f" (from {ends[0]})"
     elif low <= SLOWEST:
         within = f" (to {ends[1]})"
-    return f"{short(one.label)} pays below {_two(one.rate / size)}{within}"
+    return f"{short(one.label)} pays below {_two(one.rate / size)} {unit}{within}"
 
 
 def _two(value: float) -> str:
@@ -347,7 +339,7 @@ def _limit(advice: Recommendation) -> list[str]:
     found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
     found = [part for part in found if part]
     drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    return [f"with the default inputs, {found[0]}", *found[1:]] if found and drawn else found
+    return [f"{found[0]} (default inputs)", *found[1:]] if found and drawn else found
 
 
 def _limited(label: str, one: Limits) -> str:
