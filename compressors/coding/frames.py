@@ -76,7 +76,6 @@ class Codec(IntEnum):
     PAIRS = 22  # gTop-k, Ok-Topk: indices and values
     AFFINE = 23  # PyTorch's 8-bit hooks
     QSGD_DIGITS = 24  # QSGD's levels as digits, and as Elias codes
-    QSGD_ELIAS_DENSE = 25
     QSGD_ELIAS_SPARSE = 26
 
 
