@@ -29,6 +29,9 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     if not asked.says("training", "precision"):
         words = "with passes in half precision"
         yield _answer(words, "--precision fp16", "training.precision=fp16")
+    elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):
+        setting = "training.gradients=fp16"
+        yield _answer("if gradients are stored in it", f"--set {setting}", setting)
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:
