@@ -109,7 +109,8 @@ def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[
         else:
             payload = torch.cat(payloads)
             parts = partial(_cut, lengths=[part.numel() for part in payloads])
-        return replace(first, payload=payload), lambda received: [
+        told = tuple(lengths for request in requests for lengths in request.lengths)
+        return replace(first, payload=payload, lengths=told), lambda received: [
             _Part(received, parts, number) for number in range(count)
         ]
     if isinstance(first, TreeMerge):
