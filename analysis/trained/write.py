@@ -60,7 +60,7 @@ def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tu
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
 
 
-def training_page(result: TrainingResult, command: str) -> Html:
+def training_page(result: TrainingResult, command: str) -> str:
     """The report as HTML; `command` is what made it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))

@@ -22,7 +22,7 @@ from gcsim.compressors.coding.one_bit.signs import (
     lost_by,
     nesterov,
 )
-from gcsim.compressors.coding.rounding.level_words import WordCoding, coded_levels, decoded_levels
+from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms
@@ -127,16 +127,16 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     return decoded_positions(body, Segments.alone(n), sizes, many, coders)
 
 
-def code_alone(codes: Tensor, steps: int, coding: WordCoding) -> tuple[Tensor, int]:
+def code_alone(codes: Tensor, steps: int) -> tuple[Tensor, int]:
     """(the body of a tensor alone, elements that travel); see `coded_levels`."""
-    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
+    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps)
     return body, int(sent[0])
 
 
-def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: WordCoding) -> Tensor:
+def decode_alone(body: Tensor, n: int, sent: int, steps: int) -> Tensor:
     """Undo `code_alone`."""
     sizes = np.array([len(body)])
-    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps, coding)
+    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps)
 
 
 def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:

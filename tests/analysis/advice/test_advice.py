@@ -103,7 +103,7 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
     for end, shown in ((one, "from 0.29"), (replace(one, low=SLOWEST, high=80e9), "to 80")):
         other = with_findings(found, Findings(break_even=(end,)))
-        assert f"x pays below 75 ({shown})" in other.summary()
+        assert f"x pays below 75 Gbit/s ({shown})" in other.summary()
 
 
 def test_what_is_assumed_names_rdma_at_every_width() -> None:
