@@ -164,7 +164,7 @@ def _rounding(
 @primitive
 def round_levels(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
-    form: Form, bounds: NDArray[np.float32] | None = None,
+    form: Form, bounds: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Round the elements of a flat float32 to levels, and write their codes; in one pass.
 
@@ -173,16 +173,17 @@ def round_levels(
     keys : of each tensor's random bits (`random_key`); None for `tree`
     out, at : uint8 that is written to; first byte of each tensor's codes
     form : of the codes; with `exponents` the signs, a bit each, may follow
-    bounds : elements of a tensor are clipped to [-bound, bound] first (`even`)
+    bounds : float32 `[cells]`: elements are clipped to [-bound, bound] first (`even`)
     """
     cells, segments = levels.cells, levels.cells.segments
-    keys, bounds = drawing(levels, keys, bounds)
+    drawn_by = np.zeros(len(segments.table), dtype=np.uint64) if keys is None else keys
+    within = np.full(cells.total, np.inf, dtype=np.float32) if bounds is None else array(bounds)
     given: Any = _searches(levels) if levels.kind == KNOWN else np.float32(levels.steps)
     with written_back(out) as target:
         in_tiles(
             _rounding_walk(levels.kind, *form.shape), levels.tiles(form),
             np.ascontiguousarray(array(values)), segments.table, cells.first, cells.size,
-            levels.of_cells(), given, keys, bounds, *form, target, at,
+            levels.of_cells(), given, drawn_by, within, *form, target, at,
         )  # fmt: skip
 
 
@@ -220,17 +221,6 @@ def add_rounded(
             *form, target, highest,
         )  # fmt: skip
     demand_codes(int(highest.max(initial=0)), levels)
-
-
-def drawing(
-    levels: Levels, keys: NDArray[np.uint64] | None, bounds: NDArray[np.float32] | None
-) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    """A key and a bound for each tensor, also where none are given."""
-    tensors = len(levels.cells.segments.table)
-    return (
-        np.zeros(tensors, dtype=np.uint64) if keys is None else keys,
-        np.full(tensors, np.inf, dtype=np.float32) if bounds is None else bounds,
-    )
 
 
 def demand_codes(highest: int, levels: Levels) -> None:
@@ -279,6 +269,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
             t, start_of, stop_of = tiles[tile]
             begin, n = table[t]
             own, cells = values[begin : begin + n], numbers[firsts[t] :]
+            within = bounds[firsts[t] :]
             plane = (n + group - 1) // group if grouped else n
             body = out[places[t] : places[t] + (plane * bits + 7) // 8]
             for first in range(start_of, stop_of, CHUNK):
@@ -290,7 +281,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     if whole:
                         target = body[first : first + length]
                     _round_run(
-                        kind, own, at, target, cells, sizes[t], given, t, keys, bounds, words, room
+                        kind, own, at, target, cells, sizes[t], given, t, keys, within, words, room
                     )
                     if grouped:
                         for i in range(length):
@@ -335,7 +326,7 @@ def _round_run(
         stop = min((cell + 1) * size, end)
         some, part = slice(at - first, stop - first), values[at:stop]
         if kind == EVEN:
-            round_evenly(part, cells[cell, 0], fractions[some], given, bounds[t], codes[some])
+            round_evenly(part, cells[cell, 0], fractions[some], given, bounds[cell], codes[some])
         elif kind == KNOWN:
             _round_known(part, cells[cell, 0], fractions[some], given, t, room, codes[some])
         elif kind == OWN:
