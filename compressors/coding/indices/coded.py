@@ -27,9 +27,6 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
-_LONGEST_WORD = 6
-"""Bytes of the omega word of a gap below 2^32, at most."""
-
 
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
     """`choose_coder` for each tensor."""
@@ -55,14 +52,9 @@ def widths_of(segments: Segments, k: Column, coders: Column) -> Column:
 
 def most_bytes(segments: Segments, k: Column, coders: Column, widths: Column) -> Column:
     """Bytes of each body: exact where the length is fixed, else of the longest there can be."""
-    n, most = segments.length, packed_bytes(k * widths, 1)
-    for coder in set(coders.tolist()):
-        if coder in (Coder.RICE, Coder.BITMAP):
-            more = packed_bytes(n if coder == Coder.BITMAP else k + (n >> widths), 1)
-        else:
-            more = _LONGEST_WORD * k if coder == Coder.OMEGA else 0 * k
-        most = np.where(coders == coder, most + more, most)
-    return most
+    n = segments.length
+    bits = np.where(coders == Coder.BITMAP, n, (k + (n >> widths)) * (coders == Coder.RICE))
+    return packed_bytes(k * widths, 1) + packed_bytes(bits, 1)
 
 
 def _launches(

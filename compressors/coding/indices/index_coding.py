@@ -6,7 +6,6 @@
 | packed  | ceil(log2 n) bits an index                         | 20     20    20      (n = 1e6)    |
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
-| omega   | Elias omega word of each gap                       | 16.42  11.93 6.95                 |
 
 A gap is the distance to the position before, the first one's to -1; it is at least 1. Rice codes
 the gap - 1; its parameter is b = max(0, round(log2(ln 2 * n / k))) and follows from n and k, which
@@ -14,13 +13,12 @@ the frame carries; so the body is nothing but code. The two parts of the Rice co
 the other instead of interleaved: the same number of bits. Bits fill each byte from the lowest; the
 last byte is padded with zeros.
 
-Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits an index: rice is
-then the shortest of the coders of gaps. Bitmap beats raw above k/n = 1/32 and packed above
-1/ceil(log2 n).
+Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits an index. Bitmap
+beats raw above k/n = 1/32 and packed above 1/ceil(log2 n).
 
 Sources: R. Rice, J. Plaunt, "Adaptive variable-length coding for efficient compression of
 spacecraft television data", IEEE Trans. Comm. Technology 1971; parameter
-after Golomb 1966 for geometric gaps; Elias 1975 (`elias.py`).
+after Golomb 1966 for geometric gaps.
 """
 
 from __future__ import annotations
@@ -28,16 +26,14 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.integers.elias import get_omega, omega_word, put_omega
 from gcsim.compressors.coding.integers.packing import get_fields, put_fields
 from gcsim.compressors.loops import loop
 
-IndexCoding = Literal["raw", "packed", "rice", "bitmap", "omega", "auto"]
+IndexCoding = Literal["raw", "packed", "rice", "bitmap", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
 
 
@@ -48,17 +44,14 @@ class Coder(IntEnum):
     PACKED = 1
     RICE = 2
     BITMAP = 3
-    OMEGA = 4
 
     @property
     def fixed_length(self) -> bool:
         """The body's length follows from n and k, whatever the positions."""
-        return self in (Coder.RAW, Coder.PACKED, Coder.BITMAP)
+        return self is not Coder.RICE
 
 
-_, _PACKED, _RICE, _BITMAP, _OMEGA = (int(coder) for coder in Coder)
-_AUTO = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
-"""Omega is never expected to be shorter than the best of these."""
+_, _PACKED, _RICE, _BITMAP = (int(coder) for coder in Coder)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -69,7 +62,7 @@ def choose_coder(coding: IndexCoding, n: int, k: int) -> Coder:
     """
     if coding != "auto":
         return Coder[coding.upper()]
-    return min(_AUTO, key=lambda c: (round(expected_bits(c, n, k)), not c.fixed_length))
+    return min(Coder, key=lambda c: (round(expected_bits(c, n, k)), not c.fixed_length))
 
 
 def expected_bits(coder: Coder, n: int, k: int) -> float:
@@ -84,21 +77,10 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
         return float(k * (32 if coder is Coder.RAW else index_width(n)))
     if k == 0:
         return 0.0
-    stay = 1.0 - k / n  # P(a gap is larger than g) = stay^g
-    if coder is Coder.RICE:
-        return k * _mean_rice(n, k, stay)
-    shares = [*(stay ** ((1 << size) - 1) for size in range(n.bit_length())), 0.0]
-    words = [
-        len(omega_word(1 << size)) for size in range(n.bit_length())
-    ]  # alike up to the next power
-    return k * sum(b * (p - q) for b, (p, q) in zip(words, pairwise(shares), strict=True))
-
-
-def _mean_rice(n: int, k: int, stay: float) -> float:
     b = rice_parameter(n, k)
-    survive = stay ** (1 << b)  # P(a gap - 1 is at least 2^b)
+    survive = (1.0 - k / n) ** (1 << b)  # P(a gap - 1 is at least 2^b)
     mean_high = n / (1 << b) if survive == 1.0 else survive / (1.0 - survive)
-    return b + 1 + mean_high
+    return k * (b + 1 + mean_high)
 
 
 def index_width(n: int) -> int:
@@ -113,11 +95,11 @@ def rice_parameter(n: int, k: int) -> int:
 
 # --- one tensor, inside loops ---------------------------------------------------------------------
 
-LENGTH, STRAY, WORD, UNORDERED = 1, 2, 3, 4
+LENGTH, STRAY, UNKNOWN, UNORDERED = 1, 2, 3, 4
 FAULTS = {
     LENGTH: "their bytes are not so many",
     STRAY: "bits are set behind the last code",
-    WORD: "a code is not what a sender writes",
+    UNKNOWN: "no such coder",
     UNORDERED: "they do not ascend",
 }
 """Faults of a body."""
@@ -161,10 +143,8 @@ def put_positions(positions: Any, n: int, coder: int, width: int, body: Any) -> 
         return -1
     elif coder == _BITMAP:
         set_bits(positions, body)
-    elif coder == _RICE:
-        used = _put_rice(positions, width, body)
     else:
-        used = _put_omega(positions, body)
+        used = _put_rice(positions, width, body)
     return used
 
 
@@ -182,10 +162,8 @@ def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> 
             fault = LENGTH
     elif coder == _RICE:
         fault = _get_rice(body, width, positions)
-    elif coder == _OMEGA:
-        fault = _get_omega(body, positions)
     else:
-        fault = WORD
+        fault = UNKNOWN
     if fault == 0 and not ascends_below(positions, n):
         fault = UNORDERED
     return fault
@@ -255,26 +233,3 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
         end = ends[i]
         positions[i] = before
     return fault if fault else _end_fault(high, end + 1)
-
-
-@loop
-def _put_omega(positions: Any, body: Any) -> int:
-    before = np.int64(-1)
-    end = 0
-    for position in positions:
-        end = put_omega(body, end, position - before)
-        before = position
-    return (end + 7) // 8
-
-
-@loop
-def _get_omega(body: Any, positions: Any) -> int:
-    before = np.int64(-1)
-    end = 0
-    for i in range(positions.size):
-        gap, end = get_omega(body, end, 8 * body.size)
-        if end < 0:
-            return WORD
-        before += gap
-        positions[i] = before
-    return _end_fault(body, end)
