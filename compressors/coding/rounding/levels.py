@@ -40,10 +40,11 @@ from gcsim.compressors.coding.floats.powers import (
     sign_codes,
     tree_codes,
 )
+from gcsim.compressors.coding.frames import Frames, frames, put, seal, taken
 from gcsim.compressors.coding.integers.digits import Form, get_chunk, put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, inlined, loop, written_back
 from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
@@ -84,7 +85,7 @@ class Levels:
 
     kind: int
     cells: Cells
-    numbers: Tensor | None = None
+    numbers: Any = None
     """float32 `[cells]` or, a cell's own levels, ascending, `[cells, levels]`; or the message,
     uint8, in which they lie."""
     places: Column | None = None
@@ -110,12 +111,13 @@ class Levels:
 
     def of_cells(self) -> NDArray[np.float32]:
         """The numbers in host memory: float32 `[cells, width]`."""
-        if self.numbers is None:
+        numbers = self.numbers
+        if numbers is None:
             return np.zeros((0, 1), dtype=np.float32)
-        found = array(self.numbers)
         if self.places is not None:
-            found = _gathered(found, self.places, 4 * self.width * self.cells.count)
-        return np.ascontiguousarray(found).reshape(-1, self.width)
+            sizes = 4 * self.width * self.cells.count
+            numbers = taken(numbers, self.places, sizes, torch.float32)
+        return np.ascontiguousarray(array(numbers)).reshape(-1, self.width)
 
     def chosen_tables(self) -> Column:
         """The number of each tensor's table."""
@@ -143,6 +145,34 @@ def even(cells: Cells, norms: Tensor, steps: int, places: Column | None = None) 
 def own(cells: Cells, tables: Tensor, width: int, places: Column | None = None) -> Levels:
     """A table for each cell: float32 `[cells, width]`, ascending."""
     return Levels(kind=OWN, cells=cells, numbers=tables, places=places, width=width)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def encoded(
+    values: Tensor, levels: Levels, keys: NDArray[np.uint64], codec: int, form: Form,
+    bounds: Tensor | None = None, **columns: Any,
+) -> Tensor:  # fmt: skip
+    """The message of a flat gradient that is rounded to levels: a body is numbers, then codes.
+
+    `columns` are those of `frames`.
+    """
+    head, tail = levels.moved(form)
+    message, at = frames(values, codec, levels.cells.segments, head + tail, **columns)
+    put(message, at, levels.numbers.view(-1), head)
+    round_levels(values, levels, keys, message, at + head, form, bounds)
+    return seal(message, at, head + tail)
+
+
+def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
+    """Add what `encoded` made to `out`: levels whose numbers lie in the message.
+
+    `InputError` for bodies of another length, too.
+    """
+    head, tail = levels.moved(form)
+    found.demand_sizes(head + tail)
+    add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
@@ -229,20 +259,6 @@ def demand_codes(highest: int, levels: Levels) -> None:
         raise damaged("padding after the last code is not zero, or a group is not made of digits")
     if highest > levels.highest:
         raise damaged(f"code {highest} where levels end at {levels.highest}")
-
-
-# --- loops ----------------------------------------------------------------------------------------
-
-
-@loop
-def _gathered(message: Any, places: Any, sizes: Any) -> Any:
-    """The float32 numbers in these bytes of a message, one tensor's behind the other's."""
-    out = np.empty(sizes.sum(), dtype=np.uint8)
-    first = 0
-    for t in range(sizes.size):
-        out[first : first + sizes[t]] = message[places[t] : places[t] + sizes[t]]
-        first += sizes[t]
-    return out.view(np.float32)
 
 
 # --- the walk over cells: to codes ----------------------------------------------------------------

@@ -23,18 +23,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
-from gcsim.compressors.coding.integers.digits import Form, digits, fixed
-from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
+from gcsim.compressors.coding.frames import Codec, read
+from gcsim.compressors.coding.integers.digits import digits, fixed
+from gcsim.compressors.coding.rounding.levels import add_encoded, encoded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
-from gcsim.compressors.segments import Column, Segments, keys_of, spread
+from gcsim.compressors.segments import Segments, keys_of, spread
 from gcsim.errors import InputError
 
 FORMS = (digits(3), fixed(2))
@@ -113,7 +115,8 @@ class TernGrad(Compressor[TernGradParameters]):
             scalars = yield AllReduce(tensor=scalars, op="max")
         if chosen.packing == "all_reduce":
             codes = torch.ones_like(bucket.gradient, dtype=torch.uint8)
-            self._round(bucket, step, bounds, scalars, codes, segments.begin, fixed(8))
+            levels, keys = even(segments.whole, scalars, 1), self._keys(bucket, step)
+            round_levels(bucket.gradient, levels, keys, codes, segments.begin, fixed(8), bounds)
             sums = yield AllReduce(tensor=codes.view(torch.int8) - 1)
             each = spread(scalars * (1.0 / self.worker.count), segments.length)
             return torch.mul(sums, each)
@@ -126,30 +129,22 @@ class TernGrad(Compressor[TernGradParameters]):
         `bounds` are this worker's clipping bounds, `scalars` at least as large as what is left by
         clipping: float32 `[tensors]`.
         """
-        segments, flags = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
-        form, head = FORMS[flags], segments.column(4)
-        sizes = head + form.nbytes(segments.length)
-        message, at = frames(scalars, Codec.TERNGRAD, segments, sizes, flags=int(flags), fixed=True)
-        put(message, at, scalars, head)
-        self._round(bucket, step, bounds, scalars, message, at + head, form)
-        return seal(message, at, sizes)
+        flags = int(self.parameters.packing == "two_bit")
+        levels = even(Segments.of(bucket.layout).whole, scalars, 1)
+        return encoded(
+            bucket.gradient, levels, self._keys(bucket, step), Codec.TERNGRAD, FORMS[flags], bounds,
+            flags=flags, fixed=True,
+        )  # fmt: skip
 
-    def _round(
-        self, bucket: Bucket, step: int, bounds: Tensor, scalars: Tensor, out: Tensor, at: Column,
-        form: Form,
-    ) -> None:  # fmt: skip
-        """Write the digits plus one."""
-        me, levels = self.worker, even(Segments.of(bucket.layout).whole, scalars, 1)
-        keys = keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
-        round_levels(bucket.gradient, levels, keys, out, at, form, bounds)
+    def _keys(self, bucket: Bucket, step: int) -> NDArray[np.uint64]:
+        me = self.worker
+        return keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * scalar * digit, in place; `InputError` for a damaged or another message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.TERNGRAD)
-    flags, head = found.alike("flags"), segments.column(4)
+    flags = found.alike("flags")
     if flags >= len(FORMS):
         raise InputError(f"damaged payload: unknown packing {flags} of ternary digits")
-    found.demand_sizes(head + FORMS[flags].nbytes(segments.length))
-    levels = even(segments.whole, message, 1, found.at)
-    add_rounded(out, levels, message, found.at + head, FORMS[flags], weight)
+    add_encoded(out, even(segments.whole, message, 1, found.at), found, FORMS[flags], weight)
