@@ -63,7 +63,7 @@ def encode_levels(
 ) -> Tensor:  # fmt: skip
     """Codes of even levels of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
     levels = even(cells_of(values, size), norms, steps)
-    return rounded(values, levels, key, fixed(bits), np.array([bound], dtype=np.float32))
+    return rounded(values, levels, key, fixed(bits), torch.full_like(norms, bound))
 
 
 def rounded(
