@@ -310,9 +310,9 @@ class _Watched:
         self._parts = parts
 
     def __iter__(self) -> Iterator[Tensor]:
-        if not _active:
-            return iter(self._received)
-        return _active[-1].watch(self._received, parts=self._parts)
+        if _active:
+            return _active[-1].watch(self._received, parts=self._parts)
+        return iter(self._received)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -119,7 +119,7 @@ def kernel_cost(
     name = func.overloadpacket.__name__
     if name in _FREE:
         return None
-    destinations = {id(leaf) for key in ("out",) for leaf in tree_leaves(kwargs.get(key))}
+    destinations = {id(leaf) for leaf in tree_leaves(kwargs.get("out"))}
     operands = [
         leaf
         for leaf in tree_leaves((args, dict(kwargs)))
@@ -227,6 +227,4 @@ def _matmul_flops(operands: list[Tensor], results: list[Tensor]) -> int:
     if results[0].dim() == 4 and len(factors) >= 2:  # convolution: weight [out, in/groups, h, w]
         weight = factors[1]
         return 2 * results[0].numel() * math.prod(weight.shape[1:])
-    left = factors[-2] if len(factors) >= 2 else factors[0]
-    inner = left.shape[-1]
-    return 2 * results[0].numel() * inner
+    return 2 * results[0].numel() * factors[-2 if len(factors) >= 2 else 0].shape[-1]

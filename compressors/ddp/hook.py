@@ -62,7 +62,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError, new_member
 from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import Method, checked
-from gcsim.compressors.participation import named, participate
+from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import tensors_sent
 from gcsim.compressors.streams import Beside, Clock, clock_of
@@ -465,14 +465,13 @@ class DdpHook:
         sums.elements = bucket.layout.numel
         sums.steps += 1
         started = self._now()
-        reply, own = None, Demands()
+        reply = None
         while True:
             try:
-                with own:
+                with checks:
                     request = exchange.send(reply)
             except StopIteration as stop:
                 update: Tensor = stop.value
-                checks.take_over(own, partial(named, member.about.title))
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, None)
                 sums.took("whole_s", started, self._now())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -182,6 +181,8 @@ def _meaningless(
     name: str, cls: type[Compressor], own: CompressorParameters, stated: Options
 ) -> Iterable[Problem]:
     """Options that mean nothing for a method."""
+    from gcsim.compressors.options.optioned import adds_up_floats
+
     asked = [key for key, value in stated if value is not None]
     if issubclass(cls, Dense):
         for key in asked:
@@ -197,17 +198,10 @@ def _meaningless(
                     place=key,
                     hint="choose a method whose update approximates the gradient",
                 )
-    if "payload" in asked and not _adds_up_floats(cls, own.model_dump_json()):
+    if "payload" in asked and not adds_up_floats(cls, own.model_dump_json()):
         says = "its own parameter 'values' says how values travel"
         yield Problem(
             message=f"{name} adds up no float32 numbers: payload has nothing to halve",
             place="payload",
             hint=says if "values" in cls.Parameters.model_fields else "remove it",
         )
-
-
-@lru_cache(maxsize=256)
-def _adds_up_floats(cls: type[Compressor], parameters: str) -> bool:
-    from gcsim.compressors.options.optioned import adds_up_floats
-
-    return adds_up_floats(cls, cls.Parameters.model_validate_json(parameters))

@@ -29,7 +29,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_frame, pack_frame
+from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, pack_frame, read_frames
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
@@ -154,7 +154,7 @@ def read_codes(message: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:
-    frame = only_frame(message, Codec.AFFINE, n)
-    if frame.flags != flags:
-        raise InputError(f"damaged payload: a frame of kind {frame.flags}, not {flags}")
-    return frame.body
+    frames = read_frames(message, expected=Codec.AFFINE)
+    if [(frame.numel, frame.flags) for frame in frames] != [(n, flags)]:
+        raise InputError(f"damaged payload: not one frame of {n} elements, of kind {flags}")
+    return frames[0].body

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.conformance.subject import Heard, N, gradients, overheard, subject_of
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
@@ -17,6 +16,7 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull,
 from gcsim.errors import InternalError
 from gcsim.traces.profile import Layer
 from gcsim.traces.stage1 import cache
+from tests.compressors.shared import layout_of
 from tests.simulator.one_bucket import one_bucket
 
 
@@ -155,11 +155,8 @@ def test_a_profile_keeps_the_type_on_disk(tmp_path: Path, monkeypatch: pytest.Mo
     record = CollectiveRecord(kind="all_reduce", sent=(20, 20), element=2, dtype="bfloat16")
     toy = one_bucket(record)
     layer = Layer(name="w", parameters=(0,), forward_flops=0)
-    piece = TensorSlice(name="w", shape=(toy.model.parameters,), offset=0, index=0)
     profile = replace(
-        toy,
-        model=replace(toy.model, layers=(layer,)),
-        buckets=(BucketLayout(index=0, slices=(piece,)),),
+        toy, model=replace(toy.model, layers=(layer,)), buckets=(layout_of(toy.model.parameters),)
     )
     cache.save("one", profile)
     assert cache.load("one") == profile

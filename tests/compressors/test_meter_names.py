@@ -58,7 +58,7 @@ KERNELS = {
     "dryden": "_add_and_count _largest_of_each_sign _means",
     "dynamic_8bit": "nearest_codes",
     "index_coding": "decode_indices encode_indices",
-    "level_words": "decode_dense decode_sparse encode_dense encode_sparse",
+    "level_words": "decode_sparse encode_sparse",
     "levels": "add_packed_levels bucket_norms encode_levels",
     "marks": "add_and_mark at_least mark take",
     "narrow_floats": "add_looked_up largest_magnitude narrow",

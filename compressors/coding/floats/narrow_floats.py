@@ -13,7 +13,9 @@ of varying width and a fraction.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, written_back
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Column, Segments
 
@@ -84,19 +86,25 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
-    cast(values, Segments.alone(n), form, np.array([factor]), codes, ZERO)
+    cast(values, Segments.alone(n), form, _number(factor, values.device), codes, ZERO)
     return codes
 
 
-def decoding_table(form: Narrow, weights: float | NDArray[np.float64]) -> NDArray[np.float32]:
-    """weight * the value of each code of an 8-bit format: float32 `[256]`, or `[weights, 256]`."""
+@cache
+@unpriced
+def _number(value: float, device: torch.device) -> Tensor:
+    return torch.full((1,), value, device=device)
+
+
+def decoding_table(form: Narrow) -> NDArray[np.float64]:
+    """The value of each code of an 8-bit format: `[256]`."""
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
     values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
     values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
     signed: NDArray[np.float64] = np.where(codes >= 128, -values, values)
-    return np.multiply.outer(weights, signed).astype(np.float32)
+    return signed
 
 
 @counted_as(
@@ -110,14 +118,31 @@ def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
     return cell_norms(values, segments.whole, "max")
 
 
-def largest_magnitude(values: Tensor) -> float:
-    """`largest_magnitudes` of a tensor alone."""
-    return float(largest_magnitudes(values, Segments.alone(values.numel()))[0])
+@counted_as(lambda *_: ())  # a number a tensor
+def power_of_two_scales(largest: Tensor, form: Narrow) -> Tensor:
+    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`, float32.
+
+    1 for zero; infinity and NaN count as 2^128.
+    """
+    fraction, exponent = math.frexp(form.largest)
+    carry = (1 << 24) - 1 - int(fraction * 2**24)  # a larger fraction raises the exponent
+    fields = (largest.view(torch.int32).clamp(max=0x7F800000) + carry) >> 23
+    scales = ((exponent + 253 - fields).clamp_(max=253) << 23).view(torch.float32)
+    return scales.masked_fill_(largest == 0, 1.0)
 
 
-def tables_of(segments: Segments, tables: NDArray[np.float32]) -> Levels:
-    """The values of each tensor's codes, a byte each: `[tensors, 256]`."""
-    return Levels(kind=TREE, cells=segments.whole, numbers=torch.from_numpy(tables), width=256)
+@counted_as(lambda *_, **__: ())  # as above
+def scaled_tables(
+    segments: Segments, values: NDArray[np.float64], numbers: Tensor, weight: float, *,
+    divide: bool = False,
+) -> Levels:  # fmt: skip
+    """The levels `weight * number * value` of each tensor's codes, of `values` `[256]`.
+
+    `numbers` are float32 `[tensors]`; with `divide`, values are divided by them.
+    """
+    factors = numbers.double().reciprocal_() if divide else numbers.double()
+    tables = torch.outer(factors.mul_(weight), torch.from_numpy(values).to(numbers.device))
+    return Levels(kind=TREE, cells=segments.whole, numbers=tables.float(), width=256)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
@@ -133,18 +158,17 @@ def tables_of(segments: Segments, tables: NDArray[np.float32]) -> Levels:
 )  # fmt: skip
 @primitive
 def cast(
-    values: Tensor, segments: Segments, form: Narrow, factors: NDArray[np.float64], out: Tensor,
-    at: Column,
-) -> None:  # fmt: skip
+    values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column
+) -> None:
     """Write the codes of `factor * values`, rounded to nearest, ties to even.
 
-    `values` is a flat float32, with a factor for each tensor, whose codes begin at `out[at]` (uint8
-    or int16, the bit patterns of `form`).
+    `values` is a flat float32, with a factor for each tensor (float32 `[tensors]`), whose codes
+    begin at `out[at]` (uint8 or int16, the bit patterns of `form`).
     """
     numbers = np.array([form.mantissa, form.bias, form.bits, form.overflow, form.nan], np.uint32)
     with written_back(out) as codes:
         in_tiles(
-            _cast, segments.tiles, array(values), segments.table, factors.astype(np.float32),
+            _cast, segments.tiles, array(values), segments.table, array(factors),
             codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
             np.float32(2.0**23 * form.smallest_step),
         )  # fmt: skip
@@ -154,11 +178,20 @@ def cast(
 
 
 @loop
-def _narrow(
-    start: int, stop: int, values: Any, codes: Any, factor: Any, mantissa: Any, bias: Any,
-    bits: Any, overflow: Any, nan: Any, magic: Any,
+def _cast(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
+    numbers: Any, magic: Any,
 ) -> None:  # fmt: skip
-    values, codes = values[start:stop], codes[start:stop]
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin = table[t, 0]
+        own = codes[at[t] + first : at[t] + last]
+        _narrow(values[begin + first : begin + last], own, factors[t], numbers, magic)
+
+
+@loop
+def _narrow(values: Any, codes: Any, factor: Any, numbers: Any, magic: Any) -> None:
+    mantissa, bias, bits, overflow, nan = numbers
     # masked by 31: 32-bit shifts, known not to reach over the word, vectorise (else 64-bit ones)
     shift = np.uint32((np.uint32(23) - mantissa) & np.uint32(31))
     half = np.uint32((np.uint32(1) << np.uint32(shift - np.uint32(1))) - np.uint32(1))
@@ -178,19 +211,3 @@ def _narrow(
         code = min(code, overflow)
         code = nan if size > np.uint32(0x7F800000) else code
         codes[i] = np.uint32(code | np.uint32(np.uint32(word & np.uint32(0x80000000)) >> sign))
-
-
-@loop
-def _cast(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
-    numbers: Any, magic: Any,
-) -> None:  # fmt: skip
-    mantissa, bias, bits, overflow, nan = numbers
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t]
-        own = codes[at[t] : at[t] + n]
-        _narrow(
-            first, last, values[begin : begin + n], own, factors[t], mantissa, bias, bits, overflow,
-            nan, magic,
-        )  # fmt: skip

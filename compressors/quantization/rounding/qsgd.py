@@ -10,12 +10,11 @@ E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 |--------------|------------------------------------------------------------------------------|
 | fixed        | ceil(log2(2s + 1)) an element                                                |
 | digits       | digits of base 2s + 1 in groups: 1.6 (s = 1), 2.333 (2), 3.2 (4), else fixed |
-| elias_dense  | omega(|q| + 1), then a sign unless q = 0; every element                      |
 | elias_sparse | omega(gap), sign, omega(|q|) of the elements with q != 0; gap: the distance  |
 |              | to the one before in the tensor, from 1                                      |
 
-omega(x) is Elias' code of x >= 1. The Elias codings have messages of variable length, whose
-lengths are exchanged first; with the Euclidean norm nearly all levels are 0 and they are short.
+omega(x) is Elias' code of x >= 1. Its messages have variable lengths, which are exchanged first;
+with the Euclidean norm nearly all levels are 0 and they are short.
 
 Assumes a fixed width by default: at four bits it and the Elias code are equally long on Gaussian
 gradients, and a fixed width is what accelerators pack. The maximum is the default norm: with
@@ -25,7 +24,8 @@ QSGD-3, -5 and -9 have that many levels in all, so s = 1, 2 and 4 (and the maxim
 variance-based compression, QSGD of b bits without the sign has s = 2^b - 1.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
-Encoding", NIPS 2017, arXiv:1610.02132 (both Elias codings, buckets and the maximum norm too).
+Encoding", NIPS 2017, arXiv:1610.02132 (buckets, the maximum norm and Elias' code of sparse
+levels too; its code of all levels, zeros too, is longer for s = 1 to 23).
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of, starts
 from gcsim.errors import InputError
 
-Coding = Literal["fixed", "digits", "elias_dense", "elias_sparse"]
+Coding = Literal["fixed", "digits", "elias_sparse"]
 CODECS: dict[Coding, Codec] = {
     "fixed": Codec.QSGD,
     "digits": Codec.QSGD_DIGITS,
-    "elias_dense": Codec.QSGD_ELIAS_DENSE,
     "elias_sparse": Codec.QSGD_ELIAS_SPARSE,
 }
 CODINGS = {int(codec): coding for coding, codec in CODECS.items()}
@@ -77,8 +76,8 @@ class QsgdParameters(CompressorParameters):
     norm: Norm = Field("max", description="a bucket's norm: its maximum |v|, or l2 (the paper's)")
     coding: Coding = Field(
         "fixed",
-        description="of levels: fixed width, digits of base 2s + 1, or Elias codes of all (dense) "
-        "or of the non-zero levels (sparse)",
+        description="of levels: fixed width, digits of base 2s + 1, or Elias codes of those that "
+        "are not zero",
     )
 
 
@@ -137,7 +136,7 @@ def encoded(
     else:
         codes = gradient.new_empty(int(length.sum()), dtype=torch.uint8)
         round_levels(gradient, levels, keys, codes, starts(length), fixed(8))
-        coded, tail, sent = coded_levels(codes, segments, steps, coding)
+        coded, tail, sent = coded_levels(codes, segments, steps)
     message, at = frames(
         gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
         params=chosen.bucket or 0, fixed=coding in form,
@@ -175,6 +174,6 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     levels, codes, at = even(cells, message, steps, found.at), message, found.at + head
     if coding not in form:
         body = taken(message, at, tail, torch.uint8)
-        codes = decoded_levels(body, tail, segments, found.nonzero, steps, coding)
+        codes = decoded_levels(body, tail, segments, found.nonzero, steps)
         at = starts(segments.length)
     add_rounded(out, levels, codes, at, form.get(coding, fixed(8)), weight)

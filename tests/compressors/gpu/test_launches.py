@@ -18,7 +18,6 @@ from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_laun
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
     ("qsgd", {"coding": "digits", "steps": 2}),
-    ("qsgd", {"coding": "elias_dense"}),
     ("qsgd", {"coding": "elias_sparse"}),
     ("natural", {}),
     ("fp8", {}),

@@ -25,7 +25,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("topk", {"ratio": 0.05, "indices": "rice"}),
     ("qsgd", {"norm": "l2", "steps": 15, "bucket": None}),
     ("qsgd", {"coding": "digits", "steps": 1}),
-    ("qsgd", {"coding": "elias_dense"}),
     ("qsgd", {"coding": "elias_sparse", "norm": "l2"}),
     ("terngrad", {"packing": "two_bit", "shared": False}),
     ("terngrad", {"packing": "all_reduce"}),

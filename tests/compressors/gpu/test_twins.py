@@ -319,8 +319,8 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         chosen = getattr(narrow_floats, form)
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
-            table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
-            levels = narrow_floats.tables_of(alone, table)
+            table, scale = narrow_floats.decoding_table(chosen), torch.tensor([4.0])
+            levels = narrow_floats.scaled_tables(alone, table, scale, 1 / 3, divide=True)
             demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
@@ -338,10 +338,10 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     values, segments = torch.cat(parts), Segments.behind([len(part) for part in parts])
     demand_same(narrow_floats.largest_magnitudes, values, segments)
     codes, at = torch.zeros(len(values), dtype=torch.uint8), segments.begin
-    factors = np.linspace(1, 2, len(parts))
+    factors = torch.linspace(1, 2, len(parts))
     demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
-    tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
-    levels = narrow_floats.tables_of(segments, tables)
+    table = narrow_floats.decoding_table(narrow_floats.E4M3)
+    levels = narrow_floats.scaled_tables(segments, table, factors, 1.0)
     demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)
 
 
