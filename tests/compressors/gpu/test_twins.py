@@ -22,8 +22,7 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
