@@ -115,18 +115,10 @@ def ddp_hook(
         if not isinstance(kind := entry.pop("kind", None), str):
             raise InputError("no compressor is named", place="kind")
         compressor, given = kind, {**entry, **given}
-    if isinstance(compressor, str):
-        kind, in_name = method_named(compressor)
-        cls, given = compressor_class(kind), {**in_name, **given}
-    else:
-        kind, cls = compressor.__name__, compressor
-        if not issubclass(cls, Compressor):
-            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
-    method = _method(kind, cls, given, training_steps)
+    method = _method(compressor, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
-        kind_there, in_name = method_named(name)
-        other = _method(kind_there, compressor_class(kind_there), in_name)
+        other = _method(name, {})
         for number in numbers:
             if number in others or not isinstance(number, int) or number < 0:
                 twice = f"bucket {number} has two compressors"
@@ -156,8 +148,15 @@ class _Method(NamedTuple):
 
 
 def _method(
-    kind: str, cls: type[Compressor], given: Mapping[str, Any], steps: int | None = None
+    compressor: str | type[Compressor], given: Mapping[str, Any], steps: int | None = None
 ) -> _Method:
+    if isinstance(compressor, str):
+        kind, in_name = method_named(compressor)
+        cls, given = compressor_class(kind), {**in_name, **given}
+    else:
+        kind, cls = compressor.__name__, compressor
+        if not issubclass(cls, Compressor):
+            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
     chosen = checked(kind, cls, given).of_steps(steps)
     require_ddp_support(kind, *chosen)
     return _Method(kind, chosen)

@@ -1,6 +1,6 @@
 """The state of a deployed method on one rank, as `torch.save` and `weights_only=True` take it.
 
-    {"schema": 1, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
+    {"schema": 2, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
      "rank": 0, "workers": 4, "step": 8,
      "buckets": {0: {"slices": [[name, shape, offset, index], ...],
                      "tensors": {"0": tensor, ...}, "on_device": ["0"], "state": [...]}, ...}}
@@ -23,7 +23,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.state import CannotBeKeptError, plain, restored
 from gcsim.errors import InputError, Problem
 
-SCHEMA = 1
+SCHEMA = 2
 Trained = tuple[str, int, tuple[int, ...]]
 """Name of a parameter, its number among those that are trained, and its shape."""
 _FIXED = ("worker", "parameters")
