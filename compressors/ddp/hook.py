@@ -126,14 +126,8 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
-    return DdpHook(
-        method,
-        others,
-        seed=seed,
-        process_group=process_group,
-        check_finite=check_finite,
-        scaler=scaler,
-    )
+    setup = _Setup(method, others, seed, check_finite)
+    return DdpHook(setup, process_group=process_group, scaler=scaler)
 
 
 class _Method(NamedTuple):
@@ -145,6 +139,15 @@ class _Method(NamedTuple):
     def plain(self) -> dict[str, Any]:
         parameters = self.checked.parameters.model_dump(mode="json")
         return {"compressor": self.kind, "parameters": parameters}
+
+
+class _Setup(NamedTuple):
+    """Arguments of a hook that its copies have."""
+
+    method: _Method
+    others: Mapping[int, _Method]
+    seed: int
+    check_finite: bool
 
 
 def _method(
@@ -165,18 +168,10 @@ def _method(
 class DdpHook:
     """One rank's compressors of one model, and the thread that exchanges the buckets."""
 
-    def __init__(
-        self,
-        method: _Method,
-        others: Mapping[int, _Method],
-        *,
-        seed: int,
-        process_group: Any,
-        check_finite: bool,
-        scaler: Any,
-    ) -> None:
-        self.kind = method.kind
-        self.parameters = method.checked.parameters
+    def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
+        self._setup = setup
+        self._method, self._others, self._seed, self._check_finite = setup
+        self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
         """Step of the compressor in the iteration exchanged last; negative before it begins."""
         self.loss: float | None = None
@@ -185,11 +180,7 @@ class DdpHook:
         """Layouts by number of the bucket, as DDP handed it over last."""
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
-        self._method = method
-        self._others = others
-        self._seed = seed
         self._group = process_group
-        self._check_finite = check_finite
         self._collectives: Collectives
         self._device: torch.device
         self._beside: Beside
@@ -351,20 +342,13 @@ class DdpHook:
         state = io.BytesIO()  # pickle itself does not know all dtypes
         torch.save(self.state_dict() if self._slices else self._waiting, state)
         return {
-            "method": self._method,
-            "others": self._others,
-            "seed": self._seed,
-            "check_finite": self._check_finite,
-            "scaler": self.scaler,
-            "loss": self.loss,
+            "setup": self._setup, "scaler": self.scaler, "loss": self.loss,
             "state": state.getvalue(),
-        }
+        }  # fmt: skip
 
     def __setstate__(self, given: dict[str, Any]) -> None:
-        loss, state = given.pop("loss"), io.BytesIO(given.pop("state"))
-        method, others = given.pop("method"), given.pop("others")
-        self.__init__(method, others, process_group=None, **given)  # type: ignore[misc]
-        self.loss = loss
+        self.__init__(given["setup"], scaler=given["scaler"])  # type: ignore[misc]
+        self.loss, state = given["loss"], io.BytesIO(given["state"])
         self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:
