@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.ddp.model import ranks_text
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
@@ -290,8 +291,3 @@ def _text(request: Request | None) -> str:
         return f"{kind} of any length"
     lengths = [payload.numel() for payload in tensors_sent(request)]
     return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor `[n]` as uint8."""
-    return tensor.view(torch.uint8)

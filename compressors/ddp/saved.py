@@ -80,17 +80,14 @@ def require_method(state: Any, facts: Mapping[str, Any]) -> None:
 def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -> None:
     """Raise `InputError` unless a rank of as many may go on from `state`; `remembers` says whether
     steps of the method depend on earlier ones."""
-    problems = []
     if remembers and state["workers"] != worker.count:
         told = f"the state is of {state['workers']} ranks, now {worker.count} train"
         hint = "ranks hold back gradients of their own: train on as many, or begin without a state"
-        problems.append(Problem(message=told, place="workers", hint=hint))
-    elif remembers and state["rank"] != worker.rank:
+        raise InputError(told, place="workers", hint=hint)
+    if remembers and state["rank"] != worker.rank:
         told = f"the state is of rank {state['rank']}, this is rank {worker.rank}"
         hint = "save and load a state on every rank, in a file of its own"
-        problems.append(Problem(message=told, place="rank", hint=hint))
-    if problems:
-        raise InputError(problems)
+        raise InputError(told, place="rank", hint=hint)
 
 
 @contextmanager
