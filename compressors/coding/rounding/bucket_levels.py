@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, read
 from gcsim.compressors.coding.integers.digits import digits
-from gcsim.compressors.coding.rounding.levels import add_rounded, own, round_levels
+from gcsim.compressors.coding.rounding.levels import add_encoded, encoded, own
 from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -47,27 +47,21 @@ def encode_message(
     gradient: Tensor, cells: Cells, tables: Tensor, keys: NDArray[np.uint64], size: int
 ) -> Tensor:
     """The message of a flat gradient, rounded to the tables of its cells of `size` elements."""
-    segments, count = cells.segments, tables.shape[1]
-    head, tail = 4 * count * cells.count, digits(count).nbytes(segments.length)
-    message, at = frames(
-        gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size, fixed=True
-    )
-    put(message, at, tables.view(-1), head)
-    round_levels(gradient, own(cells, tables, count), keys, message, at + head, digits(count))
-    return seal(message, at, head + tail)
+    count = tables.shape[1]
+    return encoded(
+        gradient, own(cells, tables, count), keys, Codec.LEVELS, digits(count), flags=count,
+        params=size, fixed=True,
+    )  # fmt: skip
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * level, in place; `InputError` for a damaged or another message."""
-    segments, found = Segments.of(layout), read(message, layout, Codec.LEVELS)
+    found = read(message, layout, Codec.LEVELS)
     count, size = found.alike("flags"), found.alike("params")
     if count not in LEVEL_COUNTS or size < 1:
         raise InputError(f"damaged payload: {count} levels, buckets of {size} elements")
-    cells = segments.cells(size)
-    head = 4 * count * cells.count
-    found.demand_sizes(head + digits(count).nbytes(segments.length))
-    levels = own(cells, message, count, found.at)
-    add_rounded(out, levels, message, found.at + head, digits(count), weight)
+    levels = own(Segments.of(layout).cells(size), message, count, found.at)
+    add_encoded(out, levels, found, digits(count), weight)
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
