@@ -19,16 +19,16 @@ from gcsim.compressors.gpu.integers.packing import get_field
 from gcsim.compressors.gpu.parts import (
     Parts,
     launch_parts,
+    own_block,
     own_part,
     own_row,
-    parts_of,
-    starts,
+    parts_in_blocks,
     sum_before,
 )
-from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
+from gcsim.compressors.gpu.words import BLOCK, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 
 
 @kernel_of(loops.signed_words)
@@ -40,9 +40,8 @@ def signed_words(
     loops.demand_short(segments, loops.SIGN_BITS)
     words = memory.new_empty(len(values), dtype=torch.int32)
     each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
-    many, first = k.tolist(), np.arange(len(k)) * 2 * (len(levels) > 1)
-    columns = starts(many), segments.begin.tolist(), first.tolist()
-    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
+    first = np.arange(len(k)) * 2 * (len(levels) > 1)
+    parts = parts_in_blocks(memory, k, starts(k), segments.begin, first)
     launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
     return words
 
@@ -54,7 +53,7 @@ def unambiguous_signs(
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """Two launches, and one wait."""
     loops.demand_short(segments, loops.SIGN_BITS)
-    parts = _parts(residual, segments)
+    parts = parts_in_blocks(residual, segments.length, segments.begin)
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
     counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
@@ -74,7 +73,7 @@ def clear_powers(
 ) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
     """Three launches and the joining of magnitudes, and one wait."""
     loops.demand_short(segments, loops.POWER_BITS)
-    parts = _parts(delayed, segments)
+    parts = parts_in_blocks(delayed, segments.length, segments.begin)
     words = delayed.new_empty(delayed.numel(), dtype=torch.int32)
     chosen = delayed.new_empty(delayed.numel(), dtype=torch.uint8)
     counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
@@ -90,11 +89,6 @@ def clear_powers(
         BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
     )  # fmt: skip
     return *_listed(words, chosen, counts, k, parts), exponents
-
-
-def _parts(like: Tensor, segments: Segments) -> Parts:
-    elements = segments.length.tolist()
-    return parts_of(like, elements, [blocks(n) for n in elements], segments.begin.tolist())
 
 
 def _listed(
@@ -116,7 +110,8 @@ def add_words(
     wrong = out.new_zeros(2, dtype=torch.int32)
     known = there(loops.powers() if levels is None else levels, out.device)
     launch_parts(
-        _add, _parts(out, segments), out, message, table_of(found, out), known, wrong,
+        _add, parts_in_blocks(out, segments.length, segments.begin), out, message,
+        table_of(found, out), known, wrong,
         float64_bits(weight), HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_right)
@@ -133,18 +128,19 @@ def _note(chosen, counts, k, table, parts):
     tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)
 
 
+@triton.jit
+def _added(memory, more, at, here):
+    return tl.load(memory + at, mask=here, other=0.0) + tl.load(more + at, mask=here, other=0.0)
+
+
 @triton.jit(do_not_specialize=["alpha"])
 def _send(
     r, v, gradient, second_moment, words, chosen, counts, k, alpha: tl.uint64, tau, zeta,
     table, parts, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = within < n
+    column, _, within, here = own_block(table, parts, BLOCK)
     at = tl.load(column + 2 * parts) + within
-    total = tl.load(r + at, mask=here, other=0.0) + tl.load(gradient + at, mask=here, other=0.0)
-    second = tl.load(v + at, mask=here, other=0.0)
-    second = second + tl.load(second_moment + at, mask=here, other=0.0)
+    total, second = _added(r, gradient, at, here), _added(v, second_moment, at, here)
     size = tl.abs(total)
     wide = total.to(tl.float64)
     clear = here & (wide * wide > float64(alpha) * second.to(tl.float64)) & (size > tau)
@@ -163,13 +159,9 @@ def _find(
     r, v, gradient, second_moment, chosen, tops, alpha: tl.uint64, zeta, table, parts,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = within < n
+    column, _, within, here = own_block(table, parts, BLOCK)
     at = tl.load(column + 2 * parts) + within
-    total = tl.load(r + at, mask=here, other=0.0) + tl.load(gradient + at, mask=here, other=0.0)
-    second = tl.load(v + at, mask=here, other=0.0)
-    second = second + tl.load(second_moment + at, mask=here, other=0.0)
+    total, second = _added(r, gradient, at, here), _added(v, second_moment, at, here)
     tl.store(r + at, total, mask=here)
     tl.store(v + at, zeta * second, mask=here)  # of a sent element: set to zero later
     wide = total.to(tl.float64)
@@ -188,10 +180,9 @@ def _code(
     LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The word of each clear element; of those whose d fits, r and v become zero."""
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column, number, within, here = own_block(table, parts, BLOCK)
     at = tl.load(column + 2 * parts) + within
-    clear = tl.load(chosen + at, mask=within < n, other=0) != 0
+    clear = tl.load(chosen + at, mask=here, other=0) != 0
     bits = tl.load(r + at, mask=clear, other=0.0).to(tl.int32, bitcast=True)
     row = own_row(table, parts, tl.program_id(0))
     top = tl.load(tops + row)
@@ -212,25 +203,23 @@ def _code(
 @triton.jit
 def _list(words, chosen, counts, out, table, parts, BLOCK: tl.constexpr):
     """Each program's words behind those of the programs before."""
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(column + 2 * parts) + within
-    hit = tl.load(chosen + at, mask=within < n, other=0).to(tl.int32)
+    column, _, at, here = own_block(table, parts, BLOCK)
+    at += tl.load(column + 2 * parts)
+    hit = tl.load(chosen + at, mask=here, other=0).to(tl.int32)
     place = sum_before(counts, 0, tl.program_id(0), BLOCK) + tl.cumsum(hit, axis=0) - 1
     tl.store(out + place, tl.load(words + at, mask=hit != 0, other=0), mask=hit != 0)
 
 
 @triton.jit
 def _sign(memory, indices, values, levels, words, table, parts, BLOCK: tl.constexpr):
-    column, number, k = own_part(table, parts)
-    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    place = tl.load(column + 2 * parts) + i
-    at = tl.load(indices + place, mask=i < k, other=0)
-    value = tl.load(values + place, mask=i < k, other=0.0)
+    column, _, place, here = own_block(table, parts, BLOCK)
+    place += tl.load(column + 2 * parts)
+    at = tl.load(indices + place, mask=here, other=0)
+    value = tl.load(values + place, mask=here, other=0.0)
     minus = (value < 0).to(tl.int32)
     level = tl.load(levels + tl.load(column + 4 * parts) + minus)
-    tl.store(memory + tl.load(column + 3 * parts) + at, value - level, mask=i < k)
-    tl.store(words + place, at.to(tl.int32) | (minus << 31), mask=i < k)
+    tl.store(memory + tl.load(column + 3 * parts) + at, value - level, mask=here)
+    tl.store(words + place, at.to(tl.int32) | (minus << 31), mask=here)
 
 
 @triton.jit(do_not_specialize=["weight"])
