@@ -19,7 +19,6 @@ from scipy import integrate, stats
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
-from gcsim.compressors.coding.rounding.tables import add_decoded, exponential_levels, table_error
 from gcsim.compressors.coding.rounding.truncated_normals import (
     Histogram,
     coordinate_descent,
@@ -32,7 +31,13 @@ from gcsim.compressors.quantization.rounding.alq import (
     in_common,
     statistics,
 )
-from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
+from gcsim.compressors.quantization.rounding.nuqsgd import (
+    Nuqsgd,
+    NuqsgdParameters,
+    add_decoded,
+    exponential_levels,
+    table_error,
+)
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from gcsim.traces.storage.store import Trace, shipped_traces
