@@ -17,6 +17,7 @@ from typing import Any
 
 from gcsim.analysis.page.run import run_page
 from gcsim.analysis.page.sweep import sweep_page
+from gcsim.analysis.report.paper import bibtex, latex, markdown
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, csv_text, replacing, replacing_together
@@ -104,6 +105,10 @@ OF_SWEEP = {
     "speedup": "gcsim.analysis.plots.sweep:gain_figure",
 }
 """Pictures of a sweep; the first over two keys or more."""
+TABLES: dict[str, dict[str, Writer]] = {
+    "tex": {"table.tex": as_text(latex), "references.bib": as_text(bibtex)},
+    "md": {"table.md": as_text(markdown)},
+}
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")
 FAULTS_ONLY = {"faults.png"}
@@ -138,7 +143,9 @@ def draw_sweep_report(result: SweepResult, folder: Path, command: str) -> tuple[
 
 
 def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
-    """Draw the figures that can be drawn of a stored result, as `form`; see `draw_all`."""
+    """Draw the figures of a stored result, or its table as `tex` or `md`; see `draw_all`."""
+    if form in TABLES:
+        return draw_all(result, folder, TABLES[form])
     figures = {f"{name}.{form}": drawn(where, form) for name, where in ASKED_FOR.items()}
     return draw_all(result, folder, figures)
 

@@ -383,10 +383,10 @@ def _sections(advice: Advice) -> Iterator[Section]:
 
 
 def _opened(one: Open) -> str:
-    """ "with RDMA (--network 25gbe_roce): dense 424 ms, use half precision, 1.2x dense" """
-    gain = "" if one.speedup == 1 else f", {significant(one.speedup)}x dense"
-    dense = f"dense {elapsed(one.dense_s)}"
-    return f"{one.answer.words} ({one.answer.option}): {dense}, use {short(one.use)}{gain}\n"
+    """ "--network 25gbe_roce (RDMA): dense 424 ms, half precision 1.2x" """
+    words = f" ({one.answer.words})" if one.answer.words else ""
+    gain = "" if one.speedup == 1 else f", {short(one.use)} {significant(one.speedup)}x"
+    return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"
 
 
 _GAIN = 0.01

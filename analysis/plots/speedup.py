@@ -8,10 +8,9 @@ value, each joined to the end of its line: nothing covers the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -37,11 +36,12 @@ SMALL_LABEL_INCHES = 0.135
 
 
 def speedup_figure(result: Result) -> Figure:
-    """One line a compressor, in the order of the rows, then the ideal line.
+    """One line per method, in the order of the rows, then the ideal line.
 
     The height of a point is `scaling_efficiency * workers`: throughput over that of one device
-    without communication. A band is the middle 80 % of the draws of the speedup against dense (both
-    in the same world); without a dense row, of the throughput.
+    without communication. A whisker is the middle 80 % of the draws of the speedup against dense
+    (both in the same world); without a dense row, of the throughput. Methods with whiskers stand
+    side by side at each size.
     """
     styles = line_styles(result)
     with settings():
@@ -53,9 +53,16 @@ def speedup_figure(result: Result) -> Figure:
         height = tall + 0.48 + below
         figure = new_figure(width, height)
         axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
+        beside = _places(result, styles)
         for label, style in styles.items():
-            _line(axes, _of(result, label), label, style)
-            _band(axes, _of(result, label), style)
+            rows = _of(result, label)
+            places = [row.workers * beside[label] for row in rows]
+            axes.plot(places, list(map(relative_throughput, rows)), label=label, **look_of(style))
+            if not style.muted and _ranged(rows):
+                low, high = zip(*map(_ends, rows), strict=True)
+                axes.vlines(
+                    places, low, high, color=style.colour, linewidth=1.6, alpha=0.55, zorder=1.5
+                )
         workers = sorted({row.workers for row in result.rows})
         reach = workers if len(workers) > 1 else [workers[0] / 2**0.5, workers[0] * 2**0.5]
         axes.plot(
@@ -63,7 +70,9 @@ def speedup_figure(result: Result) -> Figure:
             label=IDEAL,
         )  # fmt: skip
         _axes(axes, result, workers)
-        _labels(axes, result, styles, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall)
+        _labels(
+            axes, result, styles, beside, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall
+        )
         mark_synthetic(figure, result)
         return figure
 
@@ -77,28 +86,20 @@ def _of(result: Result, label: str) -> list[Row]:
     return sorted((row for row in result.rows if row.label == label), key=lambda row: row.workers)
 
 
-def _line(axes: Axes, rows: Sequence[Row], label: str, style: LineStyle) -> None:
-    axes.plot(
-        [row.workers for row in rows],
-        [relative_throughput(row) for row in rows],
-        label=label,
-        **look_of(style),
-    )
+def _places(result: Result, styles: Mapping[str, LineStyle]) -> dict[str, float]:
+    """Factor on a method's number of workers, at which its points and whiskers stand."""
+    ranged = [
+        label for label in styles if not styles[label].muted and uncertain(_of(result, label))
+    ]
+    step = min(0.08, 0.56 / max(1, len(ranged)))
+    middle = (len(ranged) - 1) / 2
+    beside = {label: 2 ** (step * (number - middle)) for number, label in enumerate(ranged)}
+    return {label: beside.get(label, 1.0) for label in styles}
 
 
-def _band(axes: Axes, rows: Sequence[Row], style: LineStyle) -> None:
-    """Between what the throughput may be; where there is a single size, a line with ends."""
-    if style.muted or not uncertain(rows):
-        return
-    workers = [row.workers for row in rows]
-    low, high = ([end[number] for end in map(_ends, rows)] for number in (0, 1))
-    if len(rows) == 1:
-        axes.vlines(workers, low, high, color=style.colour, linewidth=1.0, zorder=1.5)
-    else:
-        axes.fill_between(
-            workers, low, high, facecolor=to_rgba(style.colour, 0.12),
-            edgecolor=to_rgba(style.colour, 0.45), linewidth=0.5, zorder=0.8,
-        )  # fmt: skip
+def _ranged(rows: Sequence[Row]) -> bool:
+    """Whether a method has whiskers: dense training is the unit of the others' ratios."""
+    return uncertain(rows) and any(low < high for low, high in map(_ends, rows))
 
 
 def _ends(row: Row) -> tuple[float, float]:
@@ -123,7 +124,7 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     low = math.ceil(math.log2(min(*values, workers[0])))
     high = math.floor(math.log2(max(*values, workers[-1])))
     if len(workers) > 1:
-        axes.set_xlim(workers[0] / 2**0.25, workers[-1] * 2**0.12)
+        axes.set_xlim(workers[0] / 2**0.4, workers[-1] * 2**0.4)
     else:
         axes.set_xlim(workers[0] / 2**0.5, workers[0] * 2**0.5)
     low = min(low, high - 1)
@@ -147,19 +148,25 @@ def _note(result: Result) -> str:
     if not uncertain(result.rows):
         return ""
     what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
-    return f"\nband: {PERCENTILES} of {what} over draws of the uncertain inputs"
+    return f"\nwhisker: {PERCENTILES} of {what} over draws of the uncertain inputs"
 
 
 def _power(value: float) -> str:
-    """A power of two; small ones as fractions, which are short."""
-    return f"{value:g}" if value >= 0.25 else f"1/{round(1 / value)}"
+    """A power of two; below one a fraction, which is short."""
+    return f"{value:g}" if value >= 1 else f"1/{round(1 / value)}"
 
 
 def _tick(workers: int, nodes: int | None) -> str:
     return str(workers) if nodes is None else f"{workers}\n({nodes})"
 
 
-def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float) -> None:
+def _labels(
+    axes: Axes,
+    result: Result,
+    styles: dict[str, LineStyle],
+    places: Mapping[str, float],
+    gap: float,
+) -> None:
     """Names and final values beside the axes, joined to the ends of their lines; `gap` is a share
     of the axes' height."""
     ends = {label: _of(result, label)[-1] for label in styles}
@@ -172,7 +179,7 @@ def _labels(axes: Axes, result: Result, styles: dict[str, LineStyle], gap: float
     right = axes.get_xlim()[1]
     beside = axes.transAxes
     for label, height, place in zip(ordered, wanted, placed, strict=True):
-        end = ends[label].workers if label in ends else heights[IDEAL]
+        end = ends[label].workers * places[label] if label in ends else heights[IDEAL]
         start = math.log(end / axes.get_xlim()[0]) / math.log(right / axes.get_xlim()[0])
         leader = Line2D(
             [start, 1.015, 1.045, 1.055], [height, height, place, place], transform=beside,

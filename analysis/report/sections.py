@@ -275,33 +275,24 @@ def _seeds(row: Row) -> str:
 
 
 def _pays(advice: Recommendation) -> list[str]:
-    ends = [one for one in advice.findings.break_even if one.rate is not None]
-    never = [
-        short(one.label) for one in advice.findings.break_even if one.rate is None and not one.pays
-    ]
-    always = [
-        short(one.label) for one in advice.findings.break_even if one.rate is None and one.pays
-    ]
-    workers = advice.workers
-    found = []
-    if ends:
-        slowest = min(one.rate for one in ends if one.rate is not None)
-        unit, size = next(((unit, size) for unit, size in _UNITS if slowest >= size), _UNITS[-1])
-        found = [_end(one, size) for one in ends]
-        found[0] = f"in {unit}, {found[0]}"
+    named = {row.label for row in (advice.use, advice.safe, advice.to_try) if row is not None}
+    known = advice.findings.break_even
+    ends = [one for one in known if one.rate is not None]
+    ends = [one for one in ends if one.label in named] or ends
+    never = [short(one.label) for one in known if one.rate is None and not one.pays]
+    always = [short(one.label) for one in known if one.rate is None and one.pays]
+    found = list(map(_end, ends))
     if always:
         found.append(f"at any rate: {', '.join(always)}")
     if never:
-        found.append(f"never on {workers} workers: {', '.join(never)}")
+        found.append(f"never on {advice.workers} workers: {', '.join(never)}")
     return found
 
 
-_UNITS = (("Gbit/s", 1e9), ("Mbit/s", 1e6))
-
-
-def _end(one: BreakEven, size: float) -> str:
-    """ "Top-k 1 % pays below 29 (26-50)" """
+def _end(one: BreakEven) -> str:
+    """ "Top-k 1 % pays below 29 Gbit/s (26-50)" """
     assert one.rate is not None  # noqa: S101
+    unit, size = ("Gbit/s", 1e9) if one.rate >= 1e9 else ("Mbit/s", 1e6)
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
@@ -309,7 +300,7 @@ def _end(one: BreakEven, size: float) -> str:
         within = f" (from {ends[0]})"
     elif low <= SLOWEST:
         within = f" (to {ends[1]})"
-    return f"{short(one.label)} pays below {_two(one.rate / size)}{within}"
+    return f"{short(one.label)} pays below {_two(one.rate / size)} {unit}{within}"
 
 
 def _two(value: float) -> str:
@@ -342,29 +333,38 @@ def _change(advice: Recommendation, change: Change, dense: Row) -> str:
 
 
 def _limit(advice: Recommendation) -> list[str]:
-    found = [
-        part for label, one in advice.findings.limits.items() if (part := _limited(label, one))
-    ]
+    """Of dense training and the method to use."""
+    first = [row.label for row in (advice.verdict.dense, advice.use) if row is not None]
+    limits = advice.findings.limits
+    found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
+    found = [part for part in found if part]
     drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    return [f"with the default inputs, {found[0]}", *found[1:]] if found and drawn else found
+    if found and drawn:
+        text, end = (found[0][:-1], "; ") if found[0][-1] == ")" else (found[0], " (")
+        found[0] = f"{text}{end}default inputs)"
+    return found
 
 
 def _limited(label: str, one: Limits) -> str:
-    """ "dense waits 31.8 ms for the network (bandwidth 31.1 ms), encodes 4 ms" """
+    """ "dense waits 31.8 ms for the network's bandwidth, encodes 4 ms" """
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     found = []
-    if one.waits_s > _TOLD * whole:
+    if one.waits_s > _NAMED * whole:
         parts = (("bandwidth", one.bytes_s), ("latency", one.latency_s))
-        named = [f"{word} {elapsed(value)}" for word, value in parts if value > _TOLD * whole]
-        of = f" ({', '.join(named)})" if named else ""
-        found.append(f"waits {elapsed(one.waits_s)} for the network{of}")
+        known = [(word, value) for word, value in parts if value > _NAMED * whole]
+        alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s
+        of = ", ".join(f"{word} {elapsed(value)}" for word, value in known)
+        behind = "'s " + known[0][0] if alone else f" ({of})" if known else ""
+        found.append(f"waits {elapsed(one.waits_s)} for the network{behind}")
     codes = (("encodes", one.encode_s), ("decodes", one.decode_s))
     found += [f"{word} {elapsed(value)}" for word, value in codes if value > _CODED * whole]
     return f"{short(label)} {', '.join(found)}" if found else ""
 
 
-_TOLD, _CODED = 0.005, 0.02
+_NAMED, _CODED = 0.005, 0.02
 """Shares of an iteration from which a part is named."""
+_ALONE = 0.95
+"""Share of the wait for the network from which its cause is named alone."""
 
 
 def _deploy(advice: Recommendation) -> list[str]:

@@ -39,13 +39,14 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
-from gcsim.compressors.on_device import handled, primitive
+from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-_SIZES = (1, 1, 2, 4, 4, 4)
-"""Bytes of a header's fields before the checksum."""
+_FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
+"""First byte and bytes of a header's fields: codec, flags, params, elements that travel, elements,
+bytes of the body, checksum."""
 
 
 class Codec(IntEnum):
@@ -75,7 +76,6 @@ class Codec(IntEnum):
     PAIRS = 22  # gTop-k, Ok-Topk: indices and values
     AFFINE = 23  # PyTorch's 8-bit hooks
     QSGD_DIGITS = 24  # QSGD's levels as digits, and as Elias codes
-    QSGD_ELIAS_DENSE = 25
     QSGD_ELIAS_SPARSE = 26
 
 
@@ -184,12 +184,12 @@ def frames(
     `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
     does not fit its field.
     """
-    heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
-    length = segments.length
-    row = segments.column(flags), segments.column(params), length if nonzero is None else nonzero
-    if not _write_headers(heads, int(codec), *row, length, sizes):
+    travel = segments.length if nonzero is None else nonzero
+    row = segments.column(flags), segments.column(params), travel, segments.length
+    known, heads = _known(codec, sizes, *row)
+    if heads is None:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
-    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    at = known.at
     message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
     head, place = torch.from_numpy(heads.reshape(-1)), at
     pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
@@ -199,13 +199,23 @@ def frames(
     put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
-        known = Frames(at, sizes, segments.column(int(codec)), *row, length, segments.column(1))
         for table in (segments, *([part] if part is not None else [])):
             n = len(table.table)
             shape = torch.Size([message.numel() * n // len(sizes)])
             some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
+
+
+def _known(codec: int, sizes: Column, *row: Column) -> tuple[Frames, NDArray[np.uint8] | None]:
+    """(columns of a message's frames; their headers, None where a number does not fit its field).
+
+    `row` are the columns of flags, parameters, elements that travel, and elements.
+    """
+    heads, none = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.zeros_like(sizes)
+    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
+    found = Frames(at, sizes, none + int(codec), *row, none + 1)
+    return found, heads if _write_headers(heads, found.codec, *row, sizes) else None
 
 
 def packed(
@@ -321,12 +331,10 @@ def read_known(
 
     Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
     """
-    heads = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8)
     none, length = np.zeros_like(sizes), layout.table[:, 1]
-    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
-    _write_headers(heads, int(codec), none, none, nonzero, length, sizes)
-    found = Frames(at, sizes, none + int(codec), none, none, nonzero, length, none + 1)
-    if int(sizes.sum()) + heads.size != message.numel() or (nonzero > length).any():
+    found, heads = _known(codec, sizes, none, none, nonzero, length)
+    whole = int(sizes.sum()) + HEADER_BYTES * len(sizes) == message.numel()
+    if heads is None or not whole or (nonzero > length).any():
         _read(message, layout, codec)  # says what is wrong
         raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
     return _agreed(message, layout, codec, found, heads)
@@ -437,16 +445,9 @@ def pack_frame(
     """
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
-    travel = numel if nonzero is None else nonzero
-    if handled(body):
-        parts, row = (body, np.array([body.numel()])), {"flags": flags, "params": params}
-        return packed(body, codec, Segments.alone(numel), parts, nonzero=np.array([travel]), **row)
-    message = body.new_empty(HEADER_BYTES + body.numel())
-    with written_back(message) as data:
-        fits = _write_frame(data, array(body), int(codec), flags, params, numel, travel)
-    if not fits:
-        raise InternalError(f"no frame header holds codec {codec}, {travel} of {numel} elements")
-    return message
+    travel = np.array([numel if nonzero is None else nonzero])
+    parts, columns = (body, np.array([body.numel()])), {"flags": flags, "params": params}
+    return packed(body, codec, Segments.alone(numel), parts, nonzero=travel, **columns)
 
 
 def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Codec)) -> list[Frame]:
@@ -471,15 +472,6 @@ def frames_of(
     found = read(message, layout, codec)
     for number, piece in enumerate(layout.slices):
         yield piece, found.frame(message, number)
-
-
-def only_frame(message: Tensor, codec: int, numel: int) -> Frame:
-    """The one frame of a message, of `numel` elements; `InputError` when it is not so."""
-    found = _headers(message, 1)
-    found.demand_intact(message.numel(), (codec,))
-    if found.at[0] + found.size[0] != message.numel() or found.numel[0] != numel:
-        raise InputError(f"damaged payload: not one frame of {numel} elements")
-    return found.frame(message, 0)
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -540,33 +532,15 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 
 @loop
 def _write_headers(
-    heads: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
+    heads: Any, codec: Any, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
 ) -> bool:
     """Fill headers up to their checksums; False where a number does not fit its field."""
     fits = True
     for t in range(sizes.size):
-        row = codec, flags[t], params[t], numel[t], nonzero[t], sizes[t]
-        fits &= _write_header(heads[t], row)
-    return fits
-
-
-@loop
-def _write_header(head: Any, row: Any) -> bool:
-    fits, at = True, 0
-    for size, field in zip(_SIZES, row):  # noqa: B905
-        fits &= (field >> (8 * size)) == 0  # nor negative
-        put_number(head, at, size, np.uint64(field))
-        at += size
-    return fits
-
-
-@loop
-def _write_frame(
-    frame: Any, body: Any, codec: int, flags: int, params: int, numel: int, nonzero: int
-) -> bool:
-    frame[HEADER_BYTES:] = body
-    fits = _write_header(frame, (codec, flags, params, numel, nonzero, body.size))
-    put_number(frame, HEADER_BYTES - 4, 4, checksum(frame, body))
+        row = codec[t], flags[t], params[t], nonzero[t], numel[t], sizes[t]
+        for (at, size), field in zip(_FIELDS, row):  # noqa: B905
+            fits &= (field >> (8 * size)) == 0  # nor negative
+            put_number(heads[t], at, size, np.uint64(field))
     return fits
 
 
@@ -620,16 +594,9 @@ def _read_headers(data: Any, rows: Any) -> None:
         if intact:
             body = frame[HEADER_BYTES : HEADER_BYTES + length]
             intact = number_at(frame, 16, 4) == checksum(frame, body)
-        rows[0, t], rows[1, t], rows[2, t], rows[3, t] = (
-            at + HEADER_BYTES,
-            length,
-            frame[0],
-            frame[1],
-        )
-        rows[4, t], rows[5, t], rows[6, t] = (
-            number_at(frame, 2, 2),
-            number_at(frame, 8, 4),
-            number_at(frame, 4, 4),
-        )
+        rows[0, t], rows[1, t] = at + HEADER_BYTES, length
+        for i in range(5):
+            begin, size = _FIELDS[i]
+            rows[2 + i, t] = number_at(frame, begin, size)
         rows[7, t] = intact
         at += HEADER_BYTES + length

@@ -8,8 +8,7 @@ import triton.language as tl
 
 from gcsim.compressors.coding import apart as loops
 from gcsim.compressors.coding.frames import Frames
-from gcsim.compressors.coding.indices.coded import widths_of
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, rooms
 from gcsim.compressors.demands import entered, when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.integers.packing import get_field, stray
@@ -33,8 +32,12 @@ def add_elements(
     if (exchange := entered()) is None or not exchange.plain:
         return by_loop(loops.add_elements, out, segments, message, found, weight)
     wrong = out.new_zeros((), dtype=torch.int32)
+<<<<<<< HEAD
     widths = widths_of(segments, segments.length, segments.column(Coder.PACKED))
     parts = parts_in_blocks(out, segments.length, segments.begin, widths)
+=======
+    widths, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
+>>>>>>> main
     launch_parts(
         _add, parts, out, message, table_of(found, out), wrong, float(np.float32(weight)),
         BLOCK=BLOCK,

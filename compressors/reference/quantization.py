@@ -29,7 +29,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, only_frame, pack_frame
+from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, pack_frame, read_frames
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
@@ -139,22 +139,13 @@ def _all_ranges(messages: Iterable[Tensor], n: int, rows: int) -> list[tuple[Ten
 
 
 def _add_codes(payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor, Tensor]]) -> None:
-    for number, message in enumerate(payloads):
-        scale, zero = known[number]
-        out += read_codes(message, out.shape).sub_(zero[:, None]).mul_(scale[:, None])
-
-
-def read_codes(message: Tensor, shape: torch.Size) -> Tensor:
-    """The codes of a message as float32 of the given shape.
-
-    Raises `InputError` when it is damaged or of another shape.
-    """
-    body = _body(message, shape.numel(), _CODES)
-    return from_bytes(body, torch.uint8, shape.numel()).view(shape).to(torch.float32)
+    for message, (scale, zero) in zip(payloads, known, strict=True):
+        codes = from_bytes(_body(message, out.numel(), _CODES), torch.uint8, out.numel())
+        out += codes.view(out.shape).float().sub_(zero[:, None]).mul_(scale[:, None])
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:
-    frame = only_frame(message, Codec.AFFINE, n)
-    if frame.flags != flags:
-        raise InputError(f"damaged payload: a frame of kind {frame.flags}, not {flags}")
-    return frame.body
+    frames = read_frames(message, expected=Codec.AFFINE)
+    if [(frame.numel, frame.flags) for frame in frames] != [(n, flags)]:
+        raise InputError(f"damaged payload: not one frame of {n} elements, of kind {flags}")
+    return frames[0].body

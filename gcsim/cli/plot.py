@@ -13,11 +13,13 @@ from gcsim.cli.outcome import reported
 
 
 class Format(StrEnum):
-    """Format of a picture."""
+    """Format of a picture, or of a table of a run."""
 
     png = "png"
     svg = "svg"
     pdf = "pdf"
+    tex = "tex"
+    md = "md"
 
 
 @reported
@@ -27,7 +29,7 @@ def plot(
     ],
     *,
     form: Annotated[
-        Format, typer.Option("--format", help="SVG and PDF are for papers.")
+        Format, typer.Option("--format", help="tex, md: a run's table; tex with its references.")
     ] = Format.png,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: FOLDER.")
@@ -41,15 +43,20 @@ def plot(
     keys, with a panel for each combination of the others; one key as lines.
     """
     from gcsim.analysis.report.numbers import plural
-    from gcsim.analysis.write import draw_again, draw_sweep
+    from gcsim.analysis.write import TABLES, draw_again, draw_sweep
     from gcsim.cli.options import check_writable
     from gcsim.cli.terminal import note
+    from gcsim.errors import InputError
     from gcsim.scenarios.stored import read_results
     from gcsim.scenarios.sweeps.store import is_sweep, read_sweep
 
     folder = output or (run if run.is_dir() else run.parent)
     failed = 0
     if is_sweep(run):
+        if form in TABLES:
+            raise InputError(
+                "a sweep has no one table", place=str(run), hint="its results.csv has all rows"
+            )
         swept = read_sweep(run)
         check_writable(folder)
         paths, failed = draw_sweep(swept, folder, form.value), len(swept.failed)

@@ -16,19 +16,21 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     if cluster.workers == 1:
         return
     if not asked.says("training", "loop") and not asked.says("training", "overlap"):
-        for name, words in (("ddp", "if the loop is DDP"), ("own", "if it does not overlap")):
+        for name, words in (("ddp", ""), ("own", "no overlap")):
             yield _answer(words, f"--loop {name}", f"training.loop={name}")
     link = cluster.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         if not asked.says("cluster", "network", "limited"):
-            words = "if a limit holds the rate, not the NIC"
+            words = "the rate is a limit, not the NIC's"
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
-            yield _answer("with RDMA", f"--network {remote}", f"cluster.network={remote}")
+            yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
     if not asked.says("training", "precision"):
-        words = "with passes in half precision"
-        yield _answer(words, "--precision fp16", "training.precision=fp16")
+        yield _answer("", "--precision fp16", "training.precision=fp16")
+    elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):
+        setting = "training.gradients=fp16"
+        yield _answer("gradients stored so", f"--set {setting}", setting)
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

@@ -30,6 +30,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
@@ -260,6 +261,7 @@ def as_carried(
 ) -> _Methods:
     """The methods as the cluster carries them; the dense one through servers comes last."""
     cluster = scenario.cluster
+    profiles = [as_stored(profile, scenario.training) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))
     dense = next((method for method in methods if method[0].kind == "none"), None)
     served = [SERVED in ways(profile, cluster) for profile in profiles]

@@ -150,6 +150,13 @@ def test_pictures_are_drawn_in_every_format_the_same_each_time(
     assert all(picture.startswith(begins) for picture in drawn[0])
 
 
+def test_a_table_for_a_paper_is_of_a_run_alone(result: Result, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(result.to_json())
+    done = gcsim("plot", ".", "--format", "tex", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"table.tex", "references.bib"} <= {path.name for path in tmp_path.iterdir()}
+
+
 def test_the_front_is_what_no_other_beats_in_both() -> None:
     assert front([(3, 1), (1, 3), (2, 4), (4, 1), (2, 2)]) == [(1, 3), (2, 2), (3, 1)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.indices.index_coding import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import (
@@ -23,7 +22,7 @@ from gcsim.compressors.coding.one_bit.signs import (
     lost_by,
     nesterov,
 )
-from gcsim.compressors.coding.rounding.level_words import WordCoding, coded_levels, decoded_levels
+from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
 from gcsim.compressors.coding.rounding.norms import cell_norms
@@ -45,11 +44,7 @@ def members(cls: type[C], count: int, **parameters: Any) -> list[C]:
 
 def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
     """A bucket's layout: tensors t0, t1, … behind one another."""
-    slices, offset = [], 0
-    for index, shape in enumerate(shapes):
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += math.prod(shape)
-    return BucketLayout(index=0, slices=tuple(slices))
+    return BucketLayout.behind(0, ((f"t{n}", n, shape) for n, shape in enumerate(shapes)))
 
 
 def layout_of(*sizes: int) -> BucketLayout:
@@ -68,7 +63,7 @@ def encode_levels(
 ) -> Tensor:  # fmt: skip
     """Codes of even levels of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
     levels = even(cells_of(values, size), norms, steps)
-    return rounded(values, levels, key, fixed(bits), np.array([bound], dtype=np.float32))
+    return rounded(values, levels, key, fixed(bits), torch.full_like(norms, bound))
 
 
 def rounded(
@@ -132,16 +127,16 @@ def decode_indices(body: Tensor, n: int, k: int, coder: int) -> Tensor:
     return decoded_positions(body, Segments.alone(n), sizes, many, coders)
 
 
-def code_alone(codes: Tensor, steps: int, coding: WordCoding) -> tuple[Tensor, int]:
+def code_alone(codes: Tensor, steps: int) -> tuple[Tensor, int]:
     """(the body of a tensor alone, elements that travel); see `coded_levels`."""
-    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps, coding)
+    body, _, sent = coded_levels(codes, Segments.alone(len(codes)), steps)
     return body, int(sent[0])
 
 
-def decode_alone(body: Tensor, n: int, sent: int, steps: int, coding: WordCoding) -> Tensor:
+def decode_alone(body: Tensor, n: int, sent: int, steps: int) -> Tensor:
     """Undo `code_alone`."""
     sizes = np.array([len(body)])
-    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps, coding)
+    return decoded_levels(body, sizes, Segments.alone(n), np.array([sent]), steps)
 
 
 def round_alone(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:

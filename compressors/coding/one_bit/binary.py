@@ -11,12 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.rounding.bucket_levels import clip_cells
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import Tensor
@@ -31,60 +26,10 @@ from gcsim.compressors.loops import (
 )
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Cells, Segments
+from gcsim.compressors.segments import Cells
 
-TWO_LEVELS, SYMMETRIC = 0, 1
 MAX_HALVINGS = 24
 """Passes of `optimal_bounds` over a cell, at most."""
-
-
-# --- messages -------------------------------------------------------------------------------------
-
-
-def message_of(
-    values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
-    keys: NDArray[np.uint64] | None = None,
-) -> Tensor:  # fmt: skip
-    """The message of a bucket: `levels`, float32 `[1 or 2, cells]`, then bits.
-
-    The bits are those of `put_bits`; `flags` say which levels.
-    """
-    segments, head = cells.segments, 4 * cells.count
-    many = len(levels)
-    sizes = many * head + packed_bytes(segments.length, 1)
-    message, at = frames(
-        values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
-    )
-    places = np.concatenate([at + number * head for number in range(many)])
-    put(message, places, levels.reshape(-1), np.tile(head, many))
-    put_bits(values, Stripes.of(cells), lines, message, at + many * head, keys=keys)
-    return seal(message, at, sizes)
-
-
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
-    segments, found = Segments.of(layout), read(message, layout, Codec.BINARY)
-    flags, size = found.alike("flags"), found.alike("params")
-    if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC):
-        raise damaged(f"kind {flags}, buckets of {size} elements")
-    cells, at = segments.cells(size), found.at
-    head, many = 4 * cells.count, 2 - flags
-    found.demand_sizes(many * head + packed_bytes(segments.length, 1))
-    places = at, at + (many - 1) * head
-    weights = -weight if flags == SYMMETRIC else weight, weight
-    add_levels(out, Stripes.of(cells), message, at + many * head, message, places, weights)
-
-
-def clipped(bucket: Bucket, size: int, clip: float | None) -> Tensor:
-    """The bucket's gradient with its cells of `size` elements clipped; itself without `clip`."""
-    if clip is None:
-        return bucket.gradient
-    gradient = bucket.gradient.clone()
-    clip_to_spread(gradient, Segments.of(bucket.layout).cells(size), clip)
-    return gradient
 
 
 # --- primitives -----------------------------------------------------------------------------------
@@ -128,7 +73,7 @@ def class_means(values: Tensor, cells: Cells) -> Tensor:
 @counted_as(_moving("reduction", "bingrad_pb.optimal_bounds", 4, 4))
 @primitive
 def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
-    """The bound b of each cell of least error (`bingrad_pb.py`): float32 `[cells]`."""
+    """The bound b of each cell of least error (`bingrad.py`): float32 `[cells]`."""
     bounds = np.empty(cells.total, dtype=np.float32)
     in_tiles(_optimal_bounds, cells.spans, array(values), bounds)
     return tensor(bounds, values)

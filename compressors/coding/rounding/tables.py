@@ -17,9 +17,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.frames import Codec, read
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_rounded, round_levels
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_encoded, encoded
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.segments import Segments, keys_of
@@ -61,21 +61,16 @@ def encode_message(
     `numbered`: of tensors' tables, by the tensor's index; the first where it says nothing.
     """
     gradient, layout, form = bucket.gradient, bucket.layout, fixed(chosen.bits)
-    segments, known = Segments.of(layout), numbered or {}
-    cells = segments.cells(chosen.bucket)
+    cells, known = Segments.of(layout).cells(chosen.bucket), numbered or {}
     numbers = np.array([known.get(piece.index, 0) for piece in layout.slices])
     keys = keys_of(layout, worker.seed, step, purpose, worker.rank)
     norms = cell_norms(gradient, cells, chosen.norm)
-    head, tail = 4 * cells.count, form.nbytes(segments.length)
-    flags, params = chosen.bits | numbers << _NUMBER_AT, chosen.bucket or 0
-    message, at = frames(
-        gradient, Codec.TABLE, segments, head + tail, flags=flags, params=params,
+    levels = Levels(kind=KNOWN, cells=cells, numbers=norms, tables=tables, chosen=numbers)
+    flags = chosen.bits | numbers << _NUMBER_AT
+    return encoded(
+        gradient, levels, keys, Codec.TABLE, form, flags=flags, params=chosen.bucket or 0,
         fixed=numbered is None,
     )  # fmt: skip
-    put(message, at, norms, head)
-    levels = Levels(kind=KNOWN, cells=cells, numbers=norms, tables=tables, chosen=numbers)
-    round_levels(gradient, levels, keys, message, at + head, form)
-    return seal(message, at, head + tail)
 
 
 def add_decoded(
@@ -91,14 +86,11 @@ def add_decoded(
             f"damaged payload: codes of {widths} bits into tables {numbers}, {found.params} "
             f"elements a norm; expected {chosen.bits} bits, {len(tables)} tables and {size}"
         )
-    cells = segments.cells(chosen.bucket)
-    head = 4 * cells.count
-    found.demand_sizes(head + form.nbytes(segments.length))
     levels = Levels(
-        kind=KNOWN, cells=cells, numbers=message, places=found.at, tables=tables,
-        chosen=numbers,
+        kind=KNOWN, cells=segments.cells(chosen.bucket), numbers=message, places=found.at,
+        tables=tables, chosen=numbers,
     )  # fmt: skip
-    add_rounded(out, levels, message, found.at + head, form, weight)
+    add_encoded(out, levels, found, form, weight)
 
 
 def table_error(values: Tensor, levels: Table, *, size: int | None, norm: Norm) -> float:

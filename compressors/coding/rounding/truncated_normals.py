@@ -15,7 +15,6 @@ and with its neighbours a and b held, a level is best at
 
 from __future__ import annotations
 
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -102,36 +101,6 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
     found = levels.copy()
     _descend(found, sweeps, model.edges, model.masses_above, model.means_above, model.density)
     return found
-
-
-def best_grid_points(levels: int, grid: int, half_range: float) -> NDArray[np.uint8]:
-    """Points of 0 … grid, spread over [-half_range, half_range], that round N(0, 1) best.
-
-    The variance of rounding y at random to its neighbours a <= y <= b is (y - a)(b - y). Its mean
-    over the normal density between two points has a closed form; the `levels` points with the
-    least sum, 0 and `grid` among them, are found as the shortest path over all points. Returns
-    uint8 `[levels]`, ascending; 2 <= levels <= grid + 1 <= 256.
-    """
-    if levels == grid + 1:
-        return np.arange(levels, dtype=np.uint8)
-    y = half_range * (2 * np.arange(grid + 1) / grid - 1)
-    density = np.exp(-(y**2) / 2) / np.sqrt(2 * np.pi)
-    below = np.array([NormalDist().cdf(value) for value in y])
-    moments = [below, -density, below - y * density]  # indefinite, of 1, y and y^2
-    zeroth, first, second = (m[None, :] - m[:, None] for m in moments)
-    cost = (y[:, None] + y[None, :]) * first - y[:, None] * y[None, :] * zeroth - second
-    cost[np.tril_indices(grid + 1)] = np.inf
-    best = np.full(grid + 1, np.inf)
-    best[0] = 0.0
-    before = []
-    for _ in range(levels - 1):
-        ways = best[:, None] + cost
-        before.append(ways.argmin(0))
-        best = ways.min(0)
-    points = [grid]
-    for step in reversed(before):
-        points.append(int(step[points[-1]]))
-    return np.array(points[::-1], dtype=np.uint8)
 
 
 # --- loops -----------------------------------------------------------------------------------

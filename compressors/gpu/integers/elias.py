@@ -23,13 +23,6 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 LONGEST = 1 << 27
 
 
-def dense_words(codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Dense words of codes, and their lengths: int64 `[n]` each."""
-    levels = codes.long() - steps
-    words, lengths = words_of(levels.abs() + 1)
-    return words | ((levels < 0).long() << lengths), lengths + (levels != 0)
-
-
 def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Sparse words of codes that are not s, and their lengths: int64 `[k]` each."""
     levels = codes.long() - steps
@@ -37,16 +30,6 @@ def sparse_words(gaps: Tensor, codes: Tensor, steps: int) -> tuple[Tensor, Tenso
     sizes, longer = words_of(levels.abs())
     words |= ((levels < 0).long() | (sizes << 1)) << lengths  # 43 + 1 + 13 bits at most
     return words, lengths + 1 + longer
-
-
-def read_dense(body: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Code of the dense word that begins at each bit, uint8, and the bit behind it."""
-    values, ends = read_words(body)
-    signed = values > 1
-    negative = signed & _bits_at(body, ends)
-    ends = torch.where(values > steps + 1, 8 * body.numel() + 1, ends + signed)
-    levels = torch.where(negative, 1 - values, values - 1)
-    return (levels + steps).to(torch.uint8), ends
 
 
 def read_sparse(body: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:

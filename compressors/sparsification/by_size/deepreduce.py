@@ -35,7 +35,7 @@ from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frames import Codec, packed, read
-from gcsim.compressors.coding.indices.coded import demand_ascending
+from gcsim.compressors.coding.indices.index_coding import demand_ascending
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept

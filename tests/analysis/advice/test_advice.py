@@ -103,7 +103,7 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
     for end, shown in ((one, "from 0.29"), (replace(one, low=SLOWEST, high=80e9), "to 80")):
         other = with_findings(found, Findings(break_even=(end,)))
-        assert f"x pays below 75 ({shown})" in other.summary()
+        assert f"x pays below 75 Gbit/s ({shown})" in other.summary()
 
 
 def test_what_is_assumed_names_rdma_at_every_width() -> None:
@@ -249,7 +249,7 @@ def test_what_is_to_be_pasted_is_python_or_says_why_not(kind: str) -> None:
 def test_a_hook_to_be_pasted_is_there() -> None:
     from importlib import import_module
 
-    for kind in ("fp16", "bf16", "powersgd"):
+    for kind in ("fp16", "bf16", "torch_powersgd"):
         parameters = check_parameters(kind, {}).model_dump()
         first, second = paste(CompressorChoice(kind=kind, label=kind, parameters=parameters))
         _, module, _, name, *_ = first.split()

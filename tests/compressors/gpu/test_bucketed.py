@@ -18,8 +18,7 @@ from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.rounding import bucket_levels, norms, tables
 from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_rounded, own, round_levels
-from gcsim.compressors.quantization.rounding import adaptive_levels
-from gcsim.compressors.quantization.rounding.alq import AlqParameters
+from gcsim.compressors.quantization.rounding.alq import AlqParameters, statistics
 from gcsim.compressors.segments import ZERO, Cells, Segments, starts
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
@@ -139,7 +138,7 @@ def test_statistics_of_buckets(parts: list[Tensor], size: int, most: int) -> Non
     values, cells = flat(parts, size)
     for law in ("mixture", "single"):
         given = values, cells.segments, chosen.model_copy(update={"distribution": law})
-        demand_same(adaptive_levels.statistics, *given)
+        demand_same(statistics, *given)
     demand_same(norms.cell_sums, values, cells)
 
 

@@ -18,7 +18,6 @@ from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_laun
 ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
     ("qsgd", {"coding": "digits", "steps": 2}),
-    ("qsgd", {"coding": "elias_dense"}),
     ("qsgd", {"coding": "elias_sparse"}),
     ("natural", {}),
     ("fp8", {}),
@@ -29,7 +28,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("signum", {}),
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
-    ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
     ("threshold", {"threshold": 0.5, "indices": "rice"}),
     ("threshold", {"threshold": 0.5, "indices": "raw"}),
     ("scaled_sign", {}),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.options.method import OPTIONS, Method, method_of
@@ -41,12 +41,7 @@ Given = dict[str, Any]
 
 
 def layout_of(names: list[str]) -> BucketLayout:
-    slices, offset = [], 0
-    for name in names:
-        index = list(SHAPES).index(name)
-        slices.append(TensorSlice(name=name, shape=SHAPES[name], offset=offset, index=index))
-        offset += slices[-1].numel
-    return BucketLayout(index=0, slices=tuple(slices))
+    return BucketLayout.behind(0, ((n, list(SHAPES).index(n), SHAPES[n]) for n in names))
 
 
 WHOLE = layout_of(list(SHAPES))

@@ -9,10 +9,15 @@ from torch import Tensor
 
 from gcsim.compressors.bucket import TensorSlice
 from gcsim.compressors.coding.frames import Codec, as_bytes, pack_frame
-from gcsim.compressors.coding.one_bit.binary import SYMMETRIC, TWO_LEVELS, add_decoded, message_of
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.one_bit.columns import Matrices, column_sums, matrix_shape
 from gcsim.compressors.meter import segment
+from gcsim.compressors.quantization.one_bit.bingrad import (
+    SYMMETRIC,
+    TWO_LEVELS,
+    add_decoded,
+    message_of,
+)
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError

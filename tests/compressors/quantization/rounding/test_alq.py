@@ -25,9 +25,13 @@ from gcsim.compressors.coding.rounding.truncated_normals import (
     coordinate_descent,
     separate,
 )
-from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
-from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
-from gcsim.compressors.quantization.rounding.amq import Amq
+from gcsim.compressors.quantization.rounding.alq import (
+    Alq,
+    AlqParameters,
+    Amq,
+    in_common,
+    statistics,
+)
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments

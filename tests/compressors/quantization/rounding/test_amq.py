@@ -15,13 +15,14 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
-from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
-from gcsim.compressors.quantization.rounding.amq import (
+from gcsim.compressors.quantization.rounding.alq import (
     Amq,
     AmqParameters,
     expected_variance,
+    in_common,
     powers_of,
     slope,
+    statistics,
 )
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments

@@ -1,0 +1,90 @@
+"""A run for a paper: its table in LaTeX or Markdown, its methods' references in BibTeX."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.table import HEADING, brief_columns, title
+from gcsim.compressors.registry import compressor_class
+from gcsim.scenarios.result import Result, Row
+
+_LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+}  # fmt: skip
+_CITED = re.compile(
+    r'Sources?: (?:[^"]*? of )?(?P<authors>[A-Z]\.[^";]*), "(?P<title>[^"]+)", (?P<venue>[^;]+)'
+)
+"""Authors, title, and venue with what follows, of a method's docstring."""
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+
+
+def latex(result: Result) -> str:
+    """The table of the largest size for `booktabs`; each method cites its reference."""
+    heads, rows = _table(result)
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(_escaped, heads)) + r" \\",
+        r"\midrule",
+    ]
+    for row, (label, *cells) in rows:
+        cite = rf"~\cite{{{row.compressor}}}" if reference(row.compressor) else ""
+        lines.append(" & ".join([_escaped(label) + cite, *map(_escaped, cells)]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", f"% {title(result)}"]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(result: Result) -> str:
+    """The table of the largest size."""
+    heads, rows = _table(result)
+    lines = [title(result), "", _piped(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
+    return "\n".join([*lines, *(_piped(cells) for _, cells in rows)]) + "\n"
+
+
+def bibtex(result: Result) -> str:
+    """The reference of each method, by the name that its scenario gives it."""
+    kinds = dict.fromkeys(row.compressor for row in result.rows)
+    return "\n".join(text for kind in kinds if (text := reference(kind)))
+
+
+def reference(kind: str) -> str:
+    """The BibTeX entry of a method; empty where its docstring names no paper."""
+    cls = compressor_class(kind)
+    for text in (cls.__doc__, sys.modules[cls.__module__].__doc__):
+        cited = _CITED.search(" ".join((text or "").split()))
+        if cited:
+            break
+    else:
+        return ""
+    authors = cited["authors"].replace(" et al.", ", others").replace(", ", " and ")
+    arxiv, year = _ARXIV.search(cited["venue"]), re.search(r"\b(?:19|20)\d\d\b", cited["venue"])
+    venue = re.split(r"(?:^|, )(?:arXiv|doi|[Aa]lg|[Ss]ection|[Ee]q)", cited["venue"])[0]
+    fields = {"author": authors, "title": f"{{{cited['title']}}}"}
+    fields |= {"howpublished": venue.rstrip(". ")} if venue else {}
+    fields |= {"year": year[0]} if year else {}
+    fields |= {"eprint": arxiv[1], "archiveprefix": "arXiv"} if arxiv else {}
+    body = ",\n".join(
+        f"  {name} = {{{_escaped(value, but='{}')}}}" for name, value in fields.items()
+    )
+    return f"@misc{{{kind},\n{body},\n}}\n"
+
+
+def _table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
+    """Headings, and the cells of each method at the largest size, fastest first."""
+    rows: Sequence[Row] = largest_verdict(result).rows
+    columns = brief_columns(rows)
+    heads = [HEADING, *(" ".join(one.heading.split()) for one in columns)]
+    cells = zip(*(one.cells(rows) for one in columns), strict=True)
+    return heads, [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
+
+
+def _piped(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _escaped(text: str, but: str = "") -> str:
+    return "".join(char if char in but else _LATEX.get(char, char) for char in text)

@@ -1,0 +1,167 @@
+"""BinGrad: each element travels as one bit, and a bucket's two levels have the least error.
+
+BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = mean of the others;
+the bit of v says v >= b0. Both means are the best levels for this b0, and what is decoded has the
+bucket's mean. The error is the variance within the two classes, at most the bucket's variance, for
+N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
+an element and 64 a bucket.
+
+BinGrad-pb: two symmetric levels ±b of least error, if all between them stays unbiased. An element
+with |v| <= b becomes b with probability (v + b) / 2b, else -b: right on average. Larger ones
+saturate, hence a bias. The cost, the sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
+
+    b D = sum of |v| over the elements with |v| >= b          (D elements in the bucket),
+
+whose left side grows with b and whose right side falls: N(0, 1) has b = .647 and an error of .454
+of its energy. The zero is bracketed by halving: a lower end moves up to (right side) / D, an upper
+end down to it, for at most 24 passes over a bucket, which stays in the cache. Payload: 1 bit an
+element and 32 a bucket.
+
+With `clip` = c elements are clipped to c standard deviations of their bucket before anything else.
+No state.
+
+Assumes b0 = mean, as the paper does "for ease of implementation", where its condition asks for the
+middle of the two levels; an empty class's level is b0. For BinGrad-pb elements are symmetric about
+zero, as in the paper; where the sum jumps across b D, b is the place of the jump, to 2^-22.
+
+A frame's body is the levels, float32, then the bits: 1 says the bucket's upper level, 0 its lower
+one. Flags say which levels: TWO_LEVELS the lower ones of all buckets, then the upper ones;
+SYMMETRIC the upper ones (the lower ones are their negatives). `params` is the buckets' length.
+
+Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
+Communication-Efficient Distributed Training", arXiv:2002.11082, Algorithm 2 and equations 14
+(whose last case is read as b_-1 < v < b_1) to 17.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
+from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.one_bit.binary import class_means, clip_to_spread, optimal_bounds
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
+from gcsim.compressors.coding.rounding.bucket_levels import Clip
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
+from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.segments import Cells, Segments, keys_of
+
+TWO_LEVELS, SYMMETRIC = 0, 1
+
+
+class BinGradParameters(CompressorParameters):
+    bucket: int = Field(2048, ge=1, le=65535, description="elements that share the levels")
+    clip: Clip = None
+
+
+class BinGradB(Compressor[BinGradParameters]):
+    """One bit an element; a bucket's two levels are the means of its two classes."""
+
+    about = About(
+        title="BinGrad-b",
+        family="quantization",
+        collective="all-gather",
+        bits="1 + 64 / bucket",
+        paper="Xu et al., arXiv:2002.11082",
+    )
+
+    @classmethod
+    def properties(cls, parameters: BinGradParameters) -> Properties:
+        """Properties for the checker: the error is exactly that of the levels."""
+
+        def error(values: Tensor) -> float:
+            cells = Segments.alone(values.numel()).cells(parameters.bucket)
+            at = torch.arange(values.numel()) // parameters.bucket
+            return cls._error(values, _clipped(values, cells, parameters.clip), cells, at)
+
+        return Properties(error_bound=error, error_is_exact=True)
+
+    @classmethod
+    def _error(cls, values: Tensor, coded: Tensor, cells: Cells, at: Tensor) -> float:
+        """The sum of squares within the classes, about the levels of each element's cell `at`."""
+        thresholds, lows, highs = class_means(coded, cells)
+        decoded = torch.where(coded >= thresholds[at], highs[at], lows[at])
+        return float((values.double() - decoded.double()).square().sum())
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        cells = Segments.of(bucket.layout).cells(self.parameters.bucket)
+        gradient = _clipped(bucket.gradient, cells, self.parameters.clip)
+        payloads = yield AllGather(payload=self._encode(gradient, cells, bucket.layout, step))
+        return self.mean_of(payloads, bucket, add_decoded)
+
+    def _encode(self, values: Tensor, cells: Cells, layout: BucketLayout, step: int) -> Tensor:
+        lines = class_means(values, cells)  # [3, cells]
+        return message_of(values, cells, TWO_LEVELS, lines, lines[1:])
+
+
+class BinGradPb(BinGradB):
+    """One random bit an element: ±b, unbiased between the two."""
+
+    about = About(
+        title="BinGrad-pb",
+        family="quantization",
+        collective="all-gather",
+        bits="1 + 32 / bucket",
+        paper="Xu et al., arXiv:2002.11082",
+    )
+
+    @classmethod
+    def _error(cls, values: Tensor, coded: Tensor, cells: Cells, at: Tensor) -> float:
+        """b^2 - v^2 inside, (|v| - b)^2 outside, and clipping."""
+        bounds = optimal_bounds(coded, cells)[at].double()
+        means = torch.minimum(torch.maximum(coded.double(), -bounds), bounds)
+        return float((bounds.square() - means.square() + (means - values).square()).sum())
+
+    def _encode(self, values: Tensor, cells: Cells, layout: BucketLayout, step: int) -> Tensor:
+        bounds = optimal_bounds(values, cells)[None]  # [1, cells]
+        keys = keys_of(layout, self.worker.seed, step, "bingrad_pb rounding", self.worker.rank)
+        return message_of(values, cells, SYMMETRIC, bounds, bounds, keys)
+
+
+def _clipped(values: Tensor, cells: Cells, clip: float | None) -> Tensor:
+    """The values, with cells clipped to `clip` standard deviations in a copy."""
+    if clip is not None:
+        clip_to_spread(values := values.clone(), cells, clip)
+    return values
+
+
+def message_of(
+    values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
+    keys: NDArray[np.uint64] | None = None,
+) -> Tensor:  # fmt: skip
+    """The message of a bucket: `levels`, float32 `[1 or 2, cells]`, then bits.
+
+    The bits are those of `put_bits`; `flags` say which levels.
+    """
+    segments, head = cells.segments, 4 * cells.count
+    many = len(levels)
+    sizes = many * head + packed_bytes(segments.length, 1)
+    message, at = frames(
+        values, Codec.BINARY, segments, sizes, flags=flags, params=cells.size, fixed=True
+    )
+    places = np.concatenate([at + number * head for number in range(many)])
+    put(message, places, levels.reshape(-1), np.tile(head, many))
+    put_bits(values, Stripes.of(cells), lines, message, at + many * head, keys=keys)
+    return seal(message, at, sizes)
+
+
+def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
+    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
+
+    Raises `InputError` when the message is damaged or of another layout.
+    """
+    segments, found = Segments.of(layout), read(message, layout, Codec.BINARY)
+    flags, size = found.alike("flags"), found.alike("params")
+    if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC):
+        raise damaged(f"kind {flags}, buckets of {size} elements")
+    cells, at = segments.cells(size), found.at
+    head, many = 4 * cells.count, 2 - flags
+    found.demand_sizes(many * head + packed_bytes(segments.length, 1))
+    places = at, at + (many - 1) * head
+    weights = -weight if flags == SYMMETRIC else weight, weight
+    add_levels(out, Stripes.of(cells), message, at + many * head, message, places, weights)
