@@ -32,12 +32,8 @@ def add_elements(
     if (exchange := entered()) is None or not exchange.plain:
         return by_loop(loops.add_elements, out, segments, message, found, weight)
     wrong = out.new_zeros((), dtype=torch.int32)
-<<<<<<< HEAD
-    widths = widths_of(segments, segments.length, segments.column(Coder.PACKED))
-    parts = parts_in_blocks(out, segments.length, segments.begin, widths)
-=======
     widths, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
->>>>>>> main
+    parts = parts_in_blocks(out, segments.length, segments.begin, widths)
     launch_parts(
         _add, parts, out, message, table_of(found, out), wrong, float(np.float32(weight)),
         BLOCK=BLOCK,
