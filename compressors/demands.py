@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
@@ -71,7 +71,7 @@ class Demands:
         return inside
 
     def take_over(
-        self, other: Demands, inside: Callable[[], AbstractContextManager[object]] = nullcontext
+        self, other: Demands, inside: Callable[[], AbstractContextManager[object]]
     ) -> None:
         """Make the checks of another exchange with these, inside the context."""
 

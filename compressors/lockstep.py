@@ -21,10 +21,10 @@ from gcsim.compressors.requests import (
     AllToAll,
     Exchange,
     Operation,
-    PushPull,
     Request,
     TreeMerge,
     WithoutServer,
+    tensors_sent,
 )
 from gcsim.compressors.sharing import Payloads, forget, shared
 from gcsim.fields import Count, Whole
@@ -156,8 +156,14 @@ def _disagreement(requests: Sequence[Request], finished: int) -> RefusedRequestE
 
 def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reduction) -> list[Any]:
     first = requests[0]
+    if not isinstance(first, Request):
+        raise RefusedRequestError(f"a worker yields {type(first).__name__}, which is no request")
+    handed = [tensors_sent(request) for request in requests]
+    sent = tuple(sum(tensor.nbytes for tensor in own) for own in handed)
+    if isinstance(first, AllToAll):
+        return _all_to_all(handed, sent, first.variable, seen)
+    tensors = [own[0] for own in handed]
     if isinstance(first, AllReduce):
-        tensors = [request.tensor for request in requests if isinstance(request, AllReduce)]
         kinds = [f"{t.dtype} {list(t.shape)}" for t in tensors]
         if len(set(kinds)) != 1:
             raise RefusedRequestError(
@@ -168,46 +174,30 @@ def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reducti
             reduced = reduction(tensors, first.op)
         except (RuntimeError, TypeError, ValueError) as error:
             raise RefusedRequestError(f"all-reduce, {first.op}, of {kinds[0]}: {error}") from error
-        sent = tuple(t.nbytes for t in tensors)
+        dtype = str(reduced.dtype).removeprefix("torch.")
         seen.collective(
             CollectiveRecord(
-                kind="all_reduce",
-                sent=sent,
-                element=reduced.element_size(),
-                dtype=str(reduced.dtype).removeprefix("torch."),
+                kind="all_reduce", sent=sent, element=reduced.element_size(), dtype=dtype
             )
         )
         return [reduced] + [reduced.clone() for _ in tensors[1:]]
 
-    if not isinstance(first, Request):
-        raise RefusedRequestError(f"a worker yields {type(first).__name__}, which is no request")
-    if isinstance(first, AllToAll):
-        return list(_all_to_all([r for r in requests if isinstance(r, AllToAll)], seen))
+    if isinstance(first, TreeMerge):
+        merged = _merge_along_tree(tensors, first.merge, seen)
+        seen.collective(CollectiveRecord(kind="tree_merge", sent=sent, pulled=merged.nbytes))
+        return [merged] * len(tensors)
 
-    payloads = Payloads(
-        r.payload for r in requests if isinstance(r, AllGather | PushPull | TreeMerge)
-    )
-    sent = tuple(p.nbytes for p in payloads)
+    payloads = Payloads(tensors)
+    if not first.variable and len(set(sent)) != 1:
+        lengths = _unlike([f"{n} bytes" for n in sent])
+        if isinstance(first, AllGather):
+            hint = "`payloads = yield from gather_variable(payload)` tells the lengths first"
+            raise RefusedRequestError(f"all-gather of unequal payloads: {lengths}", hint=hint)
+        hint = "`PushPull(..., variable=True)` tells the lengths first"
+        raise RefusedRequestError(f"push-pull of unequal payloads: {lengths}", hint=hint)
     if isinstance(first, AllGather):
-        if not first.variable and len(set(sent)) != 1:
-            raise RefusedRequestError(
-                f"all-gather of unequal payloads: {_unlike([f'{n} bytes' for n in sent])}",
-                hint="`payloads = yield from gather_variable(payload)` tells the lengths first",
-            )
         seen.collective(CollectiveRecord(kind="all_gather", sent=sent, part=first.part))
         return [seen.payloads(payloads, parts=first.part) for _ in payloads]
-
-    if isinstance(first, TreeMerge):
-        merged = _merge_along_tree(payloads, first.merge, seen)
-        seen.collective(CollectiveRecord(kind="tree_merge", sent=sent, pulled=merged.nbytes))
-        return [merged] * len(payloads)
-
-    assert isinstance(first, PushPull)
-    if not first.variable and len(set(sent)) != 1:
-        raise RefusedRequestError(
-            f"push-pull of unequal payloads: {_unlike([f'{n} bytes' for n in sent])}",
-            hint="`PushPull(..., variable=True)` tells the lengths first",
-        )
     with seen.serve():
         answer = first.server(seen.payloads(payloads))
     seen.collective(
@@ -222,21 +212,21 @@ def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reducti
     return [answer] * len(payloads)
 
 
-def _all_to_all(requests: Sequence[AllToAll], seen: Observer) -> list[Iterable[Tensor]]:
-    count = len(requests)
-    if any(len(request.payloads) != count for request in requests):
-        wrong = next(len(r.payloads) for r in requests if len(r.payloads) != count)
-        raise RefusedRequestError(f"all-to-all: {count} workers, {wrong} payloads")
-    lengths = {payload.nbytes for request in requests for payload in request.payloads}
-    variable = requests[0].variable
+def _all_to_all(
+    handed: Sequence[Sequence[Tensor]], sent: tuple[int, ...], variable: bool, seen: Observer
+) -> list[Any]:
+    count = len(handed)
+    for own in handed:
+        if len(own) != count:
+            raise RefusedRequestError(f"all-to-all: {count} workers, {len(own)} payloads")
+    lengths = {payload.nbytes for own in handed for payload in own}
     if not variable and len(lengths) != 1:
         raise RefusedRequestError(
             f"all-to-all of unequal payloads: {min(lengths)} to {max(lengths)} bytes",
             hint="say `variable=True`",
         )
-    sent = tuple(sum(payload.nbytes for payload in request.payloads) for request in requests)
     seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
-    by_receiver = zip(*(request.payloads for request in requests), strict=True)
+    by_receiver = zip(*handed, strict=True)
     return [seen.payloads(list(parts), parts=True) for parts in by_receiver]
 
 

@@ -59,14 +59,11 @@ _FREE = frozenset(
 )  # fmt: skip
 """Allocate or describe; touch no element."""
 
-_OVERWRITE = frozenset({"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_"})
-"""Write their first operand without reading it."""
-
-_LIKE = frozenset(
-    {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like",
-     "randn_like"}
+_UNREAD = frozenset(
+    {"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_", "zeros_like",
+     "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like"}
 )  # fmt: skip
-"""Take shape, type and device from their first operand, and read nothing of it."""
+"""Read nothing of their first operand: they write it, or take its shape, type and device."""
 
 _INDEXED_READ = frozenset({"index", "index_select", "gather", "take", "embedding"})
 _INDEXED_WRITE = frozenset(
@@ -119,7 +116,7 @@ def kernel_cost(
     name = func.overloadpacket.__name__
     if name in _FREE:
         return None
-    destinations = {id(leaf) for key in ("out",) for leaf in tree_leaves(kwargs.get(key))}
+    destinations = {id(leaf) for leaf in tree_leaves(kwargs.get("out"))}
     operands = [
         leaf
         for leaf in tree_leaves((args, dict(kwargs)))
@@ -130,7 +127,7 @@ def kernel_cost(
         return None
     if results and not any(leaf.numel() for leaf in results):
         return None  # an empty slice, which has no memory to share
-    if name in _OVERWRITE or name in _LIKE:
+    if name in _UNREAD:
         operands = operands[1:]
     accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))
     nbytes = _bytes_moved(name, operands, results, accumulates=accumulates)
@@ -227,6 +224,4 @@ def _matmul_flops(operands: list[Tensor], results: list[Tensor]) -> int:
     if results[0].dim() == 4 and len(factors) >= 2:  # convolution: weight [out, in/groups, h, w]
         weight = factors[1]
         return 2 * results[0].numel() * math.prod(weight.shape[1:])
-    left = factors[-2] if len(factors) >= 2 else factors[0]
-    inner = left.shape[-1]
-    return 2 * results[0].numel() * inner
+    return 2 * results[0].numel() * factors[-2 if len(factors) >= 2 else 0].shape[-1]

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -33,11 +33,13 @@ class RefusedRequestError(InternalError):
 
 
 def passed_on(
-    exchange: Exchange, ask: Callable[[Request], Generator[Request, Any, Any]]
+    exchange: Exchange,
+    ask: Callable[[Request], Generator[Request, Any, Any]],
+    inside: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Exchange:
     """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
     returns the reply; a refusal is thrown into the exchange. Its demands on payloads of a device
-    are asked for at its end, or handed over to those around it."""
+    are asked for at its end, or handed over to those around it, which ask `inside` a context."""
     reply, demands = None, Demands()
     while True:
         try:
@@ -47,7 +49,7 @@ def passed_on(
             if (around := entered()) is None:
                 demands.require()
             else:
-                around.take_over(demands)
+                around.take_over(demands, inside)
             return stop.value  # type: ignore[no-any-return]  # an `Exchange` returns a tensor
         if isinstance(request, PushPull) and callable(request.server):
             request = replace(request, server=demands.around(request.server))
@@ -174,7 +176,9 @@ def location_of_return(exchange: Generator[Any, Any, Any], cls: type[Compressor]
 
 
 def location_of_class(cls: type[Compressor], method: str = "exchange") -> str:
-    """The line of its method where that is the user's, else of the class; "" without a file."""
+    """The line of its method where that is the user's, else of the class; "" where gcsim's own."""
+    if not is_users(cls):
+        return ""
     return location_of(cls.__dict__.get(method)) or location_of(cls)
 
 

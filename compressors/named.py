@@ -15,7 +15,7 @@ from gcsim.names import compact, say
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "none": ("dense", "uncompressed", "no compression", "baseline", "fp32", "float32"),
-    "randomk": ("random-k", "rand-k"),
+    "randomk": ("rand-k",),
     "gradient_sampling": ("GS",),
     "gradient_sampling_bayes": (
         "gradient sampling with Bayes prior",
@@ -46,13 +46,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "natural": ("natural compression",),
     "orq": ("optimal random quantisation", "optimal random quantization"),
     "linear": ("linear quantile quantisation", "linear quantile quantization"),
-    "onebit_sgd": ("1-bit SGD",),
-    "onebit_adam": ("1-bit Adam",),
-    "ef_signsgd": ("EF-signSGD", "error feedback signSGD"),
+    "ef_signsgd": ("error feedback signSGD",),
     "signsgd": ("signSGD with majority vote",),
     "signum": ("Signum with majority vote",),
     "ef_block_sgdm": ("dist-EF-blockSGDM", "dist-EF-SGD"),
-    "powersgd": ("power SGD",),
     "count_sketch": ("FetchSGD",),
     "cser": ("communication-efficient SGD with error reset",),
     "csea": ("communication-efficient SGD with error averaging",),

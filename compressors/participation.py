@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 from gcsim.compressors.base import Compressor
@@ -74,17 +75,12 @@ def participate(
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 "exchange() modified bucket.gradient",
-                place=_if_users(cls, location_of_class(cls)),
+                place=location_of_class(cls),
                 hint="clone what is to be changed: all compressors see the same gradients",
             )
         if fault := _fault_of(update, bucket, finite):
-            place = _if_users(cls, location_of_return(exchange, cls))
-            raise InputError(fault[0], place=place, hint=fault[1])
+            raise InputError(fault[0], place=location_of_return(exchange, cls), hint=fault[1])
         return update
-
-
-def _if_users(cls: type[Compressor], place: str) -> str:
-    return place if is_users(cls) else ""
 
 
 @unpriced
@@ -101,13 +97,8 @@ def _in_one_piece(bucket: Bucket) -> Bucket:
                 f"the bucket's {what} is {given}, its layout says {wanted}",
                 hint="flatten the bucket's gradients, one behind the other, in float32",
             )
-    if gradient.is_contiguous() and (moment is None or moment.is_contiguous()):
-        return bucket
-    return replace(
-        bucket,
-        gradient=gradient.contiguous(),
-        second_moment=None if moment is None else moment.contiguous(),
-    )
+    moment = None if moment is None else moment.contiguous()
+    return replace(bucket, gradient=gradient.contiguous(), second_moment=moment)
 
 
 @unpriced
@@ -118,20 +109,20 @@ def _fingerprint(bucket: Bucket) -> int:
 @unpriced
 def _fault_of(update: Any, bucket: Bucket, finite: bool) -> tuple[str, str] | None:
     """Fault of an update, with a remedy."""
-    wanted = f"float32 [{bucket.layout.numel}]"
+    wanted, device = f"float32 [{bucket.layout.numel}]", bucket.gradient.device
     if not isinstance(update, torch.Tensor):
-        return f"exchange() returned {type(update).__name__}, not an update {wanted}", ""
-    if update.dtype != torch.float32 or update.shape != bucket.gradient.shape:
+        returned = type(update).__name__
+    elif update.dtype != torch.float32 or update.shape != bucket.gradient.shape:
         returned = f"{update.dtype} {list(update.shape)}"
-        return f"exchange() returned {returned}, not an update {wanted}", ""
-    if update.layout != torch.strided or update.device != bucket.gradient.device:
-        where = f"{update.layout} on {update.device}"
-        return f"exchange() returned {where}, not an update on {bucket.gradient.device}", ""
-    if finite and not all_finite(update):
+    elif update.layout != torch.strided or update.device != device:
+        returned, wanted = f"{update.layout} on {update.device}", f"on {device}"
+    elif finite and not all_finite(update):
         wrong = int((~update.isfinite()).sum())
         hint = "a division by zero, or a number format that cannot hold the gradient"
         return f"{wrong} of {update.numel()} elements of the update are not finite", hint
-    return None
+    else:
+        return None
+    return f"exchange() returned {returned}, not an update {wanted}", ""
 
 
 @unpriced
@@ -184,13 +175,12 @@ def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool
             raise _told(fault, exchange, cls)
         return reply
 
-    return passed_on(exchange, ask)
+    return passed_on(exchange, ask, partial(named, title))
 
 
 def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
     """The error of the request at which a worker waits."""
-    place = _if_users(cls, location_of_request(exchange, cls))
-    return InputError(fault[0], place=place, hint=fault[1])
+    return InputError(fault[0], place=location_of_request(exchange, cls), hint=fault[1])
 
 
 @unpriced
@@ -250,7 +240,7 @@ def _naming(
             answer: Any = function(*payloads)
             if not isinstance(answer, torch.Tensor):
                 message = f"its server returned {type(answer).__name__}, not a payload"
-                raise InputError(message, place=_if_users(cls, location_of(function)))
+                raise InputError(message, place=location_of(function) if is_users(cls) else "")
             return answer
 
     return call

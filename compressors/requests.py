@@ -46,6 +46,9 @@ class AllGather:
     payload: Tensor
     variable: bool = False
     part: bool = False
+    lengths: tuple[Iterable[Tensor], ...] = ()
+    """Replies of the gathers that told the lengths, int64 as bytes; several: of payloads that are
+    packed into this one, behind their lengths (`controllers/fusing.py`)."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
@@ -119,6 +122,8 @@ def gather_variable(
     from gcsim.compressors.lazy_torch import torch
 
     length = torch.tensor([payload.numel()], dtype=torch.int64).view(torch.uint8)
-    yield AllGather(payload=length)
-    payloads: Iterable[Tensor] = yield AllGather(payload=payload, variable=True, part=part)
+    told: Iterable[Tensor] = yield AllGather(payload=length)
+    payloads: Iterable[Tensor] = yield AllGather(
+        payload=payload, variable=True, part=part, lengths=(told,)
+    )
     return payloads

@@ -77,8 +77,7 @@ class Segments:
 
     def tiles_of(self, counts: Column) -> NDArray[np.int64]:
         """Tiles of so many elements of each tensor: `[tiles, 3]`."""
-        tiles: NDArray[np.int64] = tiles_of(counts, self._grain)
-        return tiles
+        return tiles_of(counts, self._grain)
 
     @cached_property
     def _grain(self) -> Column:
@@ -160,8 +159,7 @@ class Cells:
     def tiles(self) -> NDArray[np.int64]:
         """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
         grain = self.size * np.maximum(1, TILE // self.size)
-        tiles: NDArray[np.int64] = tiles_of(self.segments.length, grain)
-        return tiles
+        return tiles_of(self.segments.length, grain)
 
 
 def starts(lengths: Column) -> Column:
@@ -188,7 +186,7 @@ def spread(numbers: Tensor, counts: Column) -> Tensor:
 
 
 @loop
-def tiles_of(lengths: Any, grains: Any) -> Any:
+def tiles_of(lengths: Any, grains: Any) -> NDArray[np.int64]:
     """Tiles of each tensor, cut at multiples of its grain: `[tiles, 3]`."""
     total = 0
     for t in range(lengths.size):

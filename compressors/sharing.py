@@ -34,8 +34,8 @@ class _Made:
     """Results that workers have made of a reply."""
 
     checked: bool
-    values: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    """Function, arguments, value."""
+    values: list[tuple[Any, Any]] = field(default_factory=list)
+    """Function and arguments, value."""
 
 
 class Payloads(list[Tensor]):
@@ -73,18 +73,7 @@ def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
     `received` is a reply as it came; arguments stay as they are until the exchange's next request.
     Raises `InternalError` where sharing is checked and the value would have been another one.
     """
-    made: _Made | None = getattr(received, _MADE, None)
-    if made is None:
-        return make(received, *given)
-    arguments = received, given
-    for function, before, value in made.values:
-        if function == make and same(before, arguments):
-            if made.checked and not same(make(received, *given), value):
-                raise InternalError(f"{make.__qualname__}({given}): equal arguments, other values")
-            return value  # type: ignore[no-any-return]  # of the same function
-    value = make(received, *given)
-    made.values.append((make, arguments, value))
-    return value
+    return _once(make, received, given, lambda: make(received, *given))
 
 
 def fill_once(
@@ -94,27 +83,34 @@ def fill_once(
     if not is_shared(received):
         fill(received, out, *given)
         return out
-    return out.copy_(once(_filled, received, fill, _Begun(out), *given))
+
+    def filled() -> Tensor:
+        own = out.clone()
+        fill(received, own, *given)
+        return own
+
+    return out.copy_(_once(fill, received, given, filled))
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """Equal on all workers when it is asked for; each changes its own."""
-
-    out: Tensor
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Begun)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _filled(
-    received: Iterable[Tensor], fill: Callable[..., object], begun: _Begun, *given: Any
-) -> Tensor:
-    out = begun.out.clone()
-    fill(received, out, *given)
-    return out
+def _once(
+    function: Callable[..., object],
+    received: Iterable[Tensor],
+    given: tuple[Any, ...],
+    value_of: Callable[[], V],
+) -> V:
+    """`value_of()`, or what it was for the same function of the same arguments."""
+    made: _Made | None = getattr(received, _MADE, None)
+    if made is None:
+        return value_of()
+    asked = function, received, given
+    for before, value in made.values:
+        if same(before, asked):
+            if made.checked and not same(value_of(), value):
+                message = f"{function.__qualname__}({given}): equal arguments, other values"
+                raise InternalError(message)
+            return value  # type: ignore[no-any-return]  # of the same function
+    made.values.append((asked, value_of()))
+    return made.values[-1][1]  # type: ignore[no-any-return]
 
 
 def same(a: Any, b: Any) -> bool:

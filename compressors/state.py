@@ -39,12 +39,6 @@ def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
     return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}
 
 
-def restored(saved: Any, tensors: Mapping[str, Tensor], old: Any = None) -> Any:
-    """Return the value of `plain`'s data, made in `old` where that can be changed: tensors and
-    objects that it has stay the same. Other tensors are those of `tensors` themselves."""
-    return _read(saved, tensors, old)
-
-
 def _written(  # noqa: PLR0911 (a case each)
     value: Any, tensors: _Numbered
 ) -> Any:
@@ -54,10 +48,9 @@ def _written(  # noqa: PLR0911 (a case each)
     if isinstance(value, torch.Tensor):
         name, _ = tensors.setdefault(id(value), (str(len(tensors)), value))
         return ["tensor", name]  # one that stands in two places is one again
-    if isinstance(value, np.ndarray):
-        return ["array", _written(torch.from_numpy(np.ascontiguousarray(value)), tensors)]
-    if isinstance(value, np.generic):
-        return ["scalar", _written(torch.from_numpy(np.asarray(value)), tensors)]
+    if isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return [kind, _written(torch.from_numpy(np.array(value, order="C")), tensors)]
     if isinstance(value, torch.dtype):
         return ["dtype", str(value).removeprefix("torch.")]
     if isinstance(value, Mapping):
@@ -90,10 +83,11 @@ def _may_be_made(cls: type) -> bool:
     return ours or is_dataclass(cls) or issubclass(cls, BaseModel | Compressor)
 
 
-def _read(  # noqa: PLR0911 (a case each)
+def restored(  # noqa: PLR0911 (a case each)
     saved: Any, tensors: Mapping[str, Tensor], old: Any = None
 ) -> Any:
-    """Read a value, into `old` where that can be changed."""
+    """Return the value of `plain`'s data, made in `old` where that can be changed: tensors and
+    objects that it has stay the same. Other tensors are those of `tensors` themselves."""
     if isinstance(saved, _PLAIN):
         return saved
     kind, *content = saved
@@ -106,10 +100,9 @@ def _read(  # noqa: PLR0911 (a case each)
         ):
             return old.copy_(tensor)
         return tensor
-    if kind == "array":
-        return _read(content[0], tensors).numpy()
-    if kind == "scalar":
-        return _read(content[0], tensors).numpy()[()]
+    if kind in ("array", "scalar"):
+        values = restored(content[0], tensors).numpy()
+        return values if kind == "array" else values[()]
     if kind == "dtype":
         return getattr(torch, content[0])
     if kind == "class":
@@ -119,10 +112,10 @@ def _read(  # noqa: PLR0911 (a case each)
     if kind in ("list", "tuple"):
         olds = old if isinstance(old, Sequence) and len(old) == len(content[0]) else None
         olds = olds or [None] * len(content[0])
-        found = [_read(each, tensors, one) for each, one in zip(content[0], olds, strict=True)]
+        found = [restored(each, tensors, one) for each, one in zip(content[0], olds, strict=True)]
         return tuple(found) if kind == "tuple" else found
     if kind == "parameters":
-        return old if old is not None else _loaded(content[0])(**_read(content[1], tensors))
+        return old if old is not None else _loaded(content[0])(**restored(content[1], tensors))
     return _read_object(content, tensors, old)
 
 
@@ -131,8 +124,8 @@ def _read_dict(pairs: Any, tensors: Mapping[str, Tensor], old: Any) -> dict[Any,
     before = dict(target)
     target.clear()
     for key, each in pairs:
-        name = _read(key, tensors)
-        target[name] = _read(each, tensors, before.get(name))
+        name = restored(key, tensors)
+        target[name] = restored(each, tensors, before.get(name))
     return target
 
 
@@ -140,7 +133,7 @@ def _read_object(content: Any, tensors: Mapping[str, Tensor], old: Any) -> Any:
     path, saved = content
     cls = _loaded(path)
     made = old if type(old) is cls else object.__new__(cls)
-    for name, value in _read(saved, tensors, _attributes(made) if made is old else None).items():
+    for name, value in restored(saved, tensors, _attributes(made) if made is old else None).items():
         object.__setattr__(made, name, value)
     return made
 

@@ -62,6 +62,7 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
+from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Training
 from gcsim.traces.buckets import bucket_layouts
@@ -462,6 +463,8 @@ class Stated:
             phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
+        if "exchange" not in self.traffic.model_fields_set:
+            found = as_stored(found, self.training)
         return every(found, self.training.local_steps)
 
     def _layouts(self) -> tuple[BucketLayout, ...]:

@@ -72,7 +72,7 @@ class Planner:
         )
 
     def _passes(self, elements: int, passes: Fraction) -> Picoseconds:
-        nbytes = round(4 * elements * passes)
+        nbytes = round(self._training.gradient_bytes * elements * passes)
         cost = KernelCost(kind="streaming", launches=0, elements=elements, nbytes=nbytes)
         return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
 

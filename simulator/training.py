@@ -34,6 +34,7 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
+GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, Limits(least=1, most=1_000)]
 Node = Annotated[int, Index("node")]
 Worker = Annotated[int, Index("worker")]
@@ -142,7 +143,7 @@ class Framework(Setting):
     """Seconds a step with an exchange between nodes, whatever it sends."""
     per_step_range: RangeOf[Seconds] = None
     passes: Variation = Fraction(0)
-    """Number of times that an element of the float32 gradient is read or written, at the rate of
+    """Number of times that an element of the stored gradient is read or written, at the rate of
     the device's `streaming` kernels."""
     passes_range: RangeOf[Variation] = None
 
@@ -157,7 +158,10 @@ class Training(Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
-    """Precision of forward and backward; gradients are exchanged as float32 in any case."""
+    """Precision of forward and backward, whatever the type of the gradients."""
+    gradients: GradientType = "fp32"
+    """Type in which the framework stores gradients, and exchanges them where nothing compresses
+    them (`half_gradients.py`): of codes in half precision throughout fp16 or bf16."""
     overlap: Overlap | None = None
     """None: nobody has said; simulated as `ddp`, but for what is `exposed`."""
     exposed: Probability = Fraction(0)
@@ -198,6 +202,11 @@ class Training(Setting):
     """Consecutive iterations over which random times are averaged. Beyond the limit the times of
     all workers in all of them fill the memory."""
     faults: Faults | None = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of the stored gradient."""
+        return 4 if self.gradients == "fp32" else 2
 
     @property
     def waits(self) -> Fraction:

@@ -35,7 +35,8 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
         found.append("shipped traffic profiles")
     if cluster.devices_per_node > 1 and cluster.nodes > 1:
         found.append(f"{cluster.intra_node.name} in a node")
-    found.append(scenario.training.precision)
+    stored = scenario.training.gradients
+    found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
     return found
 
 

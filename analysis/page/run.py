@@ -54,7 +54,7 @@ SPEEDUPS = 480
 """Pixels of the chart."""
 
 
-def run_page(result: Result, command: str) -> Html:
+def run_page(result: Result, command: str) -> str:
     """The report as HTML; `command` is what made it."""
     found = largest_verdict(result)
     first = found.rows[0]

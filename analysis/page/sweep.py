@@ -17,7 +17,7 @@ _HEIGHT = 420
 """Pixels of the chart."""
 
 
-def sweep_page(result: SweepResult, command: str) -> Html:
+def sweep_page(result: SweepResult, command: str) -> str:
     """The report as HTML; `command` is what made it."""
     headings, lines = table_of(result)
     answer, below = notes_on(result)

@@ -339,7 +339,10 @@ def _limit(advice: Recommendation) -> list[str]:
     found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
     found = [part for part in found if part]
     drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    return [f"{found[0]} (default inputs)", *found[1:]] if found and drawn else found
+    if found and drawn:
+        text, end = (found[0][:-1], "; ") if found[0][-1] == ")" else (found[0], " (")
+        found[0] = f"{text}{end}default inputs)"
+    return found
 
 
 def _limited(label: str, one: Limits) -> str:

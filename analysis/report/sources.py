@@ -54,11 +54,13 @@ def provenance_notes(result: Result) -> list[str]:
 
 def conditions(scenario: Mapping[str, Any], nodes: int, workers: int) -> str:
     """Transport and precision of a resolved scenario on so many nodes: "NCCL over TCP, fp32, "."""
-    cluster, precision = _table(scenario, "cluster"), _table(scenario, "training").get("precision")
+    cluster, training = _table(scenario, "cluster"), _table(scenario, "training")
+    stored = training.get("gradients", "fp32")
+    precisions = training.get("precision"), "" if stored == "fp32" else f"{stored} gradients"
     transport = _table(cluster, "collectives").get("transport")
     network = str(_table(cluster, "network").get("name", "")) if nodes > 1 else None
     named = [carrier(transport, network)] if transport is not None and workers > 1 else []
-    return "".join(f"{word}, " for word in (*named, precision) if word)
+    return "".join(f"{word}, " for word in (*named, *precisions) if word)
 
 
 def are_synthetic(result: Result) -> bool:

@@ -60,7 +60,7 @@ def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tu
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
 
 
-def training_page(result: TrainingResult, command: str) -> Html:
+def training_page(result: TrainingResult, command: str) -> str:
     """The report as HTML; `command` is what made it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
@@ -78,7 +78,7 @@ def training_page(result: TrainingResult, command: str) -> Html:
 
 
 def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = False) -> Html:
-    columns = columns_of(result.measure, rows)
+    columns = columns_of(result, rows)
     headings = ["method", *(["nodes"] if nodes else [])]
     headings += [heading.replace("\n", " ") for heading, _ in columns]
     return table(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
@@ -18,6 +18,7 @@ from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, tensors_sent
+from gcsim.compressors.sharing import same
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
 """A matrix, a bias, a convolution, a scalar and an empty tensor."""
@@ -104,6 +105,16 @@ class Crew:
             updates = lockstep(self.exchanges(gradients, step), observer, share=False)
         return [update.cpu() for update in updates]
 
+    def heard(
+        self, gradients: Sequence[Tensor], step: int, *, share: bool | Literal["checked"] = False
+    ) -> tuple[list[Tensor], list[list[Heard]]]:
+        """The updates, and what passed, by worker."""
+        logs: list[list[Heard]] = [[] for _ in self.members]
+        pairs = zip(self.exchanges(gradients, step), logs, strict=True)
+        with torch.no_grad():
+            updates = lockstep([overheard(*pair) for pair in pairs], share=share)
+        return [update.cpu() for update in updates], logs
+
     def updates(
         self, steps: int, given: Sequence[Tensor] | None = None, observer: Observer | None = None
     ) -> Iterator[tuple[int, list[Tensor]]]:
@@ -154,11 +165,8 @@ def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
     def noting(request: Request) -> Generator[Request, Any, Any]:
         sent = [tensor.clone() for tensor in tensors_sent(request)]
         reply = yield request
-        if isinstance(request, AllGather | AllToAll):
-            reply = list(reply)
-            copies: Any = [payload.clone() for payload in reply]
-        else:
-            copies = reply.clone()
+        gathered = isinstance(request, AllGather | AllToAll)
+        copies = [payload.clone() for payload in reply] if gathered else reply.clone()
         log.append(Heard(kind=type(request), sent=sent, reply=copies))
         return reply
 
@@ -175,15 +183,10 @@ def unchanged_global_generators() -> Iterator[None]:
 
     import numpy as np
 
-    own = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    def states() -> tuple[Any, ...]:
+        return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
-    def states() -> tuple[bytes, str, object]:
-        return (
-            torch.get_rng_state().numpy().tobytes(),
-            str(np.random.get_state()),  # noqa: NPY002 - the state that must stay as it is
-            random.getstate(),
-        )
-
+    own = states()
     torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002, S311
     before = states()
     try:
@@ -194,4 +197,4 @@ def unchanged_global_generators() -> Iterator[None]:
         np.random.set_state(own[1])  # noqa: NPY002
         random.setstate(own[2])
     for what, old, new in zip(("torch", "numpy", "Python"), before, after, strict=True):
-        assert old == new, f"{what}'s global random state was used"
+        assert same(old, new), f"{what}'s global random state was used"

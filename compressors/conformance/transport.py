@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients, overheard
+from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import passed_on
@@ -32,22 +33,15 @@ def only_what_travelled_is_used(subject: Subject) -> None:
     place of all the others. (Not the first: its object also holds a parameter server's state.)
     """
     crew = subject.crew(workers=3)
-    logs: list[list[Heard]] = []
-    updates: list[Tensor] = []
-    for t in range(STEPS):
-        log: list[Heard] = []
-        *others, last = crew.exchanges(gradients(N, 3, t), subject.first + t)
-        with torch.no_grad():
-            updates.append(lockstep([*others, overheard(last, log)])[-1].clone())
-        logs.append(log)
+    heard = [crew.heard(gradients(N, 3, t), subject.first + t, share=True) for t in range(STEPS)]
     disturbing = subject.crew(workers=3)  # of what workers share beside collectives
     for t in range(STEPS):
         disturbing.step(gradients(N, 3, 300 + t), subject.first + t)
     alone = subject.crew(workers=3)
-    for t, log in enumerate(logs):
+    for t, (updates, logs) in enumerate(heard):
         exchange = alone.exchanges(gradients(N, 3, t), subject.first + t)[-1]
-        update = _replayed(exchange, log, t)
-        assert torch.equal(update, updates[t]), (
+        update = _replayed(exchange, logs[-1], t).cpu()
+        assert torch.equal(update, updates[-1]), (
             f"step {t}: the update depends on more than the replies"
         )
 
@@ -56,15 +50,15 @@ def payloads_are_bytes(subject: Subject) -> None:
     """Gathered, pushed and merged payloads are uint8 `[n]`, and receivers leave them so."""
     crew = subject.crew()
     for t in range(STEPS):
-        logs: list[list[Heard]] = [[], []]
-        exchanges = crew.exchanges(gradients(N, 2, t), subject.first + t)
-        with torch.no_grad():
-            lockstep([overheard(e, log) for e, log in zip(exchanges, logs, strict=True)])
-        for heard in logs[0]:
-            for payload in heard.sent:
-                if heard.kind is not AllReduce:
-                    assert payload.dtype == torch.uint8, f"a payload of {payload.dtype}"
-                    assert payload.dim() == 1, f"a payload of shape {tuple(payload.shape)}"
+        _, logs = crew.heard(gradients(N, 2, t), subject.first + t)
+        for payload in _payloads(logs[0]):
+            assert payload.dtype == torch.uint8, f"a payload of {payload.dtype}"
+            assert payload.dim() == 1, f"a payload of shape {tuple(payload.shape)}"
+
+
+def _payloads(log: list[Heard]) -> list[Tensor]:
+    """Tensors that a worker sent, but for those of all-reduces."""
+    return [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
@@ -79,20 +73,15 @@ def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
     other = [(9, 5), (3,)]
     for step in _one_of_each_phase(subject):
         crew = subject.crew(other)
-        log: list[Heard] = []
-        for t in range(subject.first, step + 1):
-            log.clear()
-            first, second = crew.exchanges(gradients(crew.layout.numel, 2, t), t)
-            with torch.no_grad():
-                lockstep([overheard(first, log), second])
-        strange = [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
-        if strange:
-            foreign = max(strange, key=lambda payload: payload.numel())
-            _expect_refusal(subject, "of another bucket", _replaced_by(foreign), step)
+        list(crew.updates(step - subject.first))
+        _, logs = crew.heard(gradients(crew.layout.numel, 2, step), step)
+        if strange := _payloads(logs[0]):
+            tamper = partial(_replaced, max(strange, key=len))
+            _expect_refusal(subject, "of another bucket", tamper, step)
 
 
-def _replaced_by(other: Tensor) -> Tamper:
-    return lambda _: other
+def _replaced(other: Tensor, _: Tensor) -> Tensor:
+    return other
 
 
 def _flipped(where: float) -> Tamper:

@@ -1,8 +1,8 @@
 """A compressor of its own for each tensor, whose settings a controller may change.
 
-The inner compressors see buckets of one tensor; their exchanges are fused into the collectives of
-one. Inner compressors must keep replicas identical (controllers decide from updates, alike on all
-workers), need no second moments, and follow a schedule that does not depend on the setting.
+The inner compressors see buckets of one tensor; their exchanges are `fused`. They must keep
+replicas identical (controllers decide from updates, alike on all workers), need no second moments,
+and follow a schedule that does not depend on the setting.
 
 When a setting changes, the inner object gets the new `parameters` and, with them, whatever a fresh
 object has otherwise under these (tables, thresholds); all other state is kept. PowerSGD's factors
@@ -11,6 +11,7 @@ P and Q have `rank` columns and are dropped: the next step starts from a random 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,10 @@ def inner_parameters(name: str, given: Mapping[str, Any], place: str) -> Compres
 
     Raises `InputError` whose places begin with `place`, the controller's parameter.
     """
-    cls = _class_of(name)
+    try:
+        cls = compressor_class(name)
+    except InputError as error:
+        raise InputError([replace(p, place="compressor") for p in error.problems]) from error
     try:
         return checked_parameters(name, cls, given)
     except InputError as error:
@@ -47,7 +51,7 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
 
     `settings` are by the names that errors give them; the first counts for schedules.
     """
-    cls = _class_of(name)
+    cls = compressor_class(name)
     problem = ""
     if cls.about.family == "controller":
         problem = "is a controller itself"
@@ -65,19 +69,47 @@ def check_inner(name: str, settings: Mapping[str, CompressorParameters]) -> None
                 raise InputError(f"{name}: {what} is {one} with {first}, {two} with {name_of}")
 
 
-def _class_of(name: str) -> type[Compressor]:
-    try:
-        return compressor_class(name)
-    except InputError as error:
-        raise InputError([replace(p, place="compressor") for p in error.problems]) from error
+class Around(Compressor[P]):
+    """A compressor that keeps to the schedule of another one."""
+
+    @classmethod
+    @abstractmethod
+    def inside(cls, parameters: P) -> tuple[type[Compressor], Any]:
+        """The other one, and its parameters."""
+
+    @classmethod
+    def period(cls, parameters: P) -> int:
+        inner, own = cls.inside(parameters)
+        return inner.period(own)
+
+    @classmethod
+    def warmup_steps(cls, parameters: P) -> int:
+        inner, own = cls.inside(parameters)
+        return inner.warmup_steps(own)
+
+    @classmethod
+    def phase(cls, parameters: P, step: int) -> str:
+        inner, own = cls.inside(parameters)
+        return inner.phase(own, step)
+
+    @classmethod
+    def momentum(cls, parameters: P) -> tuple[float, bool]:
+        inner, own = cls.inside(parameters)
+        return inner.momentum(own)
+
+    @classmethod
+    def window(cls, parameters: P) -> int:
+        inner, own = cls.inside(parameters)
+        return inner.window(own)
 
 
-class PerTensor(Compressor[P]):
+class PerTensor(Around[P]):
     """A compressor that runs another one for each tensor, with settings of its own."""
 
     def __init__(self, worker: Worker, parameters: Any) -> None:
         super().__init__(worker, parameters)
-        self._class, self._settings = _class_of(parameters.compressor), parameters.settings()
+        self._class, _ = self.inside(parameters)
+        self._settings = parameters.settings()
         self.inner: dict[int, Compressor] = {}
         """Compressors by tensor."""
 
@@ -95,20 +127,8 @@ class PerTensor(Compressor[P]):
         )
 
     @classmethod
-    def period(cls, parameters: Any) -> int:
-        return compressor_class(parameters.compressor).period(parameters.base())
-
-    @classmethod
-    def warmup_steps(cls, parameters: Any) -> int:
-        return compressor_class(parameters.compressor).warmup_steps(parameters.base())
-
-    @classmethod
-    def phase(cls, parameters: Any, step: int) -> str:
-        return compressor_class(parameters.compressor).phase(parameters.base(), step)
-
-    @classmethod
-    def momentum(cls, parameters: Any) -> tuple[float, bool]:
-        return compressor_class(parameters.compressor).momentum(parameters.base())
+    def inside(cls, parameters: Any) -> tuple[type[Compressor], Any]:
+        return compressor_class(parameters.compressor), parameters.base()
 
     def member(self, piece: TensorSlice) -> Compressor:
         """The tensor's own compressor; it begins with the first setting."""

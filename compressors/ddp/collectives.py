@@ -11,7 +11,7 @@
 | `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
 
 A receiver must know lengths: where a request leaves them open, 8 bytes travel ahead. Those of a
-variable all-gather were told by the gather before it (`gather_variable`).
+variable all-gather were told by a gather before it (`AllGather.lengths`).
 
 Gloo carries host memory, NCCL that of a GPU. What lies elsewhere is copied there, and what came
 back to where the request's tensor lies: lengths, which the host must know, and over Gloo the
@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.ddp.model import ranks_text
-from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.requests import (
@@ -66,8 +66,6 @@ class Collectives:
         self.rank: int = dist.get_rank(group)
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
-        self._told: list[Tensor] = []
-        """Payloads of the last request, if they may have been lengths."""
 
     def execute(self, request: Request) -> Any:
         """The reply to one request; the other ranks carry out theirs.
@@ -75,21 +73,17 @@ class Collectives:
         Raises what `torch.distributed` raises when a rank is gone, and `RefusedRequestError` when
         payloads do not go together.
         """
-        told, self._told = self._told, []
         if isinstance(request, AllReduce):
             return self._all_reduce(request.tensor, request.op)
         if isinstance(request, AllToAll):
             return self._all_to_all(request)
         if isinstance(request, PushPull):
-            return request.server(self._gathered(request, told))
+            return request.server(self._gathered(request))
         if isinstance(request, TreeMerge):
             return self._merge_along_tree(request)
-        gathered = self._gathered(request, told)
-        if not request.variable and request.payload.numel() % _LENGTH == 0:
-            self._told = gathered
-        return gathered
+        return self._gathered(request)
 
-    def begin_maximum(self, number: Found) -> Callable[[], int]:
+    def begin_maximum(self, number: Tensor) -> Callable[[], int]:
         """Begin to find the largest of all ranks' numbers, which may lie on a device; the function
         waits for it.
 
@@ -97,7 +91,7 @@ class Collectives:
         """
         if self.count == 1:
             return lambda: int(number)
-        largest = torch.as_tensor(number).long().view(1).to(self._where)
+        largest = number.long().view(1).to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
 
@@ -158,10 +152,10 @@ class Collectives:
 
     # --- payloads -----------------------------------------------------------------------------
 
-    def _gathered(self, request: AllGather | PushPull, told: Sequence[Tensor]) -> list[Tensor]:
-        """Everybody's payload, by rank; `told` are lengths that may be theirs."""
+    def _gathered(self, request: AllGather | PushPull) -> list[Tensor]:
+        """Everybody's payload, by rank."""
         if request.variable:
-            lengths = self._lengths(request.payload, told)
+            lengths = self._lengths(request)
             if self._on_host or self.count * max(lengths) > _MOST_PADDED * sum(lengths):
                 return self._gather_blocks(request.payload, lengths)
             return self._gather_padded(request.payload, lengths)
@@ -178,19 +172,14 @@ class Collectives:
         gather(received, own, group=self.group)
         return list(received.to(payload.device).view(self.count, length))
 
-    def _lengths(self, payload: Tensor, told: Sequence[Tensor]) -> list[int]:
-        """Bytes of each rank's payload, as told before: alone, or of the parts of a packed one
-        (`controllers/fusing.py`), which has lengths in front. Else they are exchanged now.
-
-        All ranks come to the same conclusion, because all asked for the same kind of request.
-        """
-        parts = [lengths.clone().view(torch.int64) for lengths in told]
-        for packed in (False, True):
-            totals = [int(part.sum()) + packed * part.nbytes for part in parts]
-            if totals and totals[self.rank] == payload.numel() and (packed or len(parts[0]) == 1):
-                return totals
-        own = as_bytes(torch.tensor([payload.numel()]))
-        return [int(length.clone().view(torch.int64)) for length in self._gather(own)]
+    def _lengths(self, request: AllGather | PushPull) -> list[int]:
+        """Bytes of each rank's payload: as they were told, else they are exchanged now."""
+        told: Any = request.lengths if isinstance(request, AllGather) else ()
+        packed = len(told) > 1
+        if not told:
+            told = [self._gather(as_bytes(torch.tensor([request.payload.numel()])))]
+        parts = [[int(length.clone().view(torch.int64)) for length in each] for each in told]
+        return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """Payloads of different lengths, each whole: on the host from rank to rank around the ring,
@@ -302,8 +291,3 @@ def _text(request: Request | None) -> str:
         return f"{kind} of any length"
     lengths = [payload.numel() for payload in tensors_sent(request)]
     return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor `[n]` as uint8."""
-    return tensor.view(torch.uint8)

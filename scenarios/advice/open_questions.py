@@ -28,6 +28,9 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
+    elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):
+        setting = "training.gradients=fp16"
+        yield _answer("gradients stored so", f"--set {setting}", setting)
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

@@ -24,6 +24,7 @@ from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.simulator.half_gradients import as_stored
 from gcsim.traces.profile import Step, TrafficProfile
 
 _ALIKE = 1e-3
@@ -76,7 +77,11 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
     bucket."""
     scenario = engine.scenario
     known = [engine.known(choice, scenario) for choice in choices]
-    methods = [one for one in known if one is not None]
+    methods = [
+        replace(one, profile=as_stored(one.profile, scenario.training))
+        for one in known
+        if one is not None
+    ]
     if len(methods) < len(choices) or len(methods[0].profile.buckets) == 1:
         return None
     buckets = len(methods[0].profile.buckets)

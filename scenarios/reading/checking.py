@@ -98,10 +98,11 @@ def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem
     return Problem(
         place=document.location_of_key(key_path),
         message=f"unknown key {key_path[-1]!r}{around}",
-        hint=did_you_mean(str(key_path[-1]), known),
+        hint=_ELSEWHERE.get(dotted(key_path)) or did_you_mean(str(key_path[-1]), known),
     )
 
 
+_ELSEWHERE = {"gradients.dtype": "gradients in 16 bits are training: {gradients: fp16}"}
 _FEW = 4
 """Values that a hint repeats."""
 _EXAMPLES = {

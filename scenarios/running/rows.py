@@ -61,6 +61,7 @@ def make_rows(
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
+    stored = scenario.training.gradient_bytes * profiles[0].model.parameters
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -93,7 +94,7 @@ def make_rows(
                     else baseline.prediction.iteration / times.iteration,
                     scaling_efficiency=efficiency or alone.iteration / times.iteration,
                     wire_bytes_per_worker=wire,
-                    compression_ratio=profile.model.gradient_bytes / wire if wire else None,
+                    compression_ratio=stored / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),

@@ -297,7 +297,8 @@ TRAINING = As(
 
 def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
     """Settings of the training job; unstated ones come from the catalogue. Ranks of a CPU that has
-    fewer cores than ranks share them in all they compute but passes that are `measured`."""
+    fewer cores than ranks share them in all they compute but passes that are `measured`. Passes
+    whose gradients are in 16 bits are so themselves where the device can."""
     collectives = cluster.collectives
     transport = collectives.transport
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")
@@ -311,7 +312,9 @@ def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False
     reducer, hook = around if isinstance(code, str) else code.codes(around)
     if section.overlap is not None:
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
+    half = section.gradients != "fp32" and not measured and "fp16" in cluster.device.precisions
     usual = Training(
+        precision="fp16" if half else "fp32",
         code=Code() if measured else _chosen(section.code, loops.code, loops.code(loops.UNKNOWN)),
         exposed=loop.exposed,
         exposed_range=loop.exposed_range,

@@ -328,7 +328,8 @@ class Approximation:
         if not figures.any():
             return np.zeros((exchanges, len(self._worlds)))
         tensors = np.array([[len(layout.slices)] for layout in profile.buckets])
-        nbytes = np.array([[4 * layout.numel] for layout in profile.buckets])
+        width = self._training.gradient_bytes
+        nbytes = np.array([[width * layout.numel] for layout in profile.buckets])
         once = _streaming(int(nbytes.sum()))
         each = self._extra((once,)) + self._prices.compute_time(once, 1)
         times = (tensors * per_tensor + per_bucket) * PS_PER_SECOND
@@ -374,7 +375,7 @@ class _Durations:
 
 
 def _streaming(nbytes: int) -> Compute:
-    """Elements that are read or written once."""
+    """Bytes that are read or written once."""
     cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
     return Compute(stage="encode", fixed=(cost,))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import as_bytes
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.coding.indices.index_coding import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import Norm, fold_signs, lost_by, nesterov
@@ -40,11 +39,7 @@ def members(cls: type[C], count: int, **parameters: Any) -> list[C]:
 
 def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
     """A bucket's layout: tensors t0, t1, … behind one another."""
-    slices, offset = [], 0
-    for index, shape in enumerate(shapes):
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += math.prod(shape)
-    return BucketLayout(index=0, slices=tuple(slices))
+    return BucketLayout.behind(0, ((f"t{n}", n, shape) for n, shape in enumerate(shapes)))
 
 
 def layout_of(*sizes: int) -> BucketLayout:
@@ -63,7 +58,7 @@ def encode_levels(
 ) -> Tensor:  # fmt: skip
     """Codes of even levels of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
     levels = even(cells_of(values, size), norms, steps)
-    return rounded(values, levels, key, fixed(bits), np.array([bound], dtype=np.float32))
+    return rounded(values, levels, key, fixed(bits), torch.full_like(norms, bound))
 
 
 def rounded(

@@ -118,28 +118,23 @@ def _read(
     start: int, stop: int, spans: Any, data: Any, places: Any, sizes: Any, sent: Any, steps: int,
     codes: Any, ends: Any,
 ) -> None:  # fmt: skip
-    for t in range(start, stop):
-        packed = data[places[t] : places[t] + sizes[t]]
-        ends[t] = _read_words(packed, sent[t], steps, codes[spans[t, 1] : spans[t, 2]])
-
-
-@loop
-def _read_words(packed: Any, sent: int, steps: int, codes: Any) -> int:
-    """Position behind the last word.
+    """Find the position behind each tensor's last word.
 
     -1 for a level above s, a word that does not end, or an element behind the last.
     """
-    limit = 8 * packed.size
-    position = 0
-    at = -1
-    for _ in range(sent):
-        gap, position = get_omega(packed, position, limit)
-        at += gap
-        if position < 0 or at >= codes.size or position >= limit:
-            return -1
-        negative = (packed[position >> 3] >> (position & 7)) & 1
-        level, position = get_omega(packed, position + 1, limit)
-        if position < 0 or level > steps:
-            return -1
-        codes[at] = np.uint8(steps - level if negative else steps + level)
-    return position
+    for t in range(start, stop):
+        packed, own = data[places[t] : places[t] + sizes[t]], codes[spans[t, 1] : spans[t, 2]]
+        limit, position, at = 8 * packed.size, np.int64(0), -1
+        for _ in range(sent[t]):
+            gap, position = get_omega(packed, position, limit)
+            at += gap
+            if position < 0 or at >= own.size or position >= limit:
+                position = np.int64(-1)
+                break
+            negative = (packed[position >> 3] >> (position & 7)) & 1
+            level, position = get_omega(packed, position + 1, limit)
+            if position < 0 or level > steps:
+                position = np.int64(-1)
+                break
+            own[at] = np.uint8(steps - level if negative else steps + level)
+        ends[t] = position

@@ -1,21 +1,19 @@
 """THC: a parameter server adds up 4-bit codes without decoding them.
 
-Every worker holds a = g + e (error feedback) of a tensor of n elements, and an all-reduce tells the
+Every worker holds a = g + e (error feedback) of a tensor of n elements, and an all-reduce finds the
 largest of their norms |a|. Then, with the same random signs and the same range on all workers,
 
     y = H D a            randomised Hadamard transform: elements are about N(0, |a|^2 / n)
     t = clamp(y / M, -1, 1) on a grid of 0 … 30,  M = t_p max|a| / sqrt(n)
-    t becomes one of the two neighbouring integers of a table, at random so that the mean is right
+    t becomes one of the two neighbouring integers of `TABLE`, at random so that the mean is right
 
-The 4-bit index in the table travels. The server adds the integers up and returns their sums (8 bits
-up to 8 workers, then 16), from which every worker computes the mean; e = a - what it sent itself.
-4 n bits and 32 for the norm up, 8 n down. Only the clamp makes it biased: 1 / 32 of a normal
-variable lies beyond t_p. The table has the least mean square error (`best_grid_points`).
+Their 4-bit indices travel. The server returns the sums of the integers (8 bits up to 8 workers,
+then 16), from which every worker computes the mean; e = a - what it sent itself. Only the clamp
+makes it biased: 1 / 32 of a normal variable lies beyond t_p.
 
 Assumes the transform in parts, as the authors' code has it: ten butterflies of elements that are 32
-apart. The last elements of a tensor are transformed in parts of powers of two, each over as many
-stages as it has: nothing is padded, and the transform is orthogonal. A worker's own rounding is
-independent of the others'. Works in host memory.
+apart, and the last elements of a tensor in parts of powers of two: nothing is padded. A worker's
+own rounding is independent of the others'. Works in host memory.
 
 Source: M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic
 Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors' BytePS_THC.
@@ -38,7 +36,6 @@ from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.digits import put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, tensor, written_back
@@ -54,14 +51,14 @@ HALF_RANGE = -NormalDist().inv_cdf(1 / 64)
 """t_p: 1 / 32 of a standard normal variable is beyond -t_p … t_p."""
 LANES, STAGES = 32, 10
 """Distance of the elements of a transform, so many of which go side by side; its butterflies."""
-TABLE = best_grid_points(16, GRID, HALF_RANGE)
-"""Integers that the codes stand for, ascending from 0 to `GRID`: uint8 `[16]`."""
+TABLE = np.array((0, 3, 5, 7, 9, 11, 13, 15, 16, 17, 19, 21, 23, 25, 27, 30), dtype=np.uint8)
+"""Integers that the codes stand for: those whose rounding errs least on N(0, 1)."""
 _LOWER = np.searchsorted(TABLE[1:-1], np.arange(GRID + 1), side="right")
 _SLOPES = 1 / np.diff(TABLE).astype(float)[_LOWER]
 _LINES = np.stack((_SLOPES, _LOWER - _SLOPES * TABLE[_LOWER])).astype(np.float32)
 """Slopes and offsets of the code, which is linear between two integers of the table: `[2, 31]`."""
-_PAIRS = np.stack((np.tile(TABLE, 16), TABLE.repeat(16)), axis=1)
-"""Integers of the two codes in each byte: `[256, 2]`."""
+_PAIRS = TABLE.repeat(16).astype(np.uint16) << 8 | np.tile(TABLE, 16)
+"""Integers of the two codes in each byte."""
 _BITS, _ANSWER = 4, 128
 """Flags of codes; of sums of one byte, 128 + bytes."""
 Keys = NDArray[np.uint64]
@@ -96,9 +93,9 @@ class Thc(ErrorFeedback[ThcParameters]):
         norms = yield AllReduce(tensor=cell_norms(held, segments.whole, "l2"), op="max")
         most = HALF_RANGE * array(norms).astype(float) / np.sqrt(np.maximum(segments.length, 1))
         signs = keys_of(layout, me.seed, step, "thc signs", None)
-        codes = round_rotated(held, segments, most, signs,
-                              keys_of(layout, me.seed, step, "thc rounding", me.rank))  # fmt: skip
-        parts, row = (codes, packed_bytes(segments.length, _BITS)), {"params": GRID}
+        rounding = keys_of(layout, me.seed, step, "thc rounding", me.rank)
+        codes = round_rotated(held, segments, most, signs, rounding)
+        parts = codes, packed_bytes(segments.length, _BITS)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             total = held.new_zeros(layout.numel, dtype=sum_dtype(me.count))
@@ -106,9 +103,9 @@ class Thc(ErrorFeedback[ThcParameters]):
                 add_integers(total, payload, layout)
             size = total.element_size()
             sums, flags = (total, size * segments.length), _ANSWER + size
-            return packed(held, Codec.THC, segments, sums, flags=flags, **row)
+            return packed(held, Codec.THC, segments, sums, flags=flags, params=GRID)
 
-        message = packed(held, Codec.THC, segments, parts, flags=_BITS, **row)
+        message = packed(held, Codec.THC, segments, parts, flags=_BITS, params=GRID)
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
         update = torch.empty_like(bucket.gradient)
         return fill_once(write_update, answer, update, layout, me.count, most, signs)
@@ -146,8 +143,9 @@ def add_integers(total: Tensor, payload: Tensor, layout: BucketLayout) -> None:
     found.demand_sizes(packed_bytes(length, _BITS))
     demand_no_stray(array(payload), found.at, length, _BITS)
     (codes,) = found.parts(payload, (found.size, torch.uint8))
-    integers = np.delete(_PAIRS[array(codes)], 2 * found.size.cumsum()[length % 2 > 0] - 1)
-    total += tensor(integers, total)
+    integers = _PAIRS[array(codes)].view(np.uint8)
+    odd = length % 2 > 0  # the last byte holds one code
+    total += tensor(np.delete(integers, 2 * found.size.cumsum()[odd] - 1), total)
 
 
 @kernel("streaming", updates=("held",), name="rotated.round_rotated")
@@ -181,10 +179,9 @@ def rotate_back(
 ) -> None:
     """out = the inverse transform of step * sums - most; float32 and integers `[numel]`."""
     count_random(out.numel(), 1)
+    slopes, offsets = np.stack((step, most)).astype(np.float32).repeat(segments.length, axis=1)
     with written_back(out) as target:
-        for (begin, n), slope, offset in zip(segments.table, step, most, strict=True):
-            part = array(sums[begin : begin + n]).astype(np.float32)
-            target[begin : begin + n] = part * np.float32(slope) - np.float32(offset)
+        target[:] = array(sums).astype(np.float32) * slopes - offsets
         rotate(target, segments, signs, back=True)
 
 
@@ -215,20 +212,20 @@ def _rotate(
         x = values[first:last]
         distance = max(1, x.size >> STAGES)
         root = np.float32(1 / np.sqrt(x.size / distance))
-        if not back:
+        if back:
+            x *= root
+        else:
             _flip(x, first - begins[t], signs[t])
-        for i in range(x.size):
-            x[i] *= root if back else np.float32(1)
         while distance < x.size:
             for base in range(0, x.size, 2 * distance):
                 a, b = x[base : base + distance], x[base + distance : base + 2 * distance]
                 for i in range(a.size):
                     a[i], b[i] = a[i] + b[i], a[i] - b[i]
             distance *= 2
-        for i in range(x.size):
-            x[i] *= np.float32(1) if back else root
         if back:
             _flip(x, first - begins[t], signs[t])
+        else:
+            x *= root
 
 
 @loop

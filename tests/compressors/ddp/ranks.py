@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gcsim
+from gcsim.compressors.controllers.fusing import pack
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, PushPull, Request, TreeMerge
 from tests.compressors.ddp.loops import LOOPS
@@ -101,12 +102,11 @@ def requests(rank: int, count: int) -> list[Request]:
     for length in (0, 1, 5000):
         ragged = _bytes(length * (rank % 3), rank)  # rank 0 has nothing
         made.append(AllGather(payload=ragged, variable=True))  # nobody has told lengths
-        told = torch.tensor([ragged.numel()]).view(torch.uint8)
-        made.extend([AllGather(payload=told), AllGather(payload=ragged, variable=True)])
-        # two parts, packed behind their lengths, as `controllers.fusing` does
-        parts = torch.tensor([ragged.numel(), 3]).view(torch.uint8)
-        packed = torch.cat((parts, ragged, _bytes(3, rank)))
-        made.extend([AllGather(payload=parts), AllGather(payload=packed, variable=True)])
+        told = [torch.tensor([length * (r % 3)]).view(torch.uint8) for r in range(count)]
+        made.append(AllGather(payload=ragged, variable=True, lengths=(told,)))
+        three = [torch.tensor([3]).view(torch.uint8)] * count
+        packed = pack([ragged, _bytes(3, rank)])
+        made.append(AllGather(payload=packed, variable=True, lengths=(told, three)))
         last = lambda received: list(received)[-1][:2]  # noqa: E731 - beside the others
         made.append(PushPull(payload=ragged, server=last, variable=True))
         made.append(TreeMerge(payload=ragged, merge=lambda a, b: torch.cat((a, b))))

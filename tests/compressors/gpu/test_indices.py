@@ -10,18 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions, decoded_positions
+from gcsim.compressors.coding.integers.elias import omega_word
 from gcsim.compressors.coding.sparse import scatter_add
-from gcsim.compressors.gpu.indices import coded as kernels_of_coders
+from gcsim.compressors.gpu.indices import index_coding as kernels_of_coders
+from gcsim.compressors.gpu.integers.elias import words_of
 from gcsim.compressors.segments import Segments
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
 from tests.compressors.gpu.examples import SEEDS, few
 
-MIXED = (Coder.RAW, Coder.PACKED, Coder.RICE, Coder.BITMAP)
-"""Coders that share launches."""
 CODERS = st.one_of(
-    st.lists(st.sampled_from(MIXED), min_size=4, max_size=4),
+    st.lists(st.sampled_from(Coder), min_size=4, max_size=4),
     st.sampled_from(Coder).map(lambda one: [one] * 4),
 )
 
@@ -77,24 +76,18 @@ def test_damage_is_named_as_by_the_loop(
 
 @few
 @given(gaps=st.lists(st.integers(0, 31).flatmap(lambda e: st.integers(1 << e, (2 << e) - 1))))
-def test_gaps_of_any_size(gaps: list[int]) -> None:
-    positions = torch.tensor(gaps, dtype=torch.int64).cumsum(0) - 1
-    segments, k, coders = (
-        Segments.behind([sum(gaps)]),
-        np.array([len(gaps)]),
-        np.array([Coder.OMEGA]),
-    )
-    body, sizes = demand_same(coded_positions, positions, segments, k, coders)
-    assert torch.equal(demand_same(decoded_positions, body, segments, sizes, k, coders), positions)
+def test_omega_words_of_any_size(gaps: list[int]) -> None:
+    words = [omega_word(gap) for gap in gaps]
+    with kernels():
+        found, lengths = words_of(torch.tensor(gaps, dtype=torch.int64))
+    assert lengths.tolist() == [len(word) for word in words]
+    assert found.tolist() == [int(word[::-1], 2) for word in words]
 
 
 def test_what_is_too_long_for_kernels_is_read_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words of 2^27 bits take 7 GB to read; no bit of a longer body may be lost or refused."""
-    assert kernels_of_coders.readable(1 << 27, elias=True)
-    assert not kernels_of_coders.readable((1 << 27) + 8, elias=True)
-    monkeypatch.setattr(kernels_of_coders, "LONGEST", 64)
+    monkeypatch.setattr(kernels_of_coders, "_LONGEST", 64)
     positions, segments = torch.arange(0, 300, 3), Segments.behind([200, 100])
-    positions, k, coders = positions % 200, np.array([67, 33]), np.array([Coder.OMEGA, Coder.OMEGA])
+    positions, k, coders = positions % 200, np.array([67, 33]), np.array([Coder.RICE, Coder.RICE])
     body, sizes = coded_positions(positions, segments, k, coders)
     assert 8 * len(body) > 64
     given_ = segments, body, sizes, coders, torch.ones(100), k, 1.0

@@ -28,7 +28,6 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("signum", {}),
     ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
-    ("topk", {"ratio": 0.3, "indices": "omega", "error_feedback": False}),
     ("threshold", {"threshold": 0.5, "indices": "rice"}),
     ("threshold", {"threshold": 0.5, "indices": "raw"}),
     ("scaled_sign", {}),

@@ -32,7 +32,6 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("fp8", {"format": "e5m2"}),
     ("topk", {"indices": "bitmap", "values": "fp16"}),
     ("topk", {"indices": "packed", "error_feedback": False}),
-    ("topk", {"indices": "omega"}),
     ("randomk", {"ratio": 0.6, "scaled": True}),
     ("gradient_sampling_bayes", {"tau": 2, "unbiased": True, "values": "fp32"}),
     ("random_sampling_bayes", {"residual": True}),

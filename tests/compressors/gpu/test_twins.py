@@ -22,14 +22,13 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
-from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
+from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
@@ -125,7 +124,8 @@ def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
 @given(values=EXACT)
 def test_moments(values: Tensor) -> None:
     """Of small whole numbers, whose sums and squares are exact."""
-    demand_same(magnitudes_and_spreads, values, Segments.alone(values.numel()))
+    for clip, at_bound in ((None, False), (1.0, False), (1.0, True)):
+        demand_same(clipped_magnitudes, values, Segments.alone(values.numel()), clip, at_bound)
 
 
 # --- signs ----------------------------------------------------------------------------------------

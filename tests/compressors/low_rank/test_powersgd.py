@@ -67,7 +67,7 @@ def test_nothing_is_lost_between_update_and_errors(bucket_of: BucketOf, exchange
         ]
         total += mean(buckets)
         applied += exchange(group, buckets, step)[0]
-    errors = torch.stack([worker._error[0] for worker in group]).mean(0)
+    errors = torch.stack([worker.residual[0] for worker in group]).mean(0)
     torch.testing.assert_close(applied + errors, total, rtol=1e-4, atol=1e-4)
     assert not errors[900:].any()
     assert float(errors[:900].norm()) > 1.0
@@ -120,7 +120,7 @@ def test_without_a_matrix_there_is_one_exact_all_reduce(
     for update in exchange(group, buckets, meter=meter):
         torch.testing.assert_close(update, mean(buckets))
     assert [record.sent for record in meter.collectives] == [(4 * 70, 4 * 70)]
-    assert not group[0]._error
+    assert not group[0].residual
 
 
 @pytest.mark.parametrize(("shape", "rank", "compressed"), [
@@ -148,7 +148,7 @@ def test_replicas_and_their_queries_stay_identical(bucket_of: BucketOf, exchange
         for worker, update in zip(group, updates, strict=True):
             assert torch.equal(update, updates[0])
             assert torch.equal(worker._query[0], group[0]._query[0])
-    assert not torch.equal(group[0]._error[0], group[1]._error[0])
+    assert not torch.equal(group[0].residual[0], group[1].residual[0])
 
 
 def test_a_zero_gradient_gives_zero_and_does_no_lasting_harm(

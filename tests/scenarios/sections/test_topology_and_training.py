@@ -201,6 +201,7 @@ def test_the_resolved_file_loads_to_the_same_scenario_and_warns_of_nothing(
 def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN).resolved["training"] == {
         "precision": "fp32",
+        "gradients": "fp32",
         "exposed": 0,
         "exposed_range": [0, 1],
         "on_host": [],

@@ -19,8 +19,9 @@ from gcsim.compressors.coding.indices.index_coding import (
     rice_parameter,
 )
 from gcsim.compressors.coding.integers.packing import get_fields, packed_bytes, put_fields
-from gcsim.compressors.coding.selecting.subsets import distinct_positions
+from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.random import stream
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import decode_indices, encode_indices
 
@@ -28,7 +29,7 @@ CODERS = pytest.mark.parametrize("coder", list(Coder), ids=lambda c: c.name.lowe
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
+    return draw_subset(torch.zeros(0), Segments.alone(n), np.array([k]), [(seed, 0, 0, "test")])
 
 
 @given(st.sampled_from(list(Coder)), st.integers(1, 700), st.floats(0, 1), st.integers(0, 99))
@@ -58,8 +59,7 @@ def test_clustered_positions_decode_too(coder: Coder) -> None:
 
 
 # Bits per index, n = 1e6: 32; ceil(log2 1e6) = 20; the mean length of a Golomb-Rice code of
-# geometric gaps with b = 9, 6, 3; n/k; the mean length of Elias words of geometric gaps. From an
-# independent program.
+# geometric gaps with b = 9, 6, 3; n/k. From an independent program.
 @pytest.mark.parametrize(
     ("density", "coder", "bits"),
     [
@@ -75,9 +75,6 @@ def test_clustered_positions_decode_too(coder: Coder) -> None:
         (0.08, Coder.PACKED, 20.0),
         (0.08, Coder.RICE, 5.05),
         (0.08, Coder.BITMAP, 12.5),
-        (0.001, Coder.OMEGA, 16.42),
-        (0.01, Coder.OMEGA, 11.93),
-        (0.08, Coder.OMEGA, 6.95),
     ],
 )
 def test_bits_per_index_are_the_known_ones(density: float, coder: Coder, bits: float) -> None:
@@ -95,16 +92,6 @@ def test_bitmap_beats_raw_above_one_in_32_and_packed_above_one_in_the_index_widt
     for coder, k in ((Coder.RAW, 31_250), (Coder.PACKED, 50_000)):
         assert expected_bits(Coder.BITMAP, n, k + 1) < expected_bits(coder, n, k + 1)
         assert expected_bits(Coder.BITMAP, n, k - 1) > expected_bits(coder, n, k - 1)
-
-
-def test_no_other_coder_is_expected_to_be_shorter_than_auto() -> None:
-    for n in (1, 2, 3, 5, 10, 30, 100, 1000, 10_000, 1_000_000, 100_000_000):
-        for k in {
-            1,
-            *(max(1, round(n * d)) for d in (1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.8, 0.9, 1)),
-        }:
-            best = expected_bits(choose_coder("auto", n, k), n, k)
-            assert expected_bits(Coder.OMEGA, n, k) > best - 0.5, (n, k)  # auto rounds to bits
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.08])
@@ -138,13 +125,7 @@ def test_rice_code_by_hand() -> None:
     assert encode_indices(torch.tensor([1, 6]), 8, Coder.RICE).tolist() == [0b01, 0b1001]
 
 
-def test_elias_words_of_gaps_by_hand() -> None:
-    # Positions 0, 3: gaps 1 and 3: omega "0" "110" -> 0110 -> bits 1 and 2.
-    indices = torch.tensor([0, 3])
-    assert encode_indices(indices, 4, Coder.OMEGA).tolist() == [0b0110]
-
-
-@pytest.mark.parametrize("coder", [Coder.RICE, Coder.BITMAP, Coder.OMEGA])
+@pytest.mark.parametrize("coder", [Coder.RICE, Coder.BITMAP])
 @pytest.mark.parametrize("indices", [[5, 3], [3, 3], [-1, 2], [3, 10]])
 def test_what_is_not_ascending_is_not_coded(coder: Coder, indices: list[int]) -> None:
     with pytest.raises(InternalError, match="do not ascend"):

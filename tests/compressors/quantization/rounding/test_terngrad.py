@@ -13,13 +13,11 @@ import torch
 from pydantic import ValidationError
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
+from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.quantization.rounding.terngrad import (
-    Scalar,
     TernGrad,
     TernGradParameters,
     add_decoded,
-    bound_and_scalar,
 )
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce
@@ -46,6 +44,15 @@ def alone(bucket_of: BucketOf, exchange: Exchange) -> Update:
         return exchange(workers(1, **parameters), [bucket_of(values)], step)[0]
 
     return update
+
+
+def bound_and_scalar(
+    values: torch.Tensor, clip: float | None, scalar: str = "largest"
+) -> tuple[float, float]:
+    """Where a tensor alone is clipped, and its scalar."""
+    alone = Segments.alone(values.numel())
+    bound, most = clipped_magnitudes(values, alone, clip, scalar == "clip")
+    return float(bound), float(most)
 
 
 def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
@@ -253,7 +260,7 @@ def test_a_sum_of_digits_of_own_scalars_is_refused() -> None:
 @pytest.mark.parametrize("clip", [2.5, None])
 @pytest.mark.parametrize("scalar", ["largest", "clip"])
 def test_the_error_of_the_laws_holds_clipping_and_rounding(
-    clip: float | None, scalar: Scalar, normal: Draw, alone: Update
+    clip: float | None, scalar: str, normal: Draw, alone: Update
 ) -> None:
     values, draws = normal(400, seed=4), 300
     properties = TernGrad.properties(parameters_of(clip=clip, scalar=scalar))
@@ -293,18 +300,15 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
         assert relative(values, None) == pytest.approx(known, rel=0.4)
 
 
-def magnitude_and_spread(values: torch.Tensor) -> tuple[float, ...]:
-    return tuple(magnitudes_and_spreads(values, Segments.alone(len(values)))[0].tolist())
-
-
 def test_deviation_is_about_the_mean_and_zero_only_without_spread(normal: Draw) -> None:
-    values = 1e4 + normal(100_001)  # squares about zero would lose six digits
-    largest, spread = magnitude_and_spread(values)
-    assert largest == float(values.abs().max())
-    assert spread == pytest.approx(float(values.double().std(correction=0)), rel=1e-9)
-    assert magnitude_and_spread(torch.full((9999,), 0.125)) == (0.125, 0.0)
-    assert magnitude_and_spread(torch.zeros(0)) == (0.0, 0.0)
-    assert magnitude_and_spread(torch.tensor([-3.0])) == (3.0, 0.0)
+    values = 1e6 + 4 * normal(100_001)  # squares about zero would lose all but four digits
+    bound, largest = bound_and_scalar(values, 1.0)
+    assert bound == pytest.approx(float(values.double().std(correction=0)), rel=1e-6)
+    assert largest == bound
+    assert bound_and_scalar(values, None) == (math.inf, float(values.abs().max()))
+    assert bound_and_scalar(torch.full((9999,), 0.125), 1.0) == (math.inf, 0.125)
+    assert bound_and_scalar(torch.zeros(0), 1.0) == (math.inf, 0.0)
+    assert bound_and_scalar(torch.tensor([-3.0]), 1.0) == (math.inf, 3.0)
 
 
 def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(

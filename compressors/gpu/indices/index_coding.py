@@ -1,4 +1,4 @@
-"""Coded positions on a GPU: the kernels of `coding/indices/coded.py`, for all coders alike.
+"""Coded positions on a GPU: the kernels of `coding/indices/index_coding.py`, for all coders alike.
 
 A code has a part whose length follows from n and k (a field for each position) and one whose length
 does not. Kernels take the coder as a column, so that tensors of different coders share a launch.
@@ -11,11 +11,10 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.indices import coded as loops
+from gcsim.compressors.coding.indices import index_coding as loops
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.demands import entered, when_known
-from gcsim.compressors.gpu.integers.elias import LONGEST, ended, followed, omega_word, read_words
 from gcsim.compressors.gpu.integers.packing import get_field, put_field, room, stray
 from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, there
@@ -24,7 +23,8 @@ from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
 PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE, Coder.BITMAP))
-OMEGA = tl.constexpr(int(Coder.OMEGA))
+_LONGEST = (1 << 31) - 1
+"""Bits of bodies that kernels read together, at most."""
 
 
 @kernel_of(loops.words_of_positions)
@@ -34,9 +34,8 @@ def words_of_positions(
     """The host waits once where a length does not follow from n and k."""
     if (coders == Coder.RAW).all():
         return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
-    widths, first = loops.widths_of(segments, k, coders), starts(k)
-    sizes, moved = loops.most_bytes(segments, k, coders, widths), np.zeros_like(k)
-    before = indices
+    (widths, sizes), first = loops.rooms(segments.length, k, coders), starts(k)
+    before, moved = indices, np.zeros_like(k)
     if not loops.fixed_length(coders):
         before = indices.new_zeros(len(indices) + 1)
         parts = _parts(indices, k, first, coders, widths)
@@ -44,8 +43,7 @@ def words_of_positions(
         before = before.cumsum(0)
         ends = np.array(before[there(np.append(first, len(indices)), before.device)].tolist())
         cuts, bits = packed_bytes(k * widths, 1), np.diff(ends)
-        fixed = (coders <= Coder.PACKED) | (coders == Coder.BITMAP)
-        sizes = np.where(fixed, sizes, cuts + packed_bytes(bits, 1))
+        sizes = np.where(coders == Coder.RICE, cuts + packed_bytes(bits, 1), sizes)
         moved = 8 * (starts(sizes) + cuts) - ends[:-1]
     out = room(indices, int(sizes.sum()))
     parts = _parts(indices, k, first, coders, widths, 8 * starts(sizes), moved)
@@ -70,12 +68,11 @@ def read_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> tuple[Tensor, Tensor] | None:
     """(int64 `[sum of k]`; an int32, not 0 where bodies do not say so); None: for the loop."""
-    kinds, widths = set(coders.tolist()), loops.widths_of(segments, k, coders)
-    most, cuts = loops.most_bytes(segments, k, coders, widths), packed_bytes(k * widths, 1)
+    kinds, (widths, most) = set(coders.tolist()), loops.rooms(segments.length, k, coders)
+    cuts = packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
     fit = (sizes >= least) & (sizes <= most) & ((k > 0) | (sizes == least))
-    elias = Coder.OMEGA in kinds
-    if not readable(8 * coded.numel(), elias=elias) or not fit.all() or not kinds <= set(Coder):
+    if 8 * coded.numel() > _LONGEST or not fit.all() or not kinds <= set(Coder):
         return None
     wrong, gaps = (
         coded.new_zeros((), dtype=torch.int32),
@@ -86,26 +83,11 @@ def read_positions(
     if max(kinds, default=0) <= Coder.PACKED:
         launch_parts(_fields, parts, coded, gaps, wrong, BLOCK=BLOCK)
         return gaps, wrong
-    if elias:
-        if len(kinds) > 1:
-            return None  # no sender mixes them
-        each, ends = read_words(coded)
-        begins, after = followed(ends, sizes.tolist(), k.tolist())
-        gaps = each[begins]
-        wrong |= ~ended(coded, after, sizes.tolist()).all()
-    else:
-        places = gaps
-        if max(kinds) > Coder.PACKED:
-            places = _marked(coded, first, k, coders, cuts, at, sizes, wrong)
-        launch_parts(_gaps, parts, coded, places, gaps, wrong, BLOCK=BLOCK)
+    places = _marked(coded, first, k, coders, cuts, at, sizes, wrong)
+    launch_parts(_gaps, parts, coded, places, gaps, wrong, BLOCK=BLOCK)
     positions = torch.empty_like(gaps)
     launch_parts(_sums, parts, gaps.cumsum(0), positions, wrong, BLOCK=BLOCK)
     return positions, wrong
-
-
-def readable(bits: int, *, elias: bool) -> bool:
-    """Whether kernels read bodies of so many bits together."""
-    return bits <= (LONGEST if elias else (1 << 31) - 1)
 
 
 def _marked(
@@ -131,18 +113,6 @@ def _parts(like: Tensor, elements: Column, *columns: Column) -> Parts:
 
 
 @triton.jit
-def _code(gap, coder, width):
-    """(word, bits, zeros before it) of the part of a gap's code whose length is not fixed."""
-    word, length, zeros = (gap * 0 + 1).to(tl.uint64), gap * 0, gap * 0
-    if coder == RICE:
-        zeros = (gap - 1) >> width
-        length = zeros + 1
-    elif coder == OMEGA:
-        word, length = omega_word(gap)
-    return word, length, zeros
-
-
-@triton.jit
 def _gap_of(indices, column, parts, i, k):
     """(positions; their gaps, 1 behind the last)."""
     place = indices + tl.load(column + 2 * parts) + i
@@ -153,10 +123,12 @@ def _gap_of(indices, column, parts, i, k):
 
 @triton.jit
 def _measure(indices, lengths, table, parts, BLOCK: tl.constexpr):
+    """Bits of the part of each gap's code whose length is not fixed."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     _, gap = _gap_of(indices, column, parts, i, k)
-    _, length, _ = _code(gap, tl.load(column + 3 * parts), tl.load(column + 4 * parts))
+    coder, width = tl.load(column + 3 * parts), tl.load(column + 4 * parts)
+    length = tl.where(coder == RICE, ((gap - 1) >> width) + 1, 0)
     tl.store(lengths + tl.load(column + 2 * parts) + i + 1, length, mask=i < k)
 
 
@@ -171,12 +143,11 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
     mask = (tl.cast(1, tl.int64) << width) - 1
     put_field(out, at + i * width, number_of & mask, i < k)
     if coder > PACKED:
-        word, _, zeros = _code(gap, coder, width)
         begin = at + position
-        if coder != BITMAP:
+        if coder == RICE:  # behind so many zeros
             own = tl.load(before + tl.load(column + 2 * parts) + i, mask=i < k, other=0)
-            begin = tl.load(column + 6 * parts) + own + zeros
-        put_field(out, begin, word, i < k)
+            begin = tl.load(column + 6 * parts) + own + ((gap - 1) >> width)
+        put_field(out, begin, gap * 0 + 1, i < k)
 
 
 @triton.jit

@@ -1,0 +1,55 @@
+"""Traffic of training whose gradients the framework stores in 16 bits (`training.gradients`).
+
+Dense training hands 2 bytes an element to its all-reduces and casts nothing: a pass divides the
+bucket by the number of workers (2 bytes read, 2 written). A cast to that very type is nothing to
+do, so that half precision is dense training. Every other method is as measured on float32: its
+kernels, payload and gradient error are those of a code that widens the gradient while it reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.plans import DENSE
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
+
+_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+"""torch's names."""
+
+
+def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
+    """The profile where gradients are of the training's type; the same object for float32, and for
+    a method that is neither dense nor a cast to that type."""
+    named = training.gradients
+    if named == "fp32" or profile.compressor not in {DENSE, named, f"torch_{named}"}:
+        return profile
+    exchanges = tuple(
+        _exchange(layout, _TYPES[named], training.gradient_bytes, profile.workers)
+        for layout in profile.buckets
+    )
+    step = Step(number=0, exchanges=exchanges)
+    return replace(
+        profile,
+        compressor=DENSE,
+        parameters={},
+        period=1,
+        phases=(Phase(name="every step", count=1, steps=(step,)),),
+        order=(),
+        quality=Quality(nmse=0.0, cosine_similarity=1.0),
+    )
+
+
+def _exchange(layout: BucketLayout, dtype: str, width: int, workers: int) -> Exchange:
+    nbytes = width * layout.numel
+    divide = KernelCost(kind="streaming", launches=1, elements=layout.numel, nbytes=2 * nbytes)
+    summed = CollectiveRecord(
+        kind="all_reduce", sent=(nbytes,) * workers, element=width, dtype=dtype
+    )
+    return Exchange(
+        computes=(Compute(stage="encode", fixed=(divide,)), Compute(stage="decode", fixed=())),
+        collectives=(summed,),
+    )
