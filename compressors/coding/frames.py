@@ -186,7 +186,7 @@ def frames(
     """
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
-    known, heads = _known(codec, sizes, *row)
+    known, heads = _known(codec, sizes, row)
     if heads is None:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     at = known.at
@@ -207,7 +207,9 @@ def frames(
     return message, at
 
 
-def _known(codec: int, sizes: Column, *row: Column) -> tuple[Frames, NDArray[np.uint8] | None]:
+def _known(
+    codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
+) -> tuple[Frames, NDArray[np.uint8] | None]:
     """(columns of a message's frames; their headers, None where a number does not fit its field).
 
     `row` are the columns of flags, parameters, elements that travel, and elements.
@@ -340,7 +342,7 @@ def read_known(
     Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
     """
     none, length = np.zeros_like(sizes), layout.table[:, 1]
-    found, heads = _known(codec, sizes, none, none, nonzero, length)
+    found, heads = _known(codec, sizes, (none, none, nonzero, length))
     whole = int(sizes.sum()) + HEADER_BYTES * len(sizes) == message.numel()
     if heads is None or not whole or (nonzero > length).any():
         _read(message, layout, codec)  # says what is wrong

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.floats.powers import tree
 from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -93,13 +94,20 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
-    factors = _there((factor,), values.device).float()
-    cast(values, Segments.alone(n), form, factors, codes, ZERO)
+    cast(values, Segments.alone(n), form, _factor(factor, values.device), codes, ZERO)
     return codes
 
 
-def decoding_table(form: Narrow) -> NDArray[np.float64]:
-    """The value of each code of an 8-bit format: `[256]`."""
+@lru_cache(maxsize=1 << 6)
+@unpriced
+def _factor(value: float, device: torch.device) -> Tensor:
+    return torch.full((1,), value, device=device)
+
+
+def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
+    """The value of each code of an 8-bit format, None: of the tree (`powers.py`): `[256]`."""
+    if form is None:
+        return np.concatenate((tree(), -tree()))
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
@@ -131,27 +139,25 @@ def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[n
     return np.where(largest == 0, np.float32(1), scales)
 
 
-@counted_as(lambda *_, **__: ())  # a table a tensor
+@counted_as(lambda *_: ())  # a table a tensor
 def scaled_tables(
-    segments: Segments, values: NDArray[np.float64], numbers: Tensor, weight: float, *,
-    divide: bool = False,
-) -> Levels:  # fmt: skip
-    """The levels `weight * number * value` of each tensor's codes, of `values` `[256]`.
+    segments: Segments, form: Narrow | None, numbers: Tensor, weight: float
+) -> Levels:
+    """The levels of each tensor's codes: weight times values, over scales or times magnitudes.
 
-    `numbers` are float32 `[tensors]`; with `divide`, values are divided by them.
+    `numbers` are the scales of an 8-bit format, or largest magnitudes of the tree: `[tensors]`.
     """
-    if divide:
-        tables = _there(tuple(weight * values), numbers.device) / numbers[:, None]
+    if form is None:
+        tables = numbers.double().mul_(weight)[:, None] * _values(None, 1.0, numbers.device)
     else:
-        tables = numbers.double().mul_(weight)[:, None] * _there(tuple(values), numbers.device)
+        tables = _values(form, weight, numbers.device) / numbers[:, None]
     return Levels(kind=TREE, cells=segments.whole, numbers=tables.float(), width=256)
 
 
 @lru_cache(maxsize=1 << 6)
 @unpriced
-def _there(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """Float64 of the host on a device, to be read only."""
-    return torch.tensor(numbers, dtype=torch.float64).to(device)
+def _values(form: Narrow | None, weight: float, device: torch.device) -> Tensor:
+    return torch.from_numpy(weight * decoding_table(form)).to(device)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------

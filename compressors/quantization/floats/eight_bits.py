@@ -46,12 +46,11 @@ from gcsim.compressors.coding.floats.narrow_floats import (
     E5M2,
     Narrow,
     cast,
-    decoding_table,
     largest_magnitudes,
     power_of_two_scales,
     scaled_tables,
 )
-from gcsim.compressors.coding.floats.powers import DECADES, tree
+from gcsim.compressors.coding.floats.powers import DECADES
 from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
@@ -157,9 +156,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
         raise InputError(f"damaged payload: format {flags}")
     numbers = taken(message, found.at, head, torch.float32)
     when_known(numbers.view(torch.int32), partial(_demand_numbers, flags))
-    form = _FORMS[flags]
-    values = np.concatenate((tree(), -tree())) if form is None else decoding_table(form)
-    tables = scaled_tables(segments, values, numbers, weight, divide=form is not None)
+    tables = scaled_tables(segments, _FORMS[flags], numbers, weight)
     add_rounded(out, tables, message, found.at + head, fixed(8), 1.0)
 
 

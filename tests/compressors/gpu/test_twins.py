@@ -320,8 +320,7 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         chosen = getattr(narrow_floats, form)
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
-            table, scale = narrow_floats.decoding_table(chosen), torch.tensor([4.0])
-            levels = narrow_floats.scaled_tables(alone, table, scale, 1 / 3, divide=True)
+            levels = narrow_floats.scaled_tables(alone, chosen, torch.tensor([4.0]), 1 / 3)
             demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
@@ -344,8 +343,7 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     for each, fit in ((factors, False), (largest, True)):
         chosen = segments, narrow_floats.E4M3, each, codes, at
         demand_same(narrow_floats.cast, values, *chosen, fit=fit)
-    table = narrow_floats.decoding_table(narrow_floats.E4M3)
-    levels = narrow_floats.scaled_tables(segments, table, factors, 1.0)
+    levels = narrow_floats.scaled_tables(segments, narrow_floats.E4M3, factors, 1.0)
     demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)
 
 
