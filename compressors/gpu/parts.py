@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from gcsim.compressors.gpu.words import BLOCK, index_type, launch, there
+from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,12 @@ def parts_of(
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
     table = there((firsts[:-1], elements, *rows), like.device, np.int64)
     return Parts(table=table, firsts=firsts, index=index_type(max(elements, default=0)))
+
+
+def parts_in(like: Tensor, elements: Column, *columns: Column) -> Parts:
+    """The parts of so many elements each, in blocks."""
+    each = elements.tolist()
+    return parts_of(like, each, [blocks(n) for n in each], *columns)
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:

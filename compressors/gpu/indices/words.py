@@ -16,19 +16,11 @@ from gcsim.compressors.coding.indices import words as loops
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.integers.packing import get_field
-from gcsim.compressors.gpu.parts import (
-    Parts,
-    launch_parts,
-    own_part,
-    own_row,
-    parts_of,
-    starts,
-    sum_before,
-)
-from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_in, sum_before
+from gcsim.compressors.gpu.words import BLOCK, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 
 
 @kernel_of(loops.signed_words)
@@ -40,9 +32,8 @@ def signed_words(
     loops.demand_short(segments, loops.SIGN_BITS)
     words = memory.new_empty(len(values), dtype=torch.int32)
     each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
-    many, first = k.tolist(), np.arange(len(k)) * 2 * (len(levels) > 1)
-    columns = starts(many), segments.begin.tolist(), first.tolist()
-    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
+    first = np.arange(len(k)) * 2 * (len(levels) > 1)
+    parts = parts_in(memory, k, starts(k), segments.begin, first)
     launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
     return words
 
@@ -55,7 +46,7 @@ def clear_words(
     """Two launches for signs, three for powers, and one wait."""
     signs = tau is not None
     loops.demand_short(segments, loops.SIGN_BITS if signs else loops.POWER_BITS)
-    parts, exponents = _parts(residual, segments), None
+    parts, exponents = parts_in(residual, segments.length, segments.begin), None
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
     counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
@@ -78,11 +69,6 @@ def clear_words(
     return out, many, exponents
 
 
-def _parts(like: Tensor, segments: Segments) -> Parts:
-    elements = segments.length.tolist()
-    return parts_of(like, elements, [blocks(n) for n in elements], segments.begin.tolist())
-
-
 @kernel_of(loops.add_words)
 def add_words(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
@@ -91,8 +77,9 @@ def add_words(
     """One launch; words are checked `when_known`."""
     wrong = out.new_zeros(2, dtype=torch.int32)
     known = there(loops.powers() if levels is None else levels, out.device)
+    parts = parts_in(out, segments.length, segments.begin)
     launch_parts(
-        _add, _parts(out, segments), out, message, table_of(found, out), known, wrong,
+        _add, parts, out, message, table_of(found, out), known, wrong,
         float64_bits(weight), HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_right)

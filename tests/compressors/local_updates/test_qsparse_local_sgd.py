@@ -18,8 +18,6 @@ from gcsim.compressors.coding.selecting.largest import largest_of
 from gcsim.compressors.local_updates.qsparse_local_sgd import (
     QsparseLocalSgd,
     QsparseLocalSgdParameters,
-)
-from gcsim.compressors.local_updates.qsparse_messages import (
     add_decoded,
     from_sign_magnitude,
     to_sign_magnitude,
