@@ -98,14 +98,8 @@ def by_class(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
 
 def joined(first: KernelCost, second: KernelCost) -> KernelCost:
     """Both together; class and name are those of the first."""
-    return replace(
-        first,
-        launches=first.launches + second.launches,
-        elements=first.elements + second.elements,
-        nbytes=first.nbytes + second.nbytes,
-        flops=first.flops + second.flops,
-        work=first.work + second.work,
-    )
+    summed = ("launches", "elements", "nbytes", "flops", "work")
+    return replace(first, **{key: getattr(first, key) + getattr(second, key) for key in summed})
 
 
 def _rank(key: tuple[KernelClass, str, bool, int]) -> tuple[int, str, bool, int]:

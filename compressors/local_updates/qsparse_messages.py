@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.frames import Codec, packed, read
-from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import IndexCoding
+from gcsim.compressors.coding.indices.index_coding import (
+    IndexCoding,
+    chosen_coders,
+    coded_positions,
+    decoded_positions,
+)
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.coding.indices.index_coding import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.signs import (

@@ -22,8 +22,7 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
@@ -341,7 +340,10 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     demand_same(narrow_floats.largest_magnitudes, values, segments)
     codes, at = torch.zeros(len(values), dtype=torch.uint8), segments.begin
     factors = torch.linspace(1, 2, len(parts))
-    demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
+    largest = narrow_floats.largest_magnitudes(values, segments)
+    for each, fit in ((factors, False), (largest, True)):
+        chosen = segments, narrow_floats.E4M3, each, codes, at
+        demand_same(narrow_floats.cast, values, *chosen, fit=fit)
     table = narrow_floats.decoding_table(narrow_floats.E4M3)
     levels = narrow_floats.scaled_tables(segments, table, factors, 1.0)
     demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)

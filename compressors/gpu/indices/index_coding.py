@@ -1,4 +1,4 @@
-"""Coded positions on a GPU: the kernels of `coding/indices/coded.py`, for all coders alike.
+"""Coded positions on a GPU: the kernels of `coding/indices/index_coding.py`, for all coders alike.
 
 A code has a part whose length follows from n and k (a field for each position) and one whose length
 does not. Kernels take the coder as a column, so that tensors of different coders share a launch.
@@ -11,7 +11,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from gcsim.compressors.coding.indices import coded as loops
+from gcsim.compressors.coding.indices import index_coding as loops
 from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.demands import entered, when_known
@@ -34,9 +34,8 @@ def words_of_positions(
     """The host waits once where a length does not follow from n and k."""
     if (coders == Coder.RAW).all():
         return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
-    widths, first = loops.widths_of(segments, k, coders), starts(k)
-    sizes, moved = loops.most_bytes(segments, k, coders, widths), np.zeros_like(k)
-    before = indices
+    (widths, sizes), first = loops.rooms(segments.length, k, coders), starts(k)
+    before, moved = indices, np.zeros_like(k)
     if not loops.fixed_length(coders):
         before = indices.new_zeros(len(indices) + 1)
         parts = _parts(indices, k, first, coders, widths)
@@ -69,8 +68,8 @@ def read_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> tuple[Tensor, Tensor] | None:
     """(int64 `[sum of k]`; an int32, not 0 where bodies do not say so); None: for the loop."""
-    kinds, widths = set(coders.tolist()), loops.widths_of(segments, k, coders)
-    most, cuts = loops.most_bytes(segments, k, coders, widths), packed_bytes(k * widths, 1)
+    kinds, (widths, most) = set(coders.tolist()), loops.rooms(segments.length, k, coders)
+    cuts = packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
     fit = (sizes >= least) & (sizes <= most) & ((k > 0) | (sizes == least))
     if 8 * coded.numel() > _LONGEST or not fit.all() or not kinds <= set(Coder):
