@@ -163,8 +163,8 @@ class Frames:
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
-        for wrong in np.flatnonzero(self.size != sizes):
-            found, asked = self.size[wrong], sizes[wrong]
+        if (wrong := self.size != sizes).any():
+            found, asked = self.size[wrong][0], sizes[wrong][0]
             raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
 

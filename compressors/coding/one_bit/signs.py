@@ -37,6 +37,7 @@ from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square of p."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
+_NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 
 
 @counted_as(
@@ -50,9 +51,12 @@ NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g = np.ascontiguousarray(array(values))
+    g, cells = np.ascontiguousarray(array(values)), segments.whole
     with written_back(bits) as out:
-        in_tiles(_sign_tiles, segments.tiles, g, segments.table, out, at)
+        in_tiles(
+            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
+            cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
+        )  # fmt: skip
 
 
 def pack_signs(values: Tensor) -> Tensor:
@@ -73,19 +77,6 @@ def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     cells = Segments.alone(count).whole
     add_scaled_signs(out, cells, buffer, ZERO, one, 1.0, overwrite=True)
     return out
-
-
-@loop
-def _sign_tiles(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, out: Any, at: Any
-) -> None:
-    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
-    for tile in range(start, stop):
-        t, begin, end = tiles[tile]
-        for first in range(begin, end, SUM_BLOCK):
-            last = min(first + SUM_BLOCK, end)
-            part = values[table[t, 0] + first : table[t, 0] + last]
-            put_signs(part, words, out[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
@@ -146,7 +137,6 @@ def fold_signs(
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // SUM_BLOCK) + count
     sums = np.zeros(int(slots.sum()), dtype=np.float64)
-    m, c, a, b = (np.float32(factor) for factor in factors)
     squares = norm == "rms"
     g = np.ascontiguousarray(array(values))
     before = NONE if scales is None else array(scales)
@@ -155,7 +145,8 @@ def fold_signs(
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
         in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
-            starts(slots), m, c, a, b, keep, found, ZERO if pieces else at, sums, squares,
+            starts(slots), *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
+            squares,
         )  # fmt: skip
         if pieces:
             places[:] = found.reshape(places.shape)
@@ -200,44 +191,33 @@ def _code_tiles(
     sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
     sums: Any, squares: bool,
 ) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t, 0], table[t, 1]
-        own = slice(begin, begin + n)
-        _coding(
-            first, last, g[own], u[own], p[own], scales[cells[t] :], sizes[t], m, c, a, b, keep,
-            bits[at[t] : at[t] + (n + 7) // 8], sums[slots[t] :], squares,
-        )  # fmt: skip
-
-
-@loop
-def _coding(
-    start: int, stop: int, g: Any, u: Any, p: Any, scales: Any, length: int, m: Any, c: Any,
-    a: Any, b: Any, keep: bool, bits: Any, sums: Any, squares: bool,
-) -> None:  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
     words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(SUM_BLOCK, dtype=np.float32)
-    for first in range(start, stop, SUM_BLOCK):  # a tile stays in the cache
-        last = min(first + SUM_BLOCK, stop)
-        x = g[first:last]
-        if u.size:
-            _mix(x, u[first:last], mixed, m, c, a, b, keep)
-            x = mixed[: last - first]
-        coded = x
-        if p.size:
-            coded = p[first:last]
-        at = first
-        while at < last:  # the blocks that the tile meets
-            block = at // length
-            end = min(last, (block + 1) * length)
-            part = coded[at - first : end - first]
+    for tile in range(start, stop):
+        t, begin, tile_end = tiles[tile]
+        for first in range(begin, tile_end, SUM_BLOCK):  # a block stays in the cache
+            last = min(first + SUM_BLOCK, tile_end)
+            own = slice(table[t, 0] + first, table[t, 0] + last)
+            x = g[own]
+            if u.size:
+                _mix(x, u[own], mixed, m, c, a, b, keep)
+                x = mixed[: last - first]
+            coded = x
             if p.size:
-                _add_error(part, x[at - first : end - first], scales[block])
-            tile = first // SUM_BLOCK
-            sums[tile + block] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
-            at = end
-        put_signs(coded, words, bits[first // 8 : (last + 7) // 8])
+                coded = p[own]
+            here = first
+            while here < last:  # the cells that the block meets
+                cell = here // sizes[t]
+                end = min(last, (cell + 1) * sizes[t])
+                part = coded[here - first : end - first]
+                if p.size:
+                    _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
+                if sums.size:
+                    slot = slots[t] + first // SUM_BLOCK + cell
+                    sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+                here = end
+            put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
 @loop

@@ -30,9 +30,15 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
+from gcsim.compressors.coding.one_bit.signs import nesterov
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, mean_of, sign_error
+from gcsim.compressors.quantization.one_bit.scaled_sign import (
+    SignMemory,
+    cells_of,
+    mean_of,
+    sign_error,
+)
 from gcsim.compressors.requests import Exchange, PushPull
 
 
@@ -58,8 +64,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
         super().__init__(worker, parameters)
-        self._memory = SignMemory(parameters.block_elements)
-        self._server = SignMemory(parameters.block_elements)
+        self._memory, self._server = SignMemory(), SignMemory()
 
     @classmethod
     def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
@@ -75,20 +80,21 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     def residual_of(self, bucket: Bucket) -> Tensor:
         """Residual: the server's error counts for all workers."""
-        error = self._memory.error(bucket)
-        return error.add_(self._server.error(bucket), alpha=self.worker.count)
+        cells = cells_of(bucket, self.parameters.block_elements)
+        error = self._memory.error(bucket, cells)
+        return error.add_(self._server.error(bucket, cells), alpha=self.worker.count)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        velocity = self.kept("momentum", bucket)
-        message = self._memory.encode(bucket, velocity, self.parameters.momentum)
+        p, index = self.parameters, bucket.layout.index
+        cells, velocity = cells_of(bucket, p.block_elements), self.kept("momentum", bucket)
+        factors = nesterov(p.momentum)
+        message = self._memory.encode(
+            index, bucket.gradient, cells, mixed=velocity, factors=factors, keep=True
+        )
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            return self._serve(bucket, payloads)
+            """The mean plus the server's error, coded; what was lost is kept."""
+            return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
         return mean_of(answer, bucket, 1)
-
-    def _serve(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
-        """The server's step: the mean plus the server's error, coded; keeps what was lost."""
-        mean = mean_of(payloads, bucket, self.worker.count)
-        return self._server.encode(Bucket(layout=bucket.layout, gradient=mean))

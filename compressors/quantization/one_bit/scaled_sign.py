@@ -21,16 +21,17 @@ Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs, lost_by, nesterov
+from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs, lost_by
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
@@ -52,7 +53,7 @@ class ScaledSign(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
+        return Properties(error_bound=sign_error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield AllGather(payload=self._encode(bucket))
@@ -81,52 +82,52 @@ class EfSignSgd(ScaledSign):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties(
-            error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True
-        )
+        return Properties(error_bound=sign_error, error_is_exact=True, conserves=True)
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        return self._memory.error(bucket)
+        return self._memory.error(bucket, cells_of(bucket))
 
     def _encode(self, bucket: Bucket) -> Tensor:
-        return self._memory.encode(bucket)
+        return self._memory.encode(bucket.layout.index, bucket.gradient, cells_of(bucket))
 
 
 class SignMemory:
     """Sign coding with a memory of what it has lost, bucket by bucket.
 
     Kept are the vector p that was coded last and its scales: the error p - Q(p) follows from them
-    (see `coding.one_bit.signs`). Blocks have at most `most` elements, None: they are whole tensors.
+    (see `coding.one_bit.signs`).
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        self._coded: dict[int, Tensor] = {}
-        self._scales: dict[int, Tensor] = {}
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def encode(self, bucket: Bucket, momentum: Tensor | None = None, decay: float = 0.0) -> Tensor:
-        """The message of the bucket's gradient plus what the last one lost.
+    def encode(
+        self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
+        part: Segments | None = None, **mixing: Any,
+    ) -> Tensor:  # fmt: skip
+        """The message of a bucket's values plus what the last one lost.
 
-        With `momentum`, float32 `[n]`, that is updated in place and Nesterov's direction is
-        coded in the place of the gradient; see `nesterov`.
+        One tensor may be cut into equal pieces, the frames of `tensors`; for `part` see `frames`,
+        for `mixing` `fold_signs`.
         """
-        index, cells = bucket.layout.index, Segments.of(bucket.layout).even_cells(self._most)
-        coded = bucket_state(self._coded, bucket)
-        if index not in self._scales:
-            self._scales[index] = _no_scales(coded, cells)
-        message, self._scales[index] = _message(
-            bucket.gradient, cells, coded=coded, scales=self._scales[index], mixed=momentum,
-            factors=nesterov(decay), keep=momentum is not None,
-        )  # fmt: skip
+        if index not in self.kept:
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
+        coded, scales = self.kept[index]
+        mixing |= {"coded": coded, "scales": scales}
+        message, scales = _message(values, cells, tensors, part, **mixing)
+        self.kept[index] = coded, scales
         return message
 
-    def error(self, bucket: Bucket) -> Tensor:
+    def error(self, bucket: Bucket, cells: Cells) -> Tensor:
         """Error that is lost and not made up for: float32 `[n]`, a fresh tensor."""
-        index = bucket.layout.index
-        if index not in self._scales:
-            return torch.zeros_like(bucket.gradient)
-        cells = Segments.of(bucket.layout).even_cells(self._most)
-        return lost_by(self._coded[index], self._scales[index], cells)
+        if kept := self.kept.get(bucket.layout.index):
+            return lost_by(*kept, cells)
+        return torch.zeros_like(bucket.gradient)
+
+
+def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
+    """Elements of a bucket's tensors that share a scale: blocks of at most `most`, or tensors."""
+    return Segments.of(bucket.layout).even_cells(most)
 
 
 @counted_as(
@@ -144,11 +145,17 @@ def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Ten
     return _message(vector, Segments.of(layout).even_cells(most))[0]
 
 
-def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tensor]:
+def _message(
+    values: Tensor, cells: Cells, tensors: Segments | None = None, part: Segments | None = None,
+    **memory: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
-    sizes = 4 * cells.count + packed_bytes(cells.segments.length, 1)
-    message, at = frames(values, Codec.SIGN_BLOCK, cells.segments, sizes, fixed=True)
-    scales = fold_signs(values, cells, message, at + 4 * cells.count, head=at, **memory)
+    pieces, head = tensors is not None, 4 * cells.count
+    tensors = tensors or cells.segments
+    head = tensors.column(4) if pieces else head
+    sizes = head + packed_bytes(tensors.length, 1)
+    message, at = frames(values, Codec.SIGN_BLOCK, tensors, sizes, fixed=True, part=part)
+    scales = fold_signs(values, cells, message, at + head, head=at, pieces=pieces, **memory)
     return seal(message, at, sizes), scales
 
 
@@ -186,14 +193,17 @@ def add_decoded(
     add_scaled_signs(out, cells, message, at, found.at, weight, overwrite=overwrite)
 
 
-def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:
+def sign_error(
+    vector: Tensor, most: int | None = None, gain: float = 1.0, norm: Norm = "mean_abs"
+) -> float:
     """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements, units of v^2.
 
-    |v|^2 - gain (2 - gain) |v|_1^2 / n, because |Q(v)|^2 and Q(v) v are both |v|_1^2 / n.
+    |v|^2 + n s^2 - 2 s |v|_1 of each block, with the scale s times the gain.
     """
     error = 0.0
     for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
-        block = vector[begin:end].double()
-        kept = block.abs().sum().square() / block.numel()
-        error += float(block.square().sum() - gain * (2.0 - gain) * kept)
+        block, n = vector[begin:end].double(), end - begin
+        energy, magnitude = float(block.square().sum()), float(block.abs().sum())
+        scale = gain * (magnitude / n if norm == "mean_abs" else math.sqrt(energy / n))
+        error += energy + n * scale**2 - 2 * scale * magnitude
     return error

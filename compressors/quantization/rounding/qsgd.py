@@ -30,7 +30,7 @@ levels too; its code of all levels, zeros too, is longer for s = 1 to 23).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -130,7 +130,7 @@ class Qsgd(Compressor[QsgdParameters]):
         cells, coding = segments.cells(chosen.bucket), chosen.coding
         norms = cell_norms(gradient, cells, chosen.norm)  # [cells]
         levels = even(cells, norms, steps)
-        row = {"flags": steps, "params": chosen.bucket or 0}
+        row: dict[str, Any] = {"flags": steps, "params": chosen.bucket or 0}
         if coding in form:
             return encoded(gradient, levels, keys, CODECS[coding], form[coding], fixed=True, **row)
         codes = gradient.new_empty(int(segments.length.sum()), dtype=torch.uint8)

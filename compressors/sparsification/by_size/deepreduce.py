@@ -43,7 +43,7 @@ from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor
+from gcsim.compressors.loops import array, in_tiles, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
@@ -181,7 +181,7 @@ def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> tuple[Tensor
     return tensor(np.flatnonzero(passed), coded), np.bincount(owners, many, len(at)).astype(int)
 
 
-@loop
+@inlined
 def _mixed(x: Any) -> Any:
     """32 bits that are another number for each 32 bits."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
@@ -189,14 +189,20 @@ def _mixed(x: Any) -> Any:
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@loop
-def _place(first: Any, key: Any, number: int, bits: int) -> Any:
-    """The bit that hash function `number` gives a position whose a is `first`."""
-    step = _mixed(first ^ np.uint32(key >> np.uint64(32))) | np.uint32(1)  # b
+@inlined
+def _hashes(position: Any, key: Any) -> Any:
+    """a and b of a position."""
+    first = _mixed(np.uint32(position) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
+    return first, _mixed(first ^ np.uint32(key >> np.uint64(32))) | np.uint32(1)
+
+
+@inlined
+def _place(first: Any, step: Any, number: int, bits: int) -> Any:
+    """The bit that hash function `number` gives a position whose a and b these are."""
     # (j^3 - j) / 6 of enhanced double hashing, in the highest bits, which decide on the place
-    cubic = ((number**3 - number) // 6) << 20
-    drawn = np.uint32(np.int64(first) + number * np.int64(step) + cubic)
-    return np.int64((np.uint64(drawn) * np.uint64(bits)) >> np.uint64(32))
+    cubic = np.uint32((number * (number - 1) * (number + 1) // 6) << 20)
+    drawn = np.uint32(np.uint32(first + np.uint32(np.uint32(number) * step)) + cubic)
+    return np.uint32((np.uint64(drawn) * np.uint64(bits)) >> np.uint64(32))
 
 
 @loop
@@ -208,9 +214,9 @@ def _fill(indices: Any, sizes: Any, keys: Any, at: Any, out: Any) -> None:
             position = indices[begin + j]
             if not bits:
                 put_number(filled, 4 * j, 4, np.uint64(position))
-            first = _mixed(np.uint32(position) ^ np.uint32(keys[t] & np.uint64(0xFFFFFFFF)))
+            first, step = _hashes(position, keys[t])
             for number in range(hashes):
-                place = _place(first, keys[t], number, bits)
+                place = _place(first, step, number, bits)
                 filled[place >> 3] |= np.uint8(1 << (place & 7))
         begin += k
 
@@ -221,7 +227,8 @@ def _ask(
     passed: Any, many: Any,
 ) -> None:  # fmt: skip
     """Positions that a hash function rules out are not asked for by the next one; no branches."""
-    firsts, left = np.empty(_TOGETHER, dtype=np.uint32), np.empty(_TOGETHER, dtype=np.int64)
+    firsts, steps = np.empty((2, _TOGETHER), dtype=np.uint32)
+    left = np.empty(_TOGETHER, dtype=np.int32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         (k, bits, hashes), filled, key = sizes[:, t], coded[at[t] :], keys[t]
@@ -236,12 +243,15 @@ def _ask(
         for begin in range(first, last if bits else first, _TOGETHER):
             count = min(_TOGETHER, last - begin)
             for i in range(count):
-                firsts[i], left[i] = _mixed(np.uint32(begin + i) ^ np.uint32(key)), i
+                firsts[i], steps[i] = _hashes(begin + i, key)
+                left[i] = i
             for number in range(hashes):
                 asked, count = count, 0
                 for j in range(asked):
-                    left[count] = left[j]
-                    place = _place(firsts[left[j]], key, number, bits)
+                    i = left[j]
+                    place = _place(firsts[i], steps[i], number, bits)
+                    left[count] = i
                     count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
-            own[begin + left[:count]] = True
+            for j in range(count):
+                own[begin + left[j]] = True
             many[tile] += count

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
-from gcsim.compressors.coding.rounding.bucket_levels import (
-    add_decoded,
-    encode_message,
-    quantiles,
-    rounding_error,
-)
+from gcsim.compressors.coding.integers.digits import digits
+from gcsim.compressors.coding.rounding.bucket_levels import quantiles, rounding_error
+from gcsim.compressors.coding.rounding.levels import encoded, own
 from gcsim.compressors.meter import segment
+from gcsim.compressors.quantization.rounding.orq import add_decoded
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
@@ -32,7 +30,10 @@ def random_tables(buckets: int, count: int, seed: int = 0) -> Tensor:
 
 def message_of(values: Tensor, tables: Tensor, *, size: int, key: np.uint64) -> Tensor:
     cells = Segments.alone(values.numel()).cells(size)
-    return encode_message(values, cells, tables, np.array([key]), size)
+    count = tables.shape[1]
+    levels, keys = own(cells, tables, count), np.array([key])
+    form = digits(count)
+    return encoded(values, levels, keys, Codec.LEVELS, form, flags=count, params=size)
 
 
 @pytest.mark.parametrize(

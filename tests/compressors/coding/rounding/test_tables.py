@@ -15,14 +15,14 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, rea
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_rounded
-from gcsim.compressors.coding.rounding.tables import (
+from gcsim.compressors.meter import segment
+from gcsim.compressors.quantization.rounding.nuqsgd import (
     TableParameters,
     add_decoded,
     encode_message,
     exponential_levels,
     table_error,
 )
-from gcsim.compressors.meter import segment
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO
 from gcsim.errors import InputError

@@ -19,16 +19,25 @@ from scipy import integrate, stats
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
-from gcsim.compressors.coding.rounding.tables import add_decoded, exponential_levels, table_error
 from gcsim.compressors.coding.rounding.truncated_normals import (
     Histogram,
     coordinate_descent,
     separate,
 )
-from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
-from gcsim.compressors.quantization.rounding.alq import Alq, AlqParameters
-from gcsim.compressors.quantization.rounding.amq import Amq
-from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
+from gcsim.compressors.quantization.rounding.alq import (
+    Alq,
+    AlqParameters,
+    Amq,
+    in_common,
+    statistics,
+)
+from gcsim.compressors.quantization.rounding.nuqsgd import (
+    Nuqsgd,
+    NuqsgdParameters,
+    add_decoded,
+    exponential_levels,
+    table_error,
+)
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from gcsim.traces.storage.store import Trace, shipped_traces

@@ -13,16 +13,17 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.coding.rounding.tables import exponential_levels
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
-from gcsim.compressors.quantization.rounding.adaptive_levels import in_common, statistics
-from gcsim.compressors.quantization.rounding.amq import (
+from gcsim.compressors.quantization.rounding.alq import (
     Amq,
     AmqParameters,
     expected_variance,
+    in_common,
     powers_of,
     slope,
+    statistics,
 )
+from gcsim.compressors.quantization.rounding.nuqsgd import exponential_levels
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from tests.compressors.shared import BucketOf, Draw, members

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
-from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
+from gcsim.compressors.quantization.rounding.orq import Linear, LinearParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
 from tests.compressors.shared import Draw, round_alone

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.rounding.bucket_levels import rounding_error
-from gcsim.compressors.quantization.rounding.linear import Linear, LinearParameters
-from gcsim.compressors.quantization.rounding.orq import Orq, OrqParameters
+from gcsim.compressors.quantization.rounding.orq import Linear, LinearParameters, Orq, OrqParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
 from tests.compressors.shared import Draw, round_alone
