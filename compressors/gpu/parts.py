@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from gcsim.compressors.gpu.words import BLOCK, blocks, index_type, launch, there
+from gcsim.compressors.gpu.words import BLOCK, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.segments import Column
 
@@ -48,10 +48,11 @@ def parts_of(
     return Parts(table=table, firsts=firsts, index=index_type(max(elements, default=0)))
 
 
-def parts_in(like: Tensor, elements: Column, *columns: Column) -> Parts:
-    """The parts of so many elements each, in blocks."""
-    each = elements.tolist()
-    return parts_of(like, each, [blocks(n) for n in each], *columns)
+def parts_in_blocks(
+    like: Tensor, elements: Column, *columns: NDArray[Any], size: int = BLOCK
+) -> Parts:
+    """The parts of so many elements each, a program for each `size` of them."""
+    return parts_of(like, elements.tolist(), (-(-elements // size)).tolist(), *columns)
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
@@ -115,6 +116,15 @@ def own_part(table, parts):
     program = tl.program_id(0)
     column = table + own_row(table, parts, program)
     return column, program - tl.load(column), tl.load(column + parts)
+
+
+@triton.jit
+def own_block(table, parts, BLOCK: tl.constexpr):
+    """(this program's column of the table, its number within the part, places of its block within
+    the part, whether they are there): for `parts_in_blocks`."""
+    column, number, n = own_part(table, parts)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    return column, number, at, at < n
 
 
 @triton.jit

@@ -52,12 +52,13 @@ class Optioned(Around[Options]):
 
     def __init__(self, worker: Worker, parameters: Options) -> None:
         super().__init__(worker, parameters)
-        self.about = parameters.method.about  # type: ignore[misc]  # what errors call it
-        self._method = new_member(parameters.method, worker, parameters.own)
+        method, own = parameters.own
+        self.about = method.about  # type: ignore[misc]  # what errors call it
+        self._method = new_member(method, worker, own)
 
     @classmethod
     def inside(cls, parameters: Options) -> tuple[type[Compressor], Any]:
-        return parameters.method, parameters.own
+        return parameters.own
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         before = self.parameters.before
@@ -135,7 +136,8 @@ class Optioned(Around[Options]):
     @classmethod
     def properties(cls, parameters: Options) -> Properties:
         """Properties of the method, without those that rounded sums break."""
-        found = parameters.method.properties(parameters.own)
+        method, own = parameters.own
+        found = method.properties(own)
         if parameters.dense_tensors is not None:
             found = replace(found, error_is_exact=False)
         if parameters.payload is None:
@@ -144,7 +146,8 @@ class Optioned(Around[Options]):
 
     @classmethod
     def memory(cls, parameters: Options) -> str:
-        return parameters.method.memory(parameters.own)
+        method, own = parameters.own
+        return method.memory(own)
 
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:

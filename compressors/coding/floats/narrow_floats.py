@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Column, Segments
@@ -59,6 +59,13 @@ class Narrow:
         """Distance of subnormal numbers."""
         return 2.0 ** (1 - self.bias - self.mantissa)
 
+    @property
+    def fitting(self) -> tuple[int, int]:
+        """(sum of the exponents of a largest magnitude and of its scale, in float32's fields; added
+        to a magnitude's pattern raises its exponent where the fraction is above the largest's)."""
+        fraction, exponent = math.frexp(self.largest)
+        return exponent + 253, (1 << 24) - 1 - int(fraction * 2**24)
+
     def error_bound(self, values: Tensor, scale: float = 1.0) -> float:
         """The most that the sum of squared errors can be when `scale * values` is rounded.
 
@@ -86,14 +93,9 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
-    cast(values, Segments.alone(n), form, _number(factor, values.device), codes, ZERO)
+    factors = _there((factor,), values.device).float()
+    cast(values, Segments.alone(n), form, factors, codes, ZERO)
     return codes
-
-
-@cache
-@unpriced
-def _number(value: float, device: torch.device) -> Tensor:
-    return torch.full((1,), value, device=device)
 
 
 def decoding_table(form: Narrow) -> NDArray[np.float64]:
@@ -118,20 +120,18 @@ def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
     return cell_norms(values, segments.whole, "max")
 
 
-@counted_as(lambda *_: ())  # a number a tensor
-def power_of_two_scales(largest: Tensor, form: Narrow) -> Tensor:
-    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`, float32.
+def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[np.float32]:
+    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`.
 
     1 for zero; infinity and NaN count as 2^128.
     """
-    fraction, exponent = math.frexp(form.largest)
-    carry = (1 << 24) - 1 - int(fraction * 2**24)  # a larger fraction raises the exponent
-    fields = (largest.view(torch.int32).clamp(max=0x7F800000) + carry) >> 23
-    scales = ((exponent + 253 - fields).clamp_(max=253) << 23).view(torch.float32)
-    return scales.masked_fill_(largest == 0, 1.0)
+    top, carry = form.fitting
+    fields = (np.minimum(largest.view(np.int32), 0x7F800000) + carry) >> 23
+    scales = (np.minimum(top - fields, 253) << 23).astype(np.int32).view(np.float32)
+    return np.where(largest == 0, np.float32(1), scales)
 
 
-@counted_as(lambda *_, **__: ())  # as above
+@counted_as(lambda *_, **__: ())  # a table a tensor
 def scaled_tables(
     segments: Segments, values: NDArray[np.float64], numbers: Tensor, weight: float, *,
     divide: bool = False,
@@ -140,16 +140,25 @@ def scaled_tables(
 
     `numbers` are float32 `[tensors]`; with `divide`, values are divided by them.
     """
-    factors = numbers.double().reciprocal_() if divide else numbers.double()
-    tables = torch.outer(factors.mul_(weight), torch.from_numpy(values).to(numbers.device))
+    if divide:
+        tables = _there(tuple(weight * values), numbers.device) / numbers[:, None]
+    else:
+        tables = numbers.double().mul_(weight)[:, None] * _there(tuple(values), numbers.device)
     return Levels(kind=TREE, cells=segments.whole, numbers=tables.float(), width=256)
+
+
+@lru_cache(maxsize=1 << 6)
+@unpriced
+def _there(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Float64 of the host on a device, to be read only."""
+    return torch.tensor(numbers, dtype=torch.float64).to(device)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
 @counted_as(
-    lambda _, values, segments, form, *__: [
+    lambda _, values, segments, form, *__, **___: [
         launch(
             "streaming", "narrow_floats.narrow", segments.length,
             (4 + form.bits // 8) * segments.length,
@@ -158,20 +167,24 @@ def scaled_tables(
 )  # fmt: skip
 @primitive
 def cast(
-    values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column
-) -> None:
-    """Write the codes of `factor * values`, rounded to nearest, ties to even.
+    values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column, *,
+    fit: bool = False,
+) -> Tensor:  # fmt: skip
+    """Write the codes of `factor * values`, rounded to nearest, ties to even; return the factors.
 
     `values` is a flat float32, with a factor for each tensor (float32 `[tensors]`), whose codes
-    begin at `out[at]` (uint8 or int16, the bit patterns of `form`).
+    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit` the factors are
+    given as largest magnitudes, whose `power_of_two_scales` they are.
     """
     numbers = np.array([form.mantissa, form.bias, form.bits, form.overflow, form.nan], np.uint32)
+    scales = power_of_two_scales(array(factors), form) if fit else array(factors)
     with written_back(out) as codes:
         in_tiles(
-            _cast, segments.tiles, array(values), segments.table, array(factors),
+            _cast, segments.tiles, array(values), segments.table, scales,
             codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
             np.float32(2.0**23 * form.smallest_step),
         )  # fmt: skip
+    return tensor(scales, factors)
 
 
 # --- loops -----------------------------------------------------------------------------------

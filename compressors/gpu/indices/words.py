@@ -16,7 +16,7 @@ from gcsim.compressors.coding.indices import words as loops
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.integers.packing import get_field
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_in, sum_before
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_in_blocks, sum_before
 from gcsim.compressors.gpu.words import BLOCK, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -33,7 +33,7 @@ def signed_words(
     words = memory.new_empty(len(values), dtype=torch.int32)
     each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
     first = np.arange(len(k)) * 2 * (len(levels) > 1)
-    parts = parts_in(memory, k, starts(k), segments.begin, first)
+    parts = parts_in_blocks(memory, k, starts(k), segments.begin, first)
     launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
     return words
 
@@ -46,7 +46,7 @@ def clear_words(
     """Two launches for signs, three for powers, and one wait."""
     signs = tau is not None
     loops.demand_short(segments, loops.SIGN_BITS if signs else loops.POWER_BITS)
-    parts, exponents = parts_in(residual, segments.length, segments.begin), None
+    parts, exponents = parts_in_blocks(residual, segments.length, segments.begin), None
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
     counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
@@ -77,10 +77,10 @@ def add_words(
     """One launch; words are checked `when_known`."""
     wrong = out.new_zeros(2, dtype=torch.int32)
     known = there(loops.powers() if levels is None else levels, out.device)
-    parts = parts_in(out, segments.length, segments.begin)
+    parts = parts_in_blocks(out, segments.length, segments.begin)
     launch_parts(
-        _add, parts, out, message, table_of(found, out), known, wrong,
-        float64_bits(weight), HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
+        _add, parts, out, message, table_of(found, out), known, wrong, float64_bits(weight),
+        HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_right)
 

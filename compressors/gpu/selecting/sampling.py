@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import sampling as loops
 from gcsim.compressors.coding.selecting.sampling import BLOCK, SLACK
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_in_blocks
 from gcsim.compressors.gpu.words import bits64, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -121,13 +121,10 @@ def lift(
 def _parts_of_blocks(
     like: Tensor, segments: Segments, keys: NDArray[np.uint64] | None = None
 ) -> Parts:
-    """Parts in tiles of blocks, with begins, first blocks, numbers and perhaps keys."""
-    blocks = segments.cells(BLOCK)
-    columns = [segments.begin.tolist(), blocks.first.tolist(), range(len(blocks.count))]
-    if keys is not None:
-        columns.append(keys.tolist())
-    programs = [-(-count // _LANES) for count in blocks.count.tolist()]
-    return parts_of(like, segments.length.tolist(), programs, *columns)
+    """Parts in tiles of blocks, with begins, first blocks, numbers and keys, if there are any."""
+    first, numbers = segments.cells(BLOCK).first, np.arange(len(segments.table))
+    columns = segments.begin, first, numbers, numbers if keys is None else keys
+    return parts_in_blocks(like, segments.length, *columns, size=BLOCK * _LANES)
 
 
 # --- kernels --------------------------------------------------------------------------------------

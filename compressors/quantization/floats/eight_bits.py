@@ -57,6 +57,7 @@ from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Segments
@@ -98,8 +99,7 @@ class Dynamic8Bit(Compressor[P]):
             levels = Levels(kind=TREE, cells=segments.whole, numbers=numbers)
             round_levels(vector, levels, None, message, at + head, fixed(8))
         else:
-            numbers = power_of_two_scales(numbers, self.form)
-            cast(vector, segments, self.form, numbers, message, at + head)
+            numbers = cast(vector, segments, self.form, numbers, message, at + head, fit=True)
         put(message, at, numbers, head)
         return seal(message, at, sizes)
 
@@ -132,7 +132,7 @@ class Fp8(Dynamic8Bit[Fp8Parameters]):
 
         def bound(values: Tensor) -> float:
             largest = largest_magnitudes(values, Segments.alone(values.numel()))
-            return form.error_bound(values, float(power_of_two_scales(largest, form)))
+            return form.error_bound(values, float(power_of_two_scales(array(largest), form)[0]))
 
         return Properties(error_bound=bound)
 

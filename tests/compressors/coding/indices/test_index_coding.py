@@ -19,8 +19,9 @@ from gcsim.compressors.coding.indices.index_coding import (
     rice_parameter,
 )
 from gcsim.compressors.coding.integers.packing import get_fields, packed_bytes, put_fields
-from gcsim.compressors.coding.selecting.subsets import distinct_positions
+from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.random import stream
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, InternalError
 from tests.compressors.shared import decode_indices, encode_indices
 
@@ -28,7 +29,7 @@ CODERS = pytest.mark.parametrize("coder", list(Coder), ids=lambda c: c.name.lowe
 
 
 def positions(n: int, k: int, seed: int = 0) -> Tensor:
-    return distinct_positions(torch.zeros(0), stream(seed, 0, 0, "test"), n, k)
+    return draw_subset(torch.zeros(0), Segments.alone(n), np.array([k]), [(seed, 0, 0, "test")])
 
 
 @given(st.sampled_from(list(Coder)), st.integers(1, 700), st.floats(0, 1), st.integers(0, 99))
