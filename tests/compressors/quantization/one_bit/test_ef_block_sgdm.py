@@ -17,8 +17,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.quantization.one_bit.ef_block_sgdm import EfBlockSgdm
-from gcsim.compressors.quantization.one_bit.scaled_sign import add_decoded, encode
+from gcsim.compressors.quantization.one_bit.scaled_sign import EfBlockSgdm, add_decoded, encode
 from gcsim.compressors.requests import PushPull
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
