@@ -73,7 +73,7 @@ class CollectiveTimes:
         """Points of the support that show whether there is a plane."""
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
-        self._memos = [CollectiveMemo(each) for each in clusters_at]
+        self._memos = [CollectiveMemo.of(each) for each in clusters_at]
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
         self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
