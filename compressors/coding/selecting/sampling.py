@@ -105,9 +105,8 @@ def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple
 
 
 def _draws(
-    found: tuple[Any, ...], values: Tensor, sums: Tensor, segments: Segments, scales: object,
-    keys: object, *, expected: Column, factor: float = 1.0, prior: Tensor | None = None,
-    chances: bool = False,
+    found: tuple[Tensor, Tensor, Column], values: Tensor, sums: Tensor, segments: Segments,
+    *_: object, expected: Column, factor: float = 1.0, prior: Tensor | None = None, **__: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
     touched = 4 * np.minimum(segments.length, BLOCK * expected)  # a block for each element drawn
     name = "sampling.draw_and_lower" if factor < 1.0 else "sampling.draw"
@@ -121,7 +120,8 @@ def _draws(
 def draw_poisson(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
     expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    apart: bool = False,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
     """Positions drawn independently with probability p_i = min(1, scale |w_i|).
 
     Parameters
@@ -134,71 +134,36 @@ def draw_poisson(
         is below 1e-30, where float32 ends
     prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
+    apart : whether all tensors' elements with p = 1 come first, then the others; with values
 
     Returns
     -------
-    int64 `[m]`, ascending places in the flat bucket, and p there, float32 `[m]` (empty unless
-    wanted)
+    int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values there,
+    float32 `[m]` (empty unless wanted); how many are drawn (apart: `[2, tensors]`, certain or not)
     """
-    found, chance, counts = _drawn(values, sums, segments, scales, keys, factor, prior, chances)
-    positions = np.empty(counts.sum(), dtype=np.int64)
-    kept = np.empty(positions.size if chances else 0, dtype=np.float32)
-    in_tiles(
-        _compact,
-        segments.tiles,
-        segments.begin,
-        found,
-        chance,
-        counts,
-        starts(counts),
-        positions,
-        kept,
-    )
-    return tensor(positions, values), tensor(kept, values)
-
-
-@counted_as(_draws)
-@primitive
-def draw_apart(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
-    expected: Column,
-) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """Draw as `draw_poisson`; all tensors' elements with p = 1 come first, then the others.
-
-    Returns
-    -------
-    int64 and float32 `[m]`, ascending places within the tensor, and values there; how many are
-    certain and how many not: int64 `[2, tensors]`
-    """
-    found, _, counts = _drawn(values, sums, segments, scales, keys)
-    k, m = np.zeros((2, len(segments.table)), dtype=np.int64), int(counts.sum())
-    places, taken = np.empty((2, m), dtype=np.int64), np.empty((2, m), dtype=np.float32)
-    given = segments.table, array(values), array(scales)
-    _part(segments.tiles, *given, found, counts, k, places, taken)
-    cut = int(k[0].sum())
-    first, second = (
-        np.concatenate((each[0, :cut], each[1, : m - cut])) for each in (places, taken)
-    )
-    return tensor(first, values), tensor(second, values), k
-
-
-def _drawn(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64],
-    factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
-) -> tuple[NDArray[np.uint16], NDArray[np.float32], NDArray[np.int64]]:  # fmt: skip
-    """(places within a tile, from its first element on; p there, if wanted; drawn of each tile)."""
     n, tiles = values.numel(), segments.tiles
-    found = np.empty(n, dtype=np.uint16)
+    found = np.empty(n, dtype=np.uint16)  # within a tile, from its first element on
     chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
-    counts = np.zeros(len(tiles), dtype=np.int64)
-    loaded = np.zeros(len(tiles), dtype=np.float32)
+    counts, loaded = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.float32)
     lowered = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lowered) as low:
         in_tiles(
             _draw_tiles, tiles, segments.table, segments.cells(BLOCK).first, own, totals, low,
             array(scales), keys, float(factor), found, chance, counts, loaded,
         )  # fmt: skip
-    return found, chance, counts
+    m, k = int(counts.sum()), counts
+    if apart:
+        k = np.zeros((2, len(segments.table)), dtype=np.int64)
+        places, taken = np.empty((2, m), dtype=np.int64), np.empty((2, m), dtype=np.float32)
+        given = segments.table, array(values), array(scales)
+        _part(tiles, *given, found, counts, k, places, taken)
+        cut = int(k[0].sum())
+        positions, kept = (np.append(each[0, :cut], each[1, : m - cut]) for each in (places, taken))
+    else:
+        positions, kept = np.empty(m, dtype=np.int64), np.empty(m * chances, dtype=np.float32)
+        given = segments.begin, found, chance, counts, starts(counts)
+        in_tiles(_compact, tiles, *given, positions, kept)
+    return tensor(positions, values), tensor(kept, values), k
 
 
 def _lifts(

@@ -160,13 +160,13 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             scales, _ = scales_for_count(*given, k.astype(np.float64), chosen.rounds)
         else:  # without a prior the weights are the probabilities already
             scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
-        drawn = draw_poisson(
+        positions, chances, _ = draw_poisson(
             *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
             expected=k, factor=self.alpha, prior=prior, chances=chosen.unbiased,
         )  # fmt: skip
         if self.alpha < 1.0 and prior is None:
             lift(*given, scales, 1.0 / _PRIOR_LOW, 1.0 / _PRIOR_FLOOR)
-        return drawn
+        return positions, chances
 
     def _counts(self, segments: Segments) -> Column:
         return counts_kept(segments.length, self.parameters.ratio)

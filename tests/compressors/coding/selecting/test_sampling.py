@@ -28,7 +28,7 @@ def alone(values: Tensor) -> Weights:
 def draw(weights: Weights, scale: float, key: np.uint64, **options: Any) -> tuple[Tensor, Tensor]:
     scales = torch.tensor([scale], dtype=torch.float64)
     given = weights.values, weights.sums, weights.segments, scales
-    return draw_poisson(*given, np.array([key]), **{"expected": np.array([1]), **options})
+    return draw_poisson(*given, np.array([key]), **{"expected": np.array([1]), **options})[:2]
 
 
 def drawn(weights: Tensor, scale: float, seed: int) -> Tensor:
