@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     array,
     in_tiles,
@@ -57,51 +57,43 @@ class Weights:
     """`block_sums` of the values."""
 
     @classmethod
-    def of(cls, values: Tensor, segments: Segments) -> Weights:
-        return cls(values, segments, block_sums(values, segments))
+    def of(cls, values: Tensor, segments: Segments, largest: Tensor | None = None) -> Weights:
+        """Weights of values, or of the squares that `block_sums` makes of them."""
+        weights, sums = block_sums(values, segments, largest)
+        return cls(weights, segments, sums)
 
     @property
     def blocks(self) -> Cells:
         return self.segments.cells(BLOCK)
 
 
-@counted_as(
-    lambda sums, values, _: [
-        launch("reduction", "sampling.block_sums", values.numel(), values.nbytes, sums.nbytes)
-    ]
-)
+def _summing(
+    found: tuple[Tensor, Tensor], values: Tensor, _: object, largest: Tensor | None = None
+) -> Iterator[KernelCost]:
+    moved = values.nbytes * (1 + (largest is not None)), found[1].nbytes
+    yield launch("reduction", "sampling.block_sums", values.numel(), *moved)
+
+
+@counted_as(_summing)
 @primitive
-def block_sums(values: Tensor, segments: Segments) -> Tensor:
-    """Sums of |v| over blocks of 16 elements of each tensor (the last may be shorter).
+def block_sums(
+    values: Tensor, segments: Segments, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(the values; sums of |v| over blocks of 16 elements of each tensor, the last may be shorter).
 
-    float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
+    values : flat float32 of the table; with `largest`, the largest |v| of each tensor, float32,
+        the squares of v / largest stand in their place, or 1 where the largest is 0
+
+    Sums are float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
     """
-    blocks = segments.cells(BLOCK)
-    sums = np.empty(blocks.total, dtype=np.float64)
-    in_tiles(_add_tiles, segments.tiles, segments.table, blocks.first, array(values), sums)
-    return tensor(sums, values)
-
-
-@counted_as(
-    lambda found, values, *_: [
-        launch(
-            "reduction", "sampling.block_sums", values.numel(), 8 * values.numel(), found[1].nbytes
-        )
-    ]
-)
-@primitive
-def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """(squares of v / largest, or 1 where the largest is 0; their `block_sums`).
-
-    values : flat float32 of the table; largest : the largest |v| of each tensor, float32
-    """
-    blocks, squares = segments.cells(BLOCK), np.empty(values.numel(), dtype=np.float32)
+    blocks, given = segments.cells(BLOCK), (values[:0] if largest is None else largest)
+    squares = values if largest is None else torch.empty_like(values)
     sums = np.empty(blocks.total, dtype=np.float64)
     in_tiles(
-        _square_tiles, segments.tiles, segments.table, blocks.first, array(values), array(largest),
-        squares, sums,
+        _sum_tiles, segments.tiles, segments.table, blocks.first, array(values), array(given),
+        array(squares), sums,
     )  # fmt: skip
-    return tensor(squares, values), tensor(sums, values)
+    return squares, tensor(sums, values)
 
 
 def _draws(
@@ -139,7 +131,8 @@ def draw_poisson(
     Returns
     -------
     int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values there,
-    float32 `[m]` (empty unless wanted); how many are drawn (apart: `[2, tensors]`, certain or not)
+    float32 `[m]` (empty unless wanted); apart: how many are certain and how many not, int64
+    `[2, tensors]`
     """
     n, tiles = values.numel(), segments.tiles
     found = np.empty(n, dtype=np.uint16)  # within a tile, from its first element on
@@ -218,27 +211,19 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
 
 
 @loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any
-) -> None:
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t]
-        _add_blocks(first, last, values[begin : begin + n], sums[blocks[t] :])
-
-
-@loop
-def _square_tiles(
+def _sum_tiles(
     start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, largest: Any,
     squares: Any, sums: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):
         t, first, last = tiles[tile]
-        own, most = values[table[t, 0] + first : table[t, 0] + last], largest[t]
+        own = values[table[t, 0] + first : table[t, 0] + last]
         out = squares[table[t, 0] + first : table[t, 0] + last]
-        for i in range(own.size):
-            share = own[i] / most
-            out[i] = share * share if most > 0 else np.float32(1)
+        if largest.size:
+            most = largest[t]
+            for i in range(own.size):
+                share = own[i] / most
+                out[i] = share * share if most > 0 else np.float32(1)
         _add_blocks(0, last - first, out, sums[blocks[t] + first // BLOCK :])
 
 

@@ -24,14 +24,18 @@ _LANES = 256
 
 
 @kernel_of(loops.block_sums)
-def block_sums(values: Tensor, segments: Segments) -> Tensor:
+def block_sums(
+    values: Tensor, segments: Segments, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Each sum is taken from the first element to the last."""
+    squares = values if largest is None else torch.empty_like(values)
     sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
+    given = values.contiguous(), values if largest is None else largest, squares, sums
     launch_parts(
-        _sum_blocks, _parts_of_blocks(values, segments), values.contiguous(), sums, BLOCK=BLOCK,
-        BLOCKS=_LANES,
+        _sum_blocks, _parts_of_blocks(values, segments), *given, SQUARES=largest is not None,
+        BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    return sums
+    return squares, sums
 
 
 @kernel_of(loops.draw_poisson)
@@ -66,18 +70,6 @@ def draw_poisson(
         BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
     return positions, kept, np.diff(ends)
-
-
-@kernel_of(loops.squared_shares)
-def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sum is taken from the first element to the last."""
-    squares = torch.empty_like(values)
-    sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
-    launch_parts(
-        _square, _parts_of_blocks(values, segments), values.contiguous(), largest, squares, sums,
-        BLOCK=BLOCK, BLOCKS=_LANES,
-    )  # fmt: skip
-    return squares, sums
 
 
 @kernel_of(loops.lift)
@@ -125,30 +117,20 @@ def _own_blocks(
 
 @triton.jit
 def _sum_blocks(
-    values, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
-):  # fmt: skip
-    _, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
-    total = tl.zeros([BLOCKS], dtype=tl.float64)
-    for i in tl.static_range(BLOCK):
-        at = block * BLOCK + i
-        total += tl.abs(tl.load(values + begin + at, mask=at < n, other=0.0).to(tl.float64))
-    tl.store(sums + place, total, mask=block < count)
-
-
-@triton.jit
-def _square(
-    values, largest, squares, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    values, largest, squares, sums, table, parts, SQUARES: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
-    most = tl.load(largest + tl.load(column + 4 * parts))
+    most = tl.load(largest + tl.load(column + 4 * parts)) if SQUARES else 0.0
     total = tl.zeros([BLOCKS], dtype=tl.float64)
     for i in tl.static_range(BLOCK):
         at = block * BLOCK + i
         v = tl.load(values + begin + at, mask=at < n, other=0.0)
-        share = tl.div_rn(v, tl.where(most > 0, most, 1.0) + tl.zeros_like(v))
-        v = tl.where(at < n, tl.where(most > 0, share * share, 1.0), 0.0)
-        tl.store(squares + begin + at, v, mask=at < n)
-        total += v.to(tl.float64)
+        if SQUARES:
+            share = tl.div_rn(v, tl.where(most > 0, most, 1.0) + tl.zeros_like(v))
+            v = tl.where(at < n, tl.where(most > 0, share * share, 1.0), 0.0)
+            tl.store(squares + begin + at, v, mask=at < n)
+        total += tl.abs(v.to(tl.float64))
     tl.store(sums + place, total, mask=block < count)
 
 
