@@ -127,6 +127,14 @@ def test_elements_of_another_region_are_refused(
         exchange.send([own, other])
 
 
+def test_what_is_owed_is_a_copy(team: Any, bucket_of: BucketOf, normal: Draw) -> None:
+    crew, bucket = team("ok_topk", [(100,)], workers=1), bucket_of(normal(100))
+    assert not crew.workers[0].residual_of(bucket).any()
+    crew.step([bucket.gradient])
+    crew.workers[0].residual_of(bucket).zero_()
+    assert crew.workers[0].residual_of(bucket).any()
+
+
 def test_lengths_are_announced_by_the_collectives(team: Any, normal: Draw) -> None:
     crew = team("ok_topk", [(1000,)], workers=2)
     crew.step([normal(1000, rank) for rank in range(2)], 1)  # sets everything up: no state yet
