@@ -10,11 +10,12 @@ it is read next. A loop that writes e would wait for the scale and pass over p a
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.frames import as_bytes, put
+from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -30,7 +31,7 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
@@ -73,10 +74,22 @@ def pack_signs(values: Tensor) -> Tensor:
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
     check_packed(buffer, count, 1)
-    out, one = buffer.new_empty(count, dtype=torch.float32), torch.ones(1, device=buffer.device)
-    cells = Segments.alone(count).whole
-    add_scaled_signs(out, cells, buffer, ZERO, one, 1.0, overwrite=True)
+    out = buffer.new_empty(count, dtype=torch.float32)
+    write_signs(out, Segments.alone(count), buffer, ZERO)
     return out
+
+
+def write_signs(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
+    """Write +1 and -1 of each tensor's bits, as of a scale of 1; see `add_levels`."""
+    given = Stripes.of(segments.whole), bits, at, _one(out.device), (0 * at, 0 * at), (1.0, -1.0)
+    add_levels(out, *given, overwrite=True, scales=True)
+
+
+@cache
+@unpriced
+def _one(device: torch.device) -> Tensor:
+    """The bytes of a scale of 1."""
+    return torch.ones(1, device=device).view(torch.uint8)
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
@@ -161,25 +174,6 @@ def fold_signs(
     if head is not None:
         put(bits, head, *(fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count))
     return fresh
-
-
-def add_scaled_signs(
-    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor | Column, weight: float, *,
-    overwrite: bool = False, room: Column | None = None,
-) -> None:  # fmt: skip
-    """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
-
-    `out` is a flat float32 of the cells' table. `scales` are float32 `[cells]`, or the column of
-    the bytes of `bits` where those of each tensor begin. See `add_levels`.
-    """
-    if isinstance(scales, torch.Tensor):
-        levels, places = as_bytes(scales), 4 * cells.first
-    else:
-        levels, places = bits, scales
-    add_levels(
-        out, Stripes.of(cells), bits, at, levels, (places, places), (weight, -weight),
-        overwrite=overwrite, scales=True, room=room,
-    )  # fmt: skip
 
 
 # --- loops ----------------------------------------------------------------------------------------

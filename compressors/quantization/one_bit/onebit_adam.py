@@ -47,9 +47,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, read
-from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs
+from gcsim.compressors.coding.frames import Codec, joined, read
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
+from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, sign_error
@@ -177,10 +177,7 @@ def chunks_of(n: int, count: int) -> BucketLayout:
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
     """Overwrite the whole vector, float32 `[n]`, by its chunks."""
-    each, size = list(parts), HEADER_BYTES + 4 + chunks.slices[0].numel // 8
-    if any(message.numel() != size for message in each):
-        raise damaged(f"chunks of {[message.numel() for message in each]} bytes, not {size} each")
-    add_chunks(torch.cat(each), chunks, out, 1.0, overwrite=True)
+    add_chunks(joined(parts), chunks, out, 1.0, overwrite=True)
 
 
 def add_chunks(
@@ -199,4 +196,5 @@ def add_chunks(
         length = np.clip(n - whole.begin, 0, whole.length)
         chunks.facts[n] = Segments(np.stack((whole.begin, length), axis=1)).whole
     cells: Cells = chunks.facts[n]
-    add_scaled_signs(out, cells, message, at + 4, at, weight, overwrite=overwrite, room=size)
+    given = message, at + 4, message, (at, at), (weight, -weight)
+    add_levels(out, Stripes.of(cells), *given, overwrite=overwrite, scales=True, room=size)

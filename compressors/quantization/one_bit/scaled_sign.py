@@ -1,22 +1,34 @@
-"""Scaled sign and EF-signSGD: an element is its sign, times one magnitude per tensor.
+"""Signs times a magnitude: scaled sign, EF-signSGD, and dist-EF-blockSGDM.
 
     Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
 
-The scale, mean |v|, is the best for given signs. Q contracts by |v|_1^2 / (n |v|^2), between 1 / n
-and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the magnitudes, the larger the error).
+The scale, mean |v| of a tensor or of a block of it, is the best for given signs. Q contracts by
+|v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the
+magnitudes, the larger the error). Biased. A payload holds one float32 a tensor or block, and n
+bits. The bit of zero says positive: an all-zero tensor has the scale zero, a zero among others does
+not stay zero.
 
 `ScaledSign` sends Q(g). `EfSignSgd` adds what earlier steps lost: p = g + e, Q(p) travels,
 e = p - Q(p); state: n floats (p, from which e follows). The update is the mean of what the workers
-sent, from an all-gather. (`ef_block_sgdm` has a server that codes the mean in the same way.)
+sent, from an all-gather.
 
-Biased. A payload holds one float32 and n bits a tensor. The bit of zero says positive: an all-zero
-tensor has the scale zero, a zero among others does not stay zero.
+`EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
+plus error p = g + m u + e; Q(p) travels. Server: the mean of what the workers sent plus its own
+error, q, is coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a
+momentum-SGD direction. Without a server each worker serves a stripe of the elements, as in
+DeepSpeed's 1-bit Adam. Where a stripe's end cuts a block, that is one scale more, which is not
+counted; the authors' code has rank 0 serve, over broadcasts (`servers: 1`). The server's error
+lives in the object whose callable the driver runs: worker 0's.
 
-Assumes that the error is kept of gradients, where the paper keeps it of learning rate times
-gradient: with a constant rate the two are the same.
+Assumes that errors are kept of gradients, where the papers keep them of learning rate times
+gradient (rescaled by lr_{t-1} / lr_t in the second one): with a constant rate the two are the same.
+Weight decay is the optimiser's. Blocks are whole tensors unless `block_elements` cuts them.
 
 Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction).
+Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction); S.
+Zheng, Z. Huang, J. Kwok, "Communication-Efficient Distributed Blockwise Momentum SGD with
+Error-Feedback", NeurIPS 2019, arXiv:1905.10936 (the variant with blocks and Nesterov's momentum);
+code: ZiyueHuang/dist-ef-sgdm.
 """
 
 from __future__ import annotations
@@ -26,16 +38,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs, lost_by
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
+from gcsim.compressors.coding.one_bit.signs import Norm, fold_signs, lost_by, nesterov
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
@@ -89,6 +103,64 @@ class EfSignSgd(ScaledSign):
 
     def _encode(self, bucket: Bucket) -> Tensor:
         return self._memory.encode(bucket.layout.index, bucket.gradient, cells_of(bucket))
+
+
+class EfBlockSgdmParameters(CompressorParameters):
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+    block_elements: int | None = Field(
+        None, ge=1, description="most elements that share a scale; null: one scale a tensor"
+    )
+
+
+class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
+    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
+
+    about = About(
+        title="dist-EF-blockSGDM",
+        family="quantization",
+        collective="push-pull, one bit both ways",
+        without_server="alltoall_allgather",
+        bits="1 + 32 blocks / n, each way",
+        state="momentum (n), error (n); server: error (n)",
+        paper="Zheng et al., NeurIPS 2019, arXiv:1905.10936",
+    )
+
+    def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
+        super().__init__(worker, parameters)
+        self._memory, self._server = SignMemory(), SignMemory()
+
+    @classmethod
+    def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
+        """Properties for the checker: the first direction is 1 + m gradients long."""
+        most, gain = parameters.block_elements, 1.0 + parameters.momentum
+        return Properties(
+            error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
+        )
+
+    @classmethod
+    def momentum(cls, parameters: EfBlockSgdmParameters) -> tuple[float, bool]:
+        return parameters.momentum, True
+
+    def residual_of(self, bucket: Bucket) -> Tensor:
+        """Residual: the server's error counts for all workers."""
+        cells = cells_of(bucket, self.parameters.block_elements)
+        error = self._memory.error(bucket, cells)
+        return error.add_(self._server.error(bucket, cells), alpha=self.worker.count)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        p, index = self.parameters, bucket.layout.index
+        cells, velocity = cells_of(bucket, p.block_elements), self.kept("momentum", bucket)
+        factors = nesterov(p.momentum)
+        message = self._memory.encode(
+            index, bucket.gradient, cells, mixed=velocity, factors=factors, keep=True
+        )
+
+        def serve(payloads: Iterable[Tensor]) -> Tensor:
+            """The mean plus the server's error, coded; what was lost is kept."""
+            return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
+
+        answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
+        return mean_of(answer, bucket, 1)
 
 
 class SignMemory:
@@ -189,8 +261,8 @@ def add_decoded(
     found.demand_sizes(4 * blocks + sign_bytes)
     whole = segments.cells(None)
     cells = whole if (blocks <= 1).all() else Cells(segments, np.maximum(1, size), blocks)
-    at = found.at + 4 * blocks
-    add_scaled_signs(out, cells, message, at, found.at, weight, overwrite=overwrite)
+    given = message, found.at + 4 * blocks, message, (found.at, found.at), (weight, -weight)
+    add_levels(out, Stripes.of(cells), *given, overwrite=overwrite, scales=True)
 
 
 def sign_error(
