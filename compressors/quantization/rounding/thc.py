@@ -35,6 +35,7 @@ from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.digits import put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.rounding.norms import cell_norms
+from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, tensor, written_back
@@ -61,8 +62,7 @@ _PAIRS = TABLE.repeat(16).astype(np.uint16) << 8 | np.tile(TABLE, 16)
 _BITS, _ANSWER = 4, 128
 """Flags of codes; of sums of one byte, 128 + bytes."""
 Keys = NDArray[np.uint64]
-Numbers = NDArray[np.float64]
-"""One a tensor, as keys are."""
+"""One a tensor."""
 
 
 class ThcParameters(CompressorParameters):
