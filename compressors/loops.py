@@ -117,18 +117,11 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
     As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
     dropped; an exception in any of the parts is raised.
     """
-    if n < _SHORT:  # most tensors: no more questions
-        kernel(0, n, *arguments)
-        return
-    parts = n // max(grain, _WORTH_A_THREAD)
-    if parts < 2 or (threads := min(torch.get_num_threads(), parts)) == 1:
-        kernel(0, n, *arguments)
-        return
+    parts = n // max(grain, _WORTH_A_THREAD) if n >= _SHORT else 1
+    threads = min(torch.get_num_threads(), parts) if parts > 1 else 1
     grains = -(-n // grain)
-    _in_parts(
-        kernel, [min(n, grains * part // threads * grain) for part in range(threads)] + [n],
-        arguments,
-    )  # fmt: skip
+    cuts = [min(n, grains * part // threads * grain) for part in range(threads)]
+    _in_parts(kernel, [*cuts, n], arguments)
 
 
 def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: Any) -> None:

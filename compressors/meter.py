@@ -45,7 +45,7 @@ class Recorder:
         self._clock = clock
         self.counting = counting
         self._left_out: list[tuple[Any, Any]] = []
-        """Instants around what is `unpriced`, where there is a clock."""
+        """Instants around what is `unpriced`."""
         self._timed: list[tuple[KernelCost, Any, Any]] = []
         """Each launch and its two instants."""
         self.running = ""
@@ -85,11 +85,6 @@ class Recorder:
         """Seconds of what is `unpriced`; waits as `timed` does."""
         return float(sum(end - begin for begin, end in self._left_out))
 
-    def leave_out(self, begin: Any) -> None:
-        """Leave the time since an instant unpriced."""
-        if self._clock is not None:
-            self._left_out.append((begin, self.now()))
-
     def undisturbed(self) -> AbstractContextManager[Any]:
         """While a kernel is timed, torch runs as it does when nobody counts."""
         if self._clock is None or not self.counting:
@@ -127,26 +122,16 @@ _active: list[Recorder] = []
 
 
 @contextmanager
-def segment(clock: Clock | None = None) -> Iterator[Recorder]:
-    """Count the kernels that run inside, on this thread; with a clock, time them too."""
+def segment(clock: Clock | None = None, *, counting: bool = True) -> Iterator[Recorder]:
+    """Count the kernels that run inside, on this thread; with a clock, time them too. Else count
+    nothing, but note in `left_out` how long what is `unpriced` takes inside."""
     from gcsim.compressors.meter_dispatch import CountingMode
 
-    recorder = Recorder(clock)
+    recorder = Recorder(clock, counting=counting)
     _active.append(recorder)
     try:
-        with CountingMode(recorder):
+        with CountingMode(recorder) if counting else nullcontext():
             yield recorder
-    finally:
-        _active.pop()
-
-
-@contextmanager
-def stopwatch(clock: Clock) -> Iterator[Recorder]:
-    """Count nothing, but note in `left_out` how long what is `unpriced` takes inside."""
-    recorder = Recorder(clock, counting=False)
-    _active.append(recorder)
-    try:
-        yield recorder
     finally:
         _active.pop()
 
@@ -264,7 +249,7 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         finally:
             recorder.paused = False
-            recorder.leave_out(started)
+            recorder._left_out.append((started, recorder.now()))
 
     return silent
 

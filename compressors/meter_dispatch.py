@@ -59,14 +59,11 @@ _FREE = frozenset(
 )  # fmt: skip
 """Allocate or describe; touch no element."""
 
-_OVERWRITE = frozenset({"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_"})
-"""Write their first operand without reading it."""
-
-_LIKE = frozenset(
-    {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like",
-     "randn_like"}
+_UNREAD = frozenset(
+    {"copy_", "fill_", "zero_", "uniform_", "bernoulli_", "normal_", "random_", "zeros_like",
+     "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like"}
 )  # fmt: skip
-"""Take shape, type and device from their first operand, and read nothing of it."""
+"""Read nothing of their first operand: they write it, or take its shape, type and device."""
 
 _INDEXED_READ = frozenset({"index", "index_select", "gather", "take", "embedding"})
 _INDEXED_WRITE = frozenset(
@@ -130,7 +127,7 @@ def kernel_cost(
         return None
     if results and not any(leaf.numel() for leaf in results):
         return None  # an empty slice, which has no memory to share
-    if name in _OVERWRITE or name in _LIKE:
+    if name in _UNREAD:
         operands = operands[1:]
     accumulates = bool(kwargs.get("accumulate", len(args) > 3 and args[3] is True))
     nbytes = _bytes_moved(name, operands, results, accumulates=accumulates)

@@ -97,13 +97,8 @@ def _in_one_piece(bucket: Bucket) -> Bucket:
                 f"the bucket's {what} is {given}, its layout says {wanted}",
                 hint="flatten the bucket's gradients, one behind the other, in float32",
             )
-    if gradient.is_contiguous() and (moment is None or moment.is_contiguous()):
-        return bucket
-    return replace(
-        bucket,
-        gradient=gradient.contiguous(),
-        second_moment=None if moment is None else moment.contiguous(),
-    )
+    moment = None if moment is None else moment.contiguous()
+    return replace(bucket, gradient=gradient.contiguous(), second_moment=moment)
 
 
 @unpriced

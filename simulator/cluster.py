@@ -81,7 +81,7 @@ class Collectives(Setting):
     access point: no limit of its own."""
     host_staging: bool | None = None
     """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
-    collective; None: as the transport does (Gloo does)."""
+    collective; None: as the transport does (Gloo and MPI do)."""
 
     ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
     """Factor on the time that NCCL's tuner predicts of a ring before it is compared with a tree's;
@@ -103,7 +103,9 @@ class Collectives(Setting):
     @property
     def stages(self) -> bool:
         """Whether device tensors are copied to host memory and back."""
-        return self.transport == "gloo" if self.host_staging is None else self.host_staging
+        if self.host_staging is None:
+            return self.transport in {"gloo", "mpich"}
+        return self.host_staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,9 @@ class Cluster:
     intra_node: Link
     """Between a device and its node's memory (PCIe), or between two devices of a node, each
     direction."""
+    shared_memory: Link | None = None
+    """Between two ranks of a node whose library copies in host memory (MPI); None: as
+    `intra_node`."""
     collectives: Collectives = Collectives()
     nics: Mapping[int, Link] = field(default_factory=dict)
     """Network links that differ from `network`, by number of the node."""
@@ -159,6 +164,12 @@ class Cluster:
         return self.nodes if chosen.names_servers else 0
 
     @property
+    def between_ranks(self) -> Link:
+        """Link of a message between two ranks of a node."""
+        memory = self.shared_memory if self.collectives.stages else None
+        return memory or self.intra_node
+
+    @property
     def crosses_intra_node(self) -> bool:
         """Whether anything passes `intra_node`."""
         chosen = self.collectives
@@ -171,7 +182,7 @@ class Cluster:
 
     def links(self) -> tuple[Link, ...]:
         """All links that a message may see a part of."""
-        own = [self.network, self.intra_node, *self.nics.values()]
+        own = [self.network, self.intra_node, self.between_ranks, *self.nics.values()]
         if self.racks is not None:
             own.append(self.racks.uplink)
         chosen = self.collectives

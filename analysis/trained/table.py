@@ -16,7 +16,6 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.result import Measure
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
@@ -43,7 +42,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = columns_of(result.measure, rows)
+    columns = columns_of(result, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -164,8 +163,9 @@ def _like_dense(row: TrainedRow) -> bool:
     return low <= 1 and (high is None or high >= 1)
 
 
-def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
+def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
     """Headings and cells of the table, without those for a wide terminal alone."""
+    measure, cost = result.measure, result.scenario.get("cost")
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
@@ -178,6 +178,7 @@ def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ..
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
+        *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)
 
@@ -185,6 +186,14 @@ def columns_of(measure: Measure, rows: Sequence[TrainedRow]) -> tuple[Column, ..
 def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str]:
     """The cell, empty in the row of a method that was not trained."""
     return lambda row: NOT if row.untrained else cell(row)
+
+
+def _cost(row: TrainedRow, per_hour: float) -> str:
+    """Median over seeds, of all nodes until the target."""
+    if row.steps_against_dense is None:
+        return NOT
+    seconds = median(float("inf") if one is None else one for one in row.seconds_to_target)
+    return significant(seconds / 3600 * row.nodes * per_hour)
 
 
 def _number(value: float | None) -> str:
@@ -201,7 +210,7 @@ def _range(row: TrainedRow) -> str:
 def _table(result: TrainingResult, width: int) -> Table:
     """A wide terminal has learning rate, milliseconds and megabytes too."""
     rows = ranked(result)
-    columns = list(columns_of(result.measure, rows))
+    columns = list(columns_of(result, rows))
     more: list[Column] = [
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
         ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),

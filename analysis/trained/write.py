@@ -78,7 +78,7 @@ def training_page(result: TrainingResult, command: str) -> str:
 
 
 def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = False) -> Html:
-    columns = columns_of(result.measure, rows)
+    columns = columns_of(result, rows)
     headings = ["method", *(["nodes"] if nodes else [])]
     headings += [heading.replace("\n", " ") for heading, _ in columns]
     return table(

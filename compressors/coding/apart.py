@@ -16,8 +16,13 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, Frames, columns_of, frames, put, read_ahead, seal
-from gcsim.compressors.coding.indices.coded import chosen_coders, coded_positions, widths_of
-from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding, get_positions
+from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
+    IndexCoding,
+    chosen_coders,
+    coded_positions,
+    get_positions,
+)
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.demands import entered
@@ -32,7 +37,6 @@ HEAD = 12
 """Bytes before the values."""
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
 """Faults of a body, a bit each."""
-RAW, PACKED, RICE = int(Coder.RAW), int(Coder.PACKED), int(Coder.RICE)
 _FAULTS = {
     COUNTS: "a body is not as long as its numbers of elements ask for",
     CODES: "positions cannot be read, or do not ascend below the tensor's length",
@@ -132,14 +136,10 @@ def add_elements(
 ) -> None:
     """`add_apart` of a message whose headers are read ahead; `out` is flat float32 of the table."""
     columns, faults = columns_of(found), np.zeros(len(segments.table), dtype=np.int64)
-    widths = np.empty((2, 0), dtype=np.int64)  # of Rice codes
-    if ((columns.flags & 0xF == Coder.RICE) | (columns.flags >> 4 == Coder.RICE)).any():
-        k, _, coders = _split(columns, message)
-        widths = widths_of(_twice(segments), k, coders).reshape(2, -1)
     with written_back(out) as target:
         in_tiles(
             _add, segments.whole.spans, segments.table, columns.at, columns.size, columns.nonzero,
-            columns.flags, widths, array(message), np.float32(weight), target, faults,
+            columns.flags, array(message), np.float32(weight), target, faults,
         )  # fmt: skip
     demand_whole(int(np.bitwise_or.reduce(faults)))
 
@@ -162,7 +162,7 @@ def _twice(segments: Segments) -> Segments:
 @loop
 def _add(
     start: int, stop: int, tensors: Any, table: Any, at: Any, sizes: Any, k: Any, flags: Any,
-    widths: Any, message: Any, weight: Any, out: Any, faults: Any,
+    message: Any, weight: Any, out: Any, faults: Any,
 ) -> None:  # fmt: skip
     for t in range(start, stop):
         own = out[table[t, 0] : table[t, 0] + table[t, 1]]
@@ -187,12 +187,7 @@ def _add(
             positions = np.empty(b if side else a, dtype=np.int64)
             body = message[first + size_a : end] if side else message[first : first + size_a]
             coder = flags[t] >> 4 if side else flags[t] & 15
-            width = 32 if coder == RAW else 0
-            if coder == RICE:
-                width = widths[side, t]
-            while coder == PACKED and (own.size - 1) >> width > 0:  # `index_width`
-                width += 1
-            if get_positions(body, own.size, coder, width, positions) > 0:
+            if get_positions(body, own.size, coder, positions) > 0:
                 faults[t] |= CODES
                 break
             for i in range(positions.size):

@@ -50,7 +50,7 @@ def fill_velocity(
     with written_back(u) as direction, written_back(v) as velocity, written_back(marks.counts) as c:
         in_tiles(
             _add_momentum, segments.tiles, direction, velocity, array(gradient), np.float32(m),
-            nesterov, segments.table, marks.up, marks.lower, marks.first, c, marks.places,
+            nesterov, segments.table, marks.up, marks.first, c, marks.places,
         )  # fmt: skip
         count_marks(segments.length, marks.first, c, marks.host[0])
 
@@ -89,7 +89,7 @@ def local_step(
 @loop
 def _add_momentum(
     start: int, stop: int, tiles: Any, u: Any, v: Any, gradient: Any, m: Any, nesterov: bool,
-    table: Any, up: Any, down: Any, firsts: Any, counts: Any, places: Any,
+    table: Any, up: Any, firsts: Any, counts: Any, places: Any,
 ) -> None:  # fmt: skip
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
@@ -109,7 +109,7 @@ def _add_momentum(
                     direction[i] = step
                     velocity[i] += step
             block = firsts[t] + first // BLOCK
-            counts[block] = mark_block(velocity, up[t], down[t], mask, words, places[block])
+            counts[block] = mark_block(velocity, up[t], mask, words, places[block])
 
 
 @loop

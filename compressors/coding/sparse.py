@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import (
     HEADER_BYTES,
     Codec,
@@ -27,22 +26,23 @@ from gcsim.compressors.coding.frames import (
     read_ahead,
     read_known,
 )
-from gcsim.compressors.coding.indices.coded import (
+from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
+    IndexCoding,
     chosen_coders,
     decoded_positions,
     demand_ascending,
     fixed_length,
     positions_in,
-    widths_of,
+    rooms,
     words_of_positions,
 )
-from gcsim.compressors.coding.indices.index_coding import Coder, IndexCoding
-from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
+from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.selecting.selection import flat_places, share_kept
 from gcsim.compressors.demands import entered
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
+from gcsim.compressors.loops import array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
@@ -146,8 +146,8 @@ def _demand_plain(segments: Segments, found: Frames) -> None:
     coders, wide = found.flags & ~HALF, found.flags & HALF == 0
     if (coders > Coder.PACKED).any():
         raise damaged(f"coders {coders.tolist()} of indices in fields of one width")
-    k, widths = found.nonzero, widths_of(segments, found.nonzero, coders)
-    found.demand_sizes((2 + 2 * wide) * k + packed_bytes(k * widths, 1))
+    _, most = rooms(segments.length, found.nonzero, coders)
+    found.demand_sizes((2 + 2 * wide) * found.nonzero + most)
 
 
 def _plain_launches(
@@ -192,31 +192,9 @@ def read_raw(
     """
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
-    return *raw_elements(message, Segments.of(layout), k, found.at), k
-
-
-def _raw_launches(
-    _: object, message: object, segments: object, k: Column, at: object
-) -> Iterator[KernelCost]:
-    if n := 4 * int(k.sum()):
-        yield launch("streaming", "aten.cat", n, 2 * n)
-        yield launch("streaming", "aten.cat", n, 2 * n)
-    yield launch("streaming", f"index_coding.decode_indices:coder_{Coder.RAW:d}", n, 3 * n)
-
-
-@counted_as(_raw_launches)
-@primitive
-def raw_elements(
-    message: Tensor, segments: Segments, k: Column, at: Column
-) -> tuple[Tensor, Tensor]:
-    """(indices within the tensor, int64, values float32, each `[sum of k]`) of bodies at `at`.
-
-    Raises `InputError` when indices do not ascend below the tensor's length.
-    """
-    indices, values = np.empty(int(k.sum()), dtype=np.int64), np.empty(int(k.sum()), np.float32)
-    bad = _read_raw(array(message), segments.length, k, at, indices, values.view(np.uint32))
-    demand_ascending(bad)
-    return tensor(indices, message), tensor(values, message)
+    values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))
+    segments = Segments.of(layout)
+    return decoded_positions(coded, segments, 4 * k, k, segments.column(Coder.RAW)), values, k
 
 
 def _parts(message: Tensor, found: Frames) -> tuple[Tensor, Tensor, Column, Column, Column]:
@@ -293,21 +271,6 @@ def scatter_add(
 
 
 # --- loops ------------------------------------------------------------------------------------
-
-
-@loop
-def _read_raw(message: Any, length: Any, k: Any, at: Any, indices: Any, values: Any) -> Any:
-    first, faults = 0, np.int64(0)
-    for t in range(k.size):
-        before, body = np.int64(-1), message[at[t] : at[t] + 8 * k[t]]
-        for i in range(k[t]):
-            values[first + i] = number_at(body, 4 * i, 4)
-            place = np.int64(number_at(body, 4 * (k[t] + i), 4))
-            faults += place <= before
-            indices[first + i] = before = place
-        faults += before >= length[t]
-        first += k[t]
-    return faults > 0
 
 
 @loop

@@ -33,7 +33,6 @@ Check = Callable[[Subject], None]
 CHECKS: dict[str, Check] = {
     check.__name__: check for check in (*structure.CHECKS, *transport.CHECKS, *promises.CHECKS)
 }
-NOTES: tuple[Callable[[Subject], str | None], ...] = (structure.scale_is_told,)
 
 _NUMBERS = re.compile(r"\d[\d.,…\s]*")
 """Sizes and counts, which differ between checks that meet the same mistake."""
@@ -86,18 +85,13 @@ class Report:
         failed = sum(len(finding.checks) for finding in self.findings)
         if not failed:
             return f"{self.name} passes all {len(CHECKS)} checks"
-        causes = f", {len(self.findings)} causes" if failed > len(self.findings) > 1 else ""
-        causes = ", one cause" if failed > len(self.findings) == 1 else causes
-        return "\n".join(
-            [
-                f"{self.name} fails {failed} of {len(CHECKS)} checks{causes}",
-                *(
-                    f"  {', '.join(check.replace('_', ' ') for check in found.checks)}:\n"
-                    f"      {found.message}"
-                    for found in self.findings
-                ),
-            ]
-        )
+        count = len(self.findings)
+        causes = f", {count} causes" if count > 1 else ", one cause"
+        lines = [f"{self.name} fails {failed} of {len(CHECKS)} checks{causes * (failed > count)}"]
+        for found in self.findings:
+            checks = ", ".join(check.replace("_", " ") for check in found.checks)
+            lines.append(f"  {checks}:\n      {found.message}")
+        return "\n".join(lines)
 
 
 def check(
@@ -152,11 +146,10 @@ def examine(
         causes.setdefault(_cause(name, error, failed), []).append(name)
     findings = []
     for cause, names in causes.items():
-        root = cause if isinstance(cause, str) and cause in names else names[0]
-        rest = (name for name in names if name != root)
-        findings.append(Finding(message=_said(failed[root]), checks=(root, *rest)))
-    notes = () if findings else tuple(text for note in NOTES if (text := note(subject)))
-    return Report(name=subject.name, findings=tuple(findings), notes=notes)
+        names.sort(key=lambda name: name != cause)
+        findings.append(Finding(message=_said(failed[names[0]]), checks=tuple(names)))
+    note = None if findings else structure.scale_is_told(subject)
+    return Report(name=subject.name, findings=tuple(findings), notes=(note,) if note else ())
 
 
 def _cause(name: str, error: Exception, failed: Mapping[str, Exception]) -> object:

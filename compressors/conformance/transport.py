@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients
@@ -75,8 +76,12 @@ def payloads_of_another_tensor_are_refused(subject: Subject) -> None:
         list(crew.updates(step - subject.first))
         _, logs = crew.heard(gradients(crew.layout.numel, 2, step), step)
         if strange := _payloads(logs[0]):
-            foreign = max(strange, key=len)
-            _expect_refusal(subject, "of another bucket", lambda _, it=foreign: it, step)
+            tamper = partial(_replaced, max(strange, key=len))
+            _expect_refusal(subject, "of another bucket", tamper, step)
+
+
+def _replaced(other: Tensor, _: Tensor) -> Tensor:
+    return other
 
 
 def _flipped(where: float) -> Tamper:

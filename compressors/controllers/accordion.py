@@ -8,7 +8,7 @@ learning rate (at the steps that `learning_rate_drops` names: a compressor is no
 low as well, until the next decision.
 
 `low` and `high` are parameters of the inner compressor, which go over those in `parameters`. Each
-tensor has an inner compressor of its own; their requests are merged into the collectives of one.
+tensor has an inner compressor of its own; their all-reduces and all-gathers are merged.
 
 Readings: what is accumulated are the updates, which all workers know, so they decide alike and
 nothing travels for it. An epoch is `steps_per_epoch` steps. A norm that was zero and is not counts

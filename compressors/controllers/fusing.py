@@ -1,4 +1,4 @@
-"""Exchanges side by side in one collective: requests of a kind are merged.
+"""Exchanges side by side in one collective: all-reduces and all-gathers are merged.
 
     updates = yield from fused([a.exchange(first, step), b.exchange(second, step), ...])
 
@@ -9,12 +9,10 @@ become one, and each exchange receives its part of the reply:
 |------------|----------------------|-----------------------------------------------------------|
 | AllReduce  | operation, dtype     | tensors behind each other                                 |
 | AllGather  | `variable`, `part`   | payloads behind each other; variable: their lengths first |
-| PushPull   | `without_server`     | lengths, payloads; the server calls each part's server    |
-| AllToAll   | `variable`           | lengths, payloads, for each receiver                      |
-| TreeMerge  | -                    | lengths, payloads; merged part by part                    |
 
-A length takes 8 bytes. A request that is alone in its round travels as it is. Assumes what a
-collective needs anyway: exchanges in the same order, asking for the same kinds, on all workers.
+A length takes 8 bytes. A request that is alone in its round, and one of another kind, travels as it
+is. Assumes what a collective needs anyway: exchanges in the same order, asking for the same kinds,
+on all workers.
 """
 
 from __future__ import annotations
@@ -27,27 +25,11 @@ from typing import Any
 from gcsim.compressors import meter
 from gcsim.compressors.coding.frames import from_bytes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Exchange,
-    PushPull,
-    Request,
-    TreeMerge,
-)
+from gcsim.compressors.requests import AllGather, AllReduce, Exchange, Request
 from gcsim.errors import InputError
 
 Cut = Callable[["Tensor"], Sequence["Tensor"]]
 LENGTH_BYTES = 8
-_ALIKE: dict[type, tuple[str, ...]] = {
-    AllReduce: ("op",),
-    AllGather: ("variable", "part"),
-    AllToAll: ("variable",),
-    PushPull: ("without_server",),
-    TreeMerge: (),
-}
-"""Fields that are equal in requests that can be merged; all-reduces have one dtype, too."""
 
 
 def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]]:
@@ -65,7 +47,7 @@ def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]
             except StopIteration as stop:
                 updates[number] = stop.value
             else:
-                groups.setdefault(_kind(request), {})[number] = request
+                groups.setdefault(_kind(request) or number, {})[number] = request
         replies = {}
         for members in groups.values():
             merged, split = _merged(list(members.values()))
@@ -74,9 +56,12 @@ def fused(exchanges: Sequence[Exchange]) -> Generator[Request, Any, list[Tensor]
 
 
 def _kind(request: Request) -> Hashable:
-    """Equal for requests that can be merged."""
-    alike = [getattr(request, field) for field in _ALIKE[type(request)]]
-    return type(request), *alike, request.tensor.dtype if isinstance(request, AllReduce) else None
+    """Equal for requests that can be merged; None of one that travels alone."""
+    if isinstance(request, AllReduce):
+        return AllReduce, request.op, request.tensor.dtype
+    if isinstance(request, AllGather):
+        return AllGather, request.variable, request.part
+    return None
 
 
 def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[Any]]]:
@@ -96,39 +81,16 @@ def _merged(requests: Sequence[Any]) -> tuple[Request, Callable[[Any], Sequence[
 
         flat = torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in tensors])
         return replace(first, tensor=flat), split
-    parts: Cut = partial(unpack, count=count)
-    if isinstance(first, AllToAll):
-        to_each = [pack(column) for column in zip(*(r.payloads for r in requests), strict=True)]
-        return replace(first, payloads=to_each), lambda received: [
-            list(column) for column in zip(*map(parts, received), strict=True)
-        ]
     payloads = [request.payload for request in requests]
-    if isinstance(first, AllGather):
-        if first.variable:
-            payload = pack(payloads)
-        else:
-            payload = torch.cat(payloads)
-            parts = partial(_cut, lengths=[part.numel() for part in payloads])
-        told = tuple(lengths for request in requests for lengths in request.lengths)
-        return replace(first, payload=payload, lengths=told), lambda received: [
-            _Part(received, parts, number) for number in range(count)
-        ]
-    if isinstance(first, TreeMerge):
-
-        def merge(own: Tensor, other: Tensor) -> Tensor:
-            pairs = zip(requests, parts(own), parts(other), strict=True)
-            return pack([request.merge(a, b) for request, a, b in pairs])
-
-        return replace(first, payload=pack(payloads), merge=merge), parts
-
-    def serve(received: Iterable[Tensor]) -> Tensor:
-        return pack([
-            request.server(_Part(received, parts, number))
-            for number, request in enumerate(requests)
-        ])  # fmt: skip
-
-    variable = any(request.variable for request in requests)
-    return replace(first, payload=pack(payloads), server=serve, variable=variable), parts
+    if first.variable:
+        payload, parts = pack(payloads), partial(unpack, count=count)
+    else:
+        payload = torch.cat(payloads)
+        parts = partial(_cut, lengths=[part.numel() for part in payloads])
+    told = tuple(lengths for request in requests for lengths in request.lengths)
+    return replace(first, payload=payload, lengths=told), lambda received: [
+        _Part(received, parts, number) for number in range(count)
+    ]
 
 
 # --- payloads in one another -------------------------------------------------------------------

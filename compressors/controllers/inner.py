@@ -1,8 +1,8 @@
 """A compressor of its own for each tensor, whose settings a controller may change.
 
-The inner compressors see buckets of one tensor; their exchanges are fused into the collectives of
-one. Inner compressors must keep replicas identical (controllers decide from updates, alike on all
-workers), need no second moments, and follow a schedule that does not depend on the setting.
+The inner compressors see buckets of one tensor; their exchanges are `fused`. They must keep
+replicas identical (controllers decide from updates, alike on all workers), need no second moments,
+and follow a schedule that does not depend on the setting.
 
 When a setting changes, the inner object gets the new `parameters` and, with them, whatever a fresh
 object has otherwise under these (tables, thresholds); all other state is kept. PowerSGD's factors

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.ddp.model import ranks_text
-from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
 from gcsim.compressors.requests import (
@@ -83,7 +83,7 @@ class Collectives:
             return self._merge_along_tree(request)
         return self._gathered(request)
 
-    def begin_maximum(self, number: Found) -> Callable[[], int]:
+    def begin_maximum(self, number: Tensor) -> Callable[[], int]:
         """Begin to find the largest of all ranks' numbers, which may lie on a device; the function
         waits for it.
 
@@ -91,7 +91,7 @@ class Collectives:
         """
         if self.count == 1:
             return lambda: int(number)
-        largest = torch.as_tensor(number).long().view(1).to(self._where)
+        largest = number.long().view(1).to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
 
@@ -291,8 +291,3 @@ def _text(request: Request | None) -> str:
         return f"{kind} of any length"
     lengths = [payload.numel() for payload in tensors_sent(request)]
     return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor `[n]` as uint8."""
-    return tensor.view(torch.uint8)

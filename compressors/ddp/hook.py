@@ -115,18 +115,10 @@ def ddp_hook(
         if not isinstance(kind := entry.pop("kind", None), str):
             raise InputError("no compressor is named", place="kind")
         compressor, given = kind, {**entry, **given}
-    if isinstance(compressor, str):
-        kind, in_name = method_named(compressor)
-        cls, given = compressor_class(kind), {**in_name, **given}
-    else:
-        kind, cls = compressor.__name__, compressor
-        if not issubclass(cls, Compressor):
-            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
-    method = _method(kind, cls, given, training_steps)
+    method = _method(compressor, given, training_steps)
     others: dict[int, _Method] = {}
     for name, numbers in (other_buckets or {}).items():
-        kind_there, in_name = method_named(name)
-        other = _method(kind_there, compressor_class(kind_there), in_name)
+        other = _method(name, {})
         for number in numbers:
             if number in others or not isinstance(number, int) or number < 0:
                 twice = f"bucket {number} has two compressors"
@@ -134,14 +126,8 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
-    return DdpHook(
-        method,
-        others,
-        seed=seed,
-        process_group=process_group,
-        check_finite=check_finite,
-        scaler=scaler,
-    )
+    setup = _Setup(method, others, seed, check_finite)
+    return DdpHook(setup, process_group=process_group, scaler=scaler)
 
 
 class _Method(NamedTuple):
@@ -155,9 +141,25 @@ class _Method(NamedTuple):
         return {"compressor": self.kind, "parameters": parameters}
 
 
+class _Setup(NamedTuple):
+    """Arguments of a hook that its copies have."""
+
+    method: _Method
+    others: Mapping[int, _Method]
+    seed: int
+    check_finite: bool
+
+
 def _method(
-    kind: str, cls: type[Compressor], given: Mapping[str, Any], steps: int | None = None
+    compressor: str | type[Compressor], given: Mapping[str, Any], steps: int | None = None
 ) -> _Method:
+    if isinstance(compressor, str):
+        kind, in_name = method_named(compressor)
+        cls, given = compressor_class(kind), {**in_name, **given}
+    else:
+        kind, cls = compressor.__name__, compressor
+        if not issubclass(cls, Compressor):
+            raise InputError(f"{kind} is not a subclass of gcsim.Compressor")
     chosen = checked(kind, cls, given).of_steps(steps)
     require_ddp_support(kind, *chosen)
     return _Method(kind, chosen)
@@ -166,18 +168,10 @@ def _method(
 class DdpHook:
     """One rank's compressors of one model, and the thread that exchanges the buckets."""
 
-    def __init__(
-        self,
-        method: _Method,
-        others: Mapping[int, _Method],
-        *,
-        seed: int,
-        process_group: Any,
-        check_finite: bool,
-        scaler: Any,
-    ) -> None:
-        self.kind = method.kind
-        self.parameters = method.checked.parameters
+    def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
+        self._setup = setup
+        self._method, self._others, self._seed, self._check_finite = setup
+        self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
         """Step of the compressor in the iteration exchanged last; negative before it begins."""
         self.loss: float | None = None
@@ -186,11 +180,7 @@ class DdpHook:
         """Layouts by number of the bucket, as DDP handed it over last."""
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
-        self._method = method
-        self._others = others
-        self._seed = seed
         self._group = process_group
-        self._check_finite = check_finite
         self._collectives: Collectives
         self._device: torch.device
         self._beside: Beside
@@ -352,20 +342,13 @@ class DdpHook:
         state = io.BytesIO()  # pickle itself does not know all dtypes
         torch.save(self.state_dict() if self._slices else self._waiting, state)
         return {
-            "method": self._method,
-            "others": self._others,
-            "seed": self._seed,
-            "check_finite": self._check_finite,
-            "scaler": self.scaler,
-            "loss": self.loss,
+            "setup": self._setup, "scaler": self.scaler, "loss": self.loss,
             "state": state.getvalue(),
-        }
+        }  # fmt: skip
 
     def __setstate__(self, given: dict[str, Any]) -> None:
-        loss, state = given.pop("loss"), io.BytesIO(given.pop("state"))
-        method, others = given.pop("method"), given.pop("others")
-        self.__init__(method, others, process_group=None, **given)  # type: ignore[misc]
-        self.loss = loss
+        self.__init__(given["setup"], scaler=given["scaler"])  # type: ignore[misc]
+        self.loss, state = given["loss"], io.BytesIO(given["state"])
         self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:

@@ -1,6 +1,6 @@
 """The state of a deployed method on one rank, as `torch.save` and `weights_only=True` take it.
 
-    {"schema": 1, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
+    {"schema": 2, "compressor": "topk", "parameters": {...}, "other_buckets": {}, "seed": 0,
      "rank": 0, "workers": 4, "step": 8,
      "buckets": {0: {"slices": [[name, shape, offset, index], ...],
                      "tensors": {"0": tensor, ...}, "on_device": ["0"], "state": [...]}, ...}}
@@ -23,7 +23,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.state import CannotBeKeptError, plain, restored
 from gcsim.errors import InputError, Problem
 
-SCHEMA = 1
+SCHEMA = 2
 Trained = tuple[str, int, tuple[int, ...]]
 """Name of a parameter, its number among those that are trained, and its shape."""
 _FIXED = ("worker", "parameters")
@@ -80,17 +80,14 @@ def require_method(state: Any, facts: Mapping[str, Any]) -> None:
 def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -> None:
     """Raise `InputError` unless a rank of as many may go on from `state`; `remembers` says whether
     steps of the method depend on earlier ones."""
-    problems = []
     if remembers and state["workers"] != worker.count:
         told = f"the state is of {state['workers']} ranks, now {worker.count} train"
         hint = "ranks hold back gradients of their own: train on as many, or begin without a state"
-        problems.append(Problem(message=told, place="workers", hint=hint))
-    elif remembers and state["rank"] != worker.rank:
+        raise InputError(told, place="workers", hint=hint)
+    if remembers and state["rank"] != worker.rank:
         told = f"the state is of rank {state['rank']}, this is rank {worker.rank}"
         hint = "save and load a state on every rank, in a file of its own"
-        problems.append(Problem(message=told, place="rank", hint=hint))
-    if problems:
-        raise InputError(problems)
+        raise InputError(told, place="rank", hint=hint)
 
 
 @contextmanager

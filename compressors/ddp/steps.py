@@ -76,10 +76,6 @@ class Step:
         """Checks of what all buckets have received, made before the updates count."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
-    def bucket(self, layout: BucketLayout, gradient: Tensor) -> Bucket:
-        """A bucket that a member exchanges."""
-        return Bucket(layout=layout, gradient=gradient, loss=self.loss)
-
     def unscale(self, part: Part) -> Tensor:
         """Return the gradient of `part`: float32, finite, of the loss without its scale."""
         gradient = part.buffer.float()
@@ -91,18 +87,14 @@ class Step:
         part.gradient = gradient if self.scale == 1.0 else gradient / self.scale
         return part.gradient
 
-    def overflowed(self) -> Found:
+    def overflowed(self) -> Tensor:
         """Whether a gradient of this rank is not finite."""
-        if isinstance(self.parts[0].finite, torch.Tensor):
-            return ~torch.stack([part.finite for part in self.parts]).all()
-        return not all(part.finite for part in self.parts)
+        return ~torch.stack([torch.as_tensor(part.finite) for part in self.parts]).all()
 
     def shared(self) -> Problem | None:
         """The problem that all ranks have alike; the host waits for a device once."""
-        rights = [part.right for part in self.parts]
-        if isinstance(rights[0], torch.Tensor):
-            rights = torch.stack(rights).tolist()
-        for part, right in zip(self.parts, rights, strict=True):
+        rights = torch.stack([torch.as_tensor(part.right) for part in self.parts])
+        for part, right in zip(self.parts, rights.tolist(), strict=True):
             if not right and self.shared_problem is None:
                 assert part.update is not None
                 hint = "lower the learning rate or the loss scale"
@@ -169,7 +161,7 @@ class Step:
         """(place, message) of this rank's first gradient that is not finite."""
         for part in self.parts:
             try:
-                check_finite(self.bucket(part.layout, part.buffer.float()))
+                check_finite(Bucket(layout=part.layout, gradient=part.buffer.float()))
             except InputError as error:
                 return error.problems[0].place, error.problems[0].message
         return None

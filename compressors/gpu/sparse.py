@@ -7,16 +7,19 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import sparse as loops
-from gcsim.compressors.coding.frames import Frames, from_bytes, taken_all
-from gcsim.compressors.coding.indices.coded import decoded_positions, demand_ascending
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.frames import Frames, from_bytes
+from gcsim.compressors.coding.indices.index_coding import (
+    Coder,
+    decoded_positions,
+    demand_ascending,
+    rooms,
+)
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
-from gcsim.compressors.gpu.indices.coded import read_positions
+from gcsim.compressors.gpu.indices.index_coding import read_positions
 from gcsim.compressors.gpu.integers.packing import get_field, stray
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.selecting.marks import parts_in_blocks
-from gcsim.compressors.gpu.words import BLOCK, blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -37,27 +40,11 @@ def scatter_add(
         positions, wrong = found
     else:  # too long, or damaged
         positions = by_loop(decoded_positions, *given)
-    many = k.tolist()
-    columns = starts(k), segments.begin, segments.length
-    parts = parts_of(out, many, [blocks(each) for each in many], *columns)
+    parts = parts_in_blocks(out, k, starts(k), segments.begin, segments.length)
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
     when_known(wrong, demand_ascending)
-
-
-@kernel_of(loops.raw_elements)
-def raw_elements(
-    message: Tensor, segments: Segments, k: Column, at: Column
-) -> tuple[Tensor, Tensor]:
-    """Two launches; the order of indices is checked `when_known`."""
-    values, coded = taken_all(
-        message, [(at, 4 * k, torch.float32), (at + 4 * k, 4 * k, torch.uint8)]
-    )  # fmt: skip
-    found = read_positions(coded, segments, 4 * k, k, segments.column(Coder.RAW))
-    assert found is not None  # raw indices have no limit of length
-    when_known(found[1], demand_ascending)
-    return found[0], values
 
 
 @kernel_of(loops.add_plain)
@@ -66,10 +53,11 @@ def add_plain(
 ) -> None:
     """One launch; the order of positions is checked `when_known`."""
     wrong = out.new_zeros((), dtype=torch.int32)
-    packed = np.frexp(np.maximum(0, segments.length - 1))[1].astype(np.int64)  # `index_width`
+    packed, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
+    parts = parts_in_blocks(out, segments.length, segments.begin, packed)
     launch_parts(
-        _add_plain, parts_in_blocks(out, segments, packed), out, message, table_of(found, out),
-        wrong, float(np.float32(weight)), BLOCK=BLOCK,
+        _add_plain, parts, out, message, table_of(found, out), wrong, float(np.float32(weight)),
+        BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, demand_ascending)
 

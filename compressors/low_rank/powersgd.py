@@ -36,10 +36,11 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
@@ -78,7 +79,7 @@ class Matrix:
         return flat[self.offset : end].view(self.rows, self.columns)
 
 
-class PowerSgd(Compressor[PowerSgdParameters]):
+class PowerSgd(ErrorFeedback[PowerSgdParameters]):
     """Low-rank approximation by one warm-started power iteration."""
 
     about = About(
@@ -92,8 +93,6 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 
     def __init__(self, worker: Worker, parameters: PowerSgdParameters) -> None:
         super().__init__(worker, parameters)
-        self._error: dict[int, Tensor] = {}
-        """Error of each bucket, float32 `[n]`."""
         self._query: dict[int, Tensor] = {}
         """Q of each matrix, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
@@ -102,13 +101,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
         """Properties for the checker: the update is a projection, the rest is kept as error."""
-
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
-
-    def residual_of(self, bucket: Bucket) -> Tensor | None:
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self._error, bucket).clone()
 
     @classmethod
     def warmup_steps(cls, parameters: PowerSgdParameters) -> int:
@@ -129,12 +122,9 @@ class PowerSgd(Compressor[PowerSgdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         count, gradient = self.worker.count, bucket.gradient
-        if step < self.parameters.start:
-            total: Tensor = yield AllReduce(tensor=gradient.clone())
-            return total.div_(count)
         matrices, others = self.split(bucket.layout)
-        if not matrices:
-            total = yield AllReduce(tensor=gradient.clone())
+        if step < self.parameters.start or not matrices:
+            total: Tensor = yield AllReduce(tensor=gradient.clone())
             return total.div_(count)
         corrected, update = self._corrected(bucket, matrices), torch.empty_like(gradient)
         phase = self.phase(self.parameters, step)
@@ -193,7 +183,7 @@ class PowerSgd(Compressor[PowerSgdParameters]):
         """Gradient + error of the matrices; the error's own memory where there is one."""
         if not self.parameters.error_feedback:
             return bucket.gradient
-        known = bucket_state(self._error, bucket)
+        known = bucket_state(self.residual, bucket)
         for matrix in matrices:
             matrix.of(known).add_(matrix.of(bucket.gradient))
         return known

@@ -62,17 +62,11 @@ class Options(CompressorParameters):
     )
     payload: HalfFormat | None = Field(None, description="float32 sums travel in this format")
     dense_tensors: Kept | None = Field(None, description="tensors that stay dense")
-    _method: type[Compressor] = PrivateAttr()
-    _own: CompressorParameters = PrivateAttr()
+    _own: Method = PrivateAttr()
 
     @property
-    def method(self) -> type[Compressor]:
+    def own(self) -> Method:
         """The method without options."""
-        return self._method
-
-    @property
-    def own(self) -> CompressorParameters:
-        """The method's own parameters."""
         return self._own
 
     @property
@@ -80,10 +74,10 @@ class Options(CompressorParameters):
         """Dense steps before the method starts; 0 for a share of an unknown number."""
         return self.dense_steps if isinstance(self.dense_steps, int) else 0
 
-    def joined(self, method: type[Compressor], own: CompressorParameters) -> Self:
-        """These options of a method with its own parameters."""
+    def joined(self, own: Method) -> Self:
+        """These options of a method."""
         copy = self.model_copy()
-        copy._method, copy._own = method, own
+        copy._own = own
         return copy
 
     @model_serializer
@@ -93,7 +87,7 @@ class Options(CompressorParameters):
             for key, value in self
             if value is not None
         }
-        return {**self._own.model_dump(mode=info.mode), **stated}
+        return {**self._own.parameters.model_dump(mode=info.mode), **stated}
 
 
 OPTIONS = tuple(Options.model_fields)
@@ -112,17 +106,14 @@ class Method(NamedTuple):
 
     def of_steps(self, steps: int | None) -> Method:
         """In a training of so many steps. Raises `InputError` for a share of an unknown number."""
-        if not isinstance(self.parameters, Options) or not isinstance(
-            self.parameters.dense_steps, float
-        ):
+        share = self.parameters.dense_steps if isinstance(self.parameters, Options) else None
+        if not isinstance(share, float):
             return self
         if steps is None:
-            share = (
-                f"dense_steps = {self.parameters.dense_steps} is a share of the training's steps"
-            )
+            message = f"dense_steps = {share} is a share of the training's steps"
             hint = "write a number of steps, or say training_steps=, how many there are"
-            raise InputError(share, place="dense_steps", hint=hint)
-        number = max(1, round(self.parameters.dense_steps * steps))
+            raise InputError(message, place="dense_steps", hint=hint)
+        number = max(1, round(share * steps))
         return self._replace(parameters=self.parameters.model_copy(update={"dense_steps": number}))
 
     def require_names(self, names: Iterable[str]) -> None:
@@ -158,7 +149,12 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
     option that means nothing for the method.
     """
     fields = cls.Parameters.model_fields
-    options = {k: v for k, v in given.items() if k not in fields and _means_an_option(k)}
+    options = {  # with slips of the pen from their names
+        key: value
+        for key, value in given.items()
+        if key not in fields
+        and (key in OPTIONS or did_you_mean(key, OPTIONS).startswith("did you mean"))
+    }
     own = checked_parameters(name, cls, {k: v for k, v in given.items() if k not in options})
     if not options:
         return Method(cls, own)
@@ -169,12 +165,7 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
     if problems := [*_meaningless(name, cls, own, stated)]:
         raise InputError(problems)
     kind = OptionedWithMoments if cls.requires else Optioned
-    return Method(kind, stated.joined(cls, own))
-
-
-def _means_an_option(key: str) -> bool:
-    """Whether a key is an option's name, or a slip of the pen from it."""
-    return key in OPTIONS or did_you_mean(key, OPTIONS).startswith("did you mean")
+    return Method(kind, stated.joined(Method(cls, own)))
 
 
 def _meaningless(

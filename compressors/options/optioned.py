@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from gcsim.compressors.base import About, Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.controllers.fusing import fused
 from gcsim.compressors.controllers.inner import Around
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -52,12 +52,13 @@ class Optioned(Around[Options]):
 
     def __init__(self, worker: Worker, parameters: Options) -> None:
         super().__init__(worker, parameters)
-        self.about = parameters.method.about  # type: ignore[misc]  # what errors call it
-        self._method = new_member(parameters.method, worker, parameters.own)
+        method, own = parameters.own
+        self.about = method.about  # type: ignore[misc]  # what errors call it
+        self._method = new_member(method, worker, own)
 
     @classmethod
     def inside(cls, parameters: Options) -> tuple[type[Compressor], Any]:
-        return parameters.method, parameters.own
+        return parameters.own
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         before = self.parameters.before
@@ -114,23 +115,29 @@ class Optioned(Around[Options]):
         kept = self.parameters.dense_tensors
         if kept is None:
             return None, bucket
-        facts, key = bucket.layout.facts, (_BESIDE, kept.names, kept.below)
-        if key not in facts:
+        layout, key = bucket.layout, (_BESIDE, kept.names, kept.below)
+        if key not in layout.facts:
             dense = [
                 piece
-                for piece in bucket.layout.slices
+                for piece in layout.slices
                 if piece.numel < kept.below
                 or any(fnmatchcase(piece.name, pattern) for pattern in kept.names)
             ]
-            others = [piece for piece in bucket.layout.slices if piece not in dense]
-            facts[key] = [_layout(bucket.layout.index, part) for part in (dense, others)]
-        first, second = (_part(bucket, layout) for layout in facts[key])
+            sides = dense, [piece for piece in layout.slices if piece not in dense]
+            layout.facts[key] = [
+                BucketLayout.behind(layout.index, ((p.name, p.index, p.shape) for p in side))
+                if side
+                else None
+                for side in sides
+            ]
+        first, second = (_part(bucket, side) for side in layout.facts[key])
         return first, second
 
     @classmethod
     def properties(cls, parameters: Options) -> Properties:
         """Properties of the method, without those that rounded sums break."""
-        found = parameters.method.properties(parameters.own)
+        method, own = parameters.own
+        found = method.properties(own)
         if parameters.dense_tensors is not None:
             found = replace(found, error_is_exact=False)
         if parameters.payload is None:
@@ -139,7 +146,8 @@ class Optioned(Around[Options]):
 
     @classmethod
     def memory(cls, parameters: Options) -> str:
-        return parameters.method.memory(parameters.own)
+        method, own = parameters.own
+        return method.memory(own)
 
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:
@@ -158,12 +166,6 @@ class OptionedWithMoments(Optioned):
     """A method with options that needs second moments."""
 
     requires = frozenset({"second_moments"})
-
-
-def _layout(index: int, slices: Sequence[TensorSlice]) -> BucketLayout | None:
-    """A bucket's layout with some of its tensors, one behind the other; None for none."""
-    pieces = ((piece.name, piece.index, piece.shape) for piece in slices)
-    return BucketLayout.behind(index, pieces) if slices else None
 
 
 def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:

@@ -26,10 +26,11 @@ from typing import Any
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
+from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.low_rank.powersgd import gaussian
 from gcsim.compressors.properties import Properties
@@ -52,7 +53,7 @@ class TorchPowerSgdParameters(CompressorParameters):
     )
 
 
-class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
+class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
     """powerSGD_hook."""
 
     about = About(
@@ -66,20 +67,13 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
 
     def __init__(self, worker: Worker, parameters: TorchPowerSgdParameters) -> None:
         super().__init__(worker, parameters)
-        self._error: dict[int, Tensor] = {}
         self._query: dict[int, list[Tensor]] = {}
         """Q by bucket, of each matrix, float32 `[1, b, r]`."""
 
     @classmethod
     def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:
         """Properties for the checker: the update of one worker is a projection of its matrices."""
-
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
-
-    def residual_of(self, bucket: Bucket) -> Tensor | None:
-        if not self.parameters.error_feedback:
-            return None
-        return bucket_state(self._error, bucket).clone()
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPowerSgdParameters) -> int:
@@ -101,15 +95,13 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         chosen, index = self.parameters, bucket.layout.index
         buffer, matrices, others = self._divide(bucket)
         if chosen.error_feedback:
-            buffer.add_(bucket_state(self._error, bucket))
+            buffer.add_(bucket_state(self.residual, bucket))
         corrected = buffer.clone() if chosen.error_feedback else None
 
         plain = torch.cat([tensor.reshape(-1) for tensor in others] or [buffer[:0]])
         plain = (yield AllReduce(tensor=plain)).div_(self.worker.count)
-        at = 0
-        for tensor in others:
-            tensor.copy_(plain[at : at + tensor.numel()])
-            at += tensor.numel()
+        for tensor, mean in zip(others, plain.split([t.numel() for t in others]), strict=True):
+            tensor.copy_(mean)
 
         queries = self._queries(index, step, matrices)
         for q in queries:
@@ -126,7 +118,7 @@ class TorchPowerSgd(Compressor[TorchPowerSgdParameters]):
         if chosen.warm_start:
             self._query[index] = queries
         if corrected is not None:
-            self._error[index] = corrected.sub_(buffer)
+            self.residual[index] = corrected.sub_(buffer)
         return buffer
 
     def _divide(self, bucket: Bucket) -> tuple[Tensor, list[Tensor], list[Tensor]]:

@@ -139,18 +139,9 @@ def _all_ranges(messages: Iterable[Tensor], n: int, rows: int) -> list[tuple[Ten
 
 
 def _add_codes(payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor, Tensor]]) -> None:
-    for number, message in enumerate(payloads):
-        scale, zero = known[number]
-        out += read_codes(message, out.shape).sub_(zero[:, None]).mul_(scale[:, None])
-
-
-def read_codes(message: Tensor, shape: torch.Size) -> Tensor:
-    """The codes of a message as float32 of the given shape.
-
-    Raises `InputError` when it is damaged or of another shape.
-    """
-    body = _body(message, shape.numel(), _CODES)
-    return from_bytes(body, torch.uint8, shape.numel()).view(shape).to(torch.float32)
+    for message, (scale, zero) in zip(payloads, known, strict=True):
+        codes = from_bytes(_body(message, out.numel(), _CODES), torch.uint8, out.numel())
+        out += codes.view(out.shape).float().sub_(zero[:, None]).mul_(scale[:, None])
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:

@@ -22,7 +22,6 @@ M. Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -73,9 +72,11 @@ class CountSketch(Compressor[CountSketchParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         p, n = self.parameters, bucket.gradient.numel()
-        keys, columns = self.keys(bucket.layout.index), count_kept(n, p.column_ratio) or 1
+        index, columns = bucket.layout.index, count_kept(n, p.column_ratio) or 1
+        keys = self.keys(index)
         mean = yield AllReduce(tensor=sketch(bucket.gradient, keys, columns))
-        momentum, error = self._tables(bucket.layout.index, mean)
+        zeros, state = torch.zeros_like(mean), (self.state["momentum"], self.state["error"])
+        momentum, error = (tables.setdefault(index, zeros.clone()) for tables in state)
         momentum.mul_(p.momentum).add_(mean.div_(self.worker.count))
         estimates = estimate(error.add_(momentum), n, keys)
         indices = largest_of(estimates, count_kept(n, p.ratio))
@@ -85,29 +86,20 @@ class CountSketch(Compressor[CountSketchParameters]):
         update[indices] = estimates[indices]
         return update
 
-    def _tables(self, index: int, like: Tensor) -> list[Tensor]:
-        """Momentum and error of a bucket: float32 `[r, c]`, zeros when the shape is a new one."""
-        tables = [self.state[name] for name in ("momentum", "error")]
-        for each in tables:
-            if index not in each or each[index].shape != like.shape:
-                each[index] = torch.zeros_like(like)
-        return [each[index] for each in tables]
-
     def keys(self, index: int) -> Keys:
         """Keys of a bucket's hashes, the same on all workers at all steps."""
-        names = [f"count sketch, row {row}" for row in range(self.parameters.rows)]
+        names = (f"count sketch, row {row}" for row in range(self.parameters.rows))
         return np.array([random_key(self.worker.seed, 0, index, name) for name in names])
 
 
-def _launch(name: str, nbytes: int, *tensors: Tensor) -> Iterator[KernelCost]:
-    """A launch over tensors, which moves so many bytes beside theirs."""
-    n = max(each.numel() for each in tensors)
-    moved = nbytes + sum(each.nbytes for each in tensors)
-    yield launch("gather_scatter", f"{name}:{spread(n)}", n, moved)
+def _launch(name: str, moved: int, values: Tensor, table: Tensor) -> list[KernelCost]:
+    """A launch over both, which moves so many bytes of cells beside."""
+    n = max(values.numel(), table.numel())
+    return [launch("gather_scatter", f"{name}:{spread(n)}", n, moved, values.nbytes, table.nbytes)]
 
 
-@counted_as(  # cells are read and written
-    lambda table, values, keys, columns: _launch(
+@counted_as(
+    lambda table, values, keys, _: _launch(
         "table.sketch", 8 * len(keys) * values.numel(), values, table
     )
 )
@@ -116,15 +108,13 @@ def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
 
     Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
     """
-    n, rows = values.numel(), len(keys)
-    parts = np.zeros((PARTS, rows, columns), dtype=np.float32)
-    in_parallel(_add_rows, PARTS * rows * n, array(values), parts, keys, grain=max(1, n))
+    n, parts = values.numel(), np.zeros((PARTS, len(keys), columns), dtype=np.float32)
+    in_parallel(_add_rows, parts[..., 0].size * n, array(values), parts, keys, grain=max(1, n))
     with np.errstate(over="ignore"):  # an update that is not finite is refused
-        table: NDArray[np.float32] = np.add(parts[0], parts[1], out=parts[0])
-    return tensor(table, values)
+        return tensor(parts.sum(axis=0), values)
 
 
-@counted_as(lambda out, table, n, keys: _launch("table.estimate", 4 * len(keys) * n, table, out))
+@counted_as(lambda out, table, n, keys: _launch("table.estimate", 4 * len(keys) * n, out, table))
 def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
     """The median over rows of each element's cell times sign: float32 `[n]`.
 
@@ -135,14 +125,13 @@ def estimate(table: Tensor, n: int, keys: Keys) -> Tensor:
     return tensor(out, table)
 
 
-@counted_as(lambda _, indices, table, keys: _launch("table.take_off", 0, indices))
+@counted_as(lambda _, indices, *__: _launch("table.take_off", 0, indices, indices[:0]))
 def take_off(indices: Tensor, table: Tensor, keys: Keys) -> None:
     """Zero the cells of elements, int64, in place."""
     plain: Any = bits64  # of all elements at once
     with written_back(table) as cells:
         for row, key in zip(cells, keys, strict=True):
-            hashed = plain.py_func(key, array(indices))
-            row[((hashed >> 32) * np.uint64(row.size)) >> 32] = 0
+            row[((plain.py_func(key, array(indices)) >> 32) * np.uint64(row.size)) >> 32] = 0
 
 
 @loop

@@ -2,9 +2,9 @@
 
 Uncompressed training and the method are simulated over rates, from slow to fast, and where they
 change places, a bisection finds the rate at which both take the same time as stated. The drawn
-worlds at half and at twice that rate give its range: in each of them the method's gain is taken as
-a line over the logarithm of the rate. The rate that is given is where the printed iterations, which
-are medians over the worlds, are the same.
+worlds at three rates around it, which are powers of four apart, give its range: in each of them the
+method's gain is a line over the logarithm of the rate between two of these. The rate that is given
+is where the printed iterations, which are medians over the worlds, are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,10 +29,13 @@ CLOSE = 2e-3
 _CLOSER = 1e-2
 """The same of the printed iterations."""
 _MOST = 14
-_NEAR = 2.0
-"""Times slower and faster than the rate that was found, where the worlds are asked."""
-_CENTRED = 3
-"""Times at most, until the median of the worlds is between these."""
+_APART = 4.0
+"""From one rate at which the worlds are asked to the next; all methods have these rates."""
+_FAR = 3
+"""Steps beyond these rates, up to which a world's line is followed."""
+_FLAT = 1e-9
+_CENTRED = 4
+"""Times at most, until the printed iterations change places between these rates."""
 
 
 def rate_key(scenario: Scenario) -> str | None:
@@ -79,13 +83,21 @@ def break_even(
         spans |= _spans(rates, alike, partial(rows, draws=True))
     progress()
     found = []
+    worlds: dict[float, dict[str, Row]] = {}
+
+    def near(rate: float) -> dict[str, Row]:
+        """All methods in the drawn worlds at a rate."""
+        if rate not in worlds:
+            worlds[rate] = rows(rate, labels, draws=True)
+        return worlds[rate]
+
     for label, span in spans.items():
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
             rate = _crossing(partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, rows)
+            one = _with_worlds(one, dense, near, rows)
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
@@ -149,33 +161,40 @@ def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE)
 
 
 def _with_worlds(
-    one: BreakEven, dense: str, rows: Callable[[float, Sequence[str], bool], dict[str, Row]]
+    one: BreakEven,
+    dense: str,
+    near: Callable[[float], dict[str, Row]],
+    rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
 ) -> BreakEven:
     """Add the range that the worlds near the rate give, and centre the rate."""
     label = one.label
+    assert one.rate is not None  # noqa: S101
 
     def printed_gain(rate: float) -> float:
         return _gain(rows(rate, [label], True)[label])
 
+    step = math.floor(math.log(one.rate / SLOWEST, _APART))
     for _ in range(_CENTRED):
-        assert one.rate is not None  # noqa: S101
-        before, sides, ends = one.rate, [], []
-        for factor in (1 / _NEAR, _NEAR):
-            of = rows(before * factor, [label], True)
-            if not of or not of[dense].iteration_draws_s:
-                return one
-            times = [np.array(of[name].iteration_draws_s) for name in (dense, label)]
-            sides.append(np.log(times[0] / times[1]))
-            ends.append((before * factor, _gain(of[label])))
-        slow, fast = sides
-        falls = np.maximum(slow - fast, 1e-9)
-        places = np.clip((slow + fast) / (2 * falls), -4, 4) * 2 * math.log(_NEAR)
-        found = np.exp(np.percentile(places, (LOW, 50, HIGH))) * before
-        low, middle, high = map(float, np.clip(found, SLOWEST, FASTEST))
-        one = replace(one, rate=middle, low=low, high=high)
-        if 1 / _NEAR < middle / before < _NEAR:
-            if ends[0][1] > 0 > ends[1][1]:
-                rate = _crossing(printed_gain, (ends[0], ends[1]), _CLOSER)
-                one = replace(one, rate=min(max(rate, low), high))
+        rates = [SLOWEST * _APART ** (step + more) for more in (-1, 0, 1)]
+        found = [near(rate) for rate in rates]
+        if not all(of and of[dense].iteration_draws_s for of in found):
+            return one
+        ends = [(rate, _gain(of[label])) for rate, of in zip(rates, found, strict=True)]
+        span = next((pair for pair in pairwise(ends) if pair[0][1] > 0 >= pair[1][1]), None)
+        if span is not None:
             break
-    return one
+        step += 1 if ends[-1][1] > 0 else -1
+    slow, middle, fast = (
+        np.log(np.divide(of[dense].iteration_draws_s, of[label].iteration_draws_s)) for of in found
+    )
+    places = np.where(
+        middle > 0,
+        1 + middle / np.maximum(middle - fast, _FLAT),
+        slow / np.maximum(slow - middle, _FLAT),
+    )
+    percentiles = np.percentile(np.clip(places, -_FAR, 2 + _FAR), (LOW, 50, HIGH))
+    limits = np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST)
+    low, rate, high = map(float, limits)
+    if span is not None:
+        rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
+    return replace(one, rate=rate, low=low, high=high)

@@ -89,6 +89,7 @@ class _Factor(Section):
 class _LayerTimesFile(Section):
     costs: dict[Processor, dict[Precision, Annotated[Spelled, _COSTS]]]
     factors: dict[str, dict[Precision, _Factor]]
+    strange: _Range
     between: _Range
     beyond: _Range
     elsewhere: _Range
@@ -197,10 +198,23 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
             factor=1.0 if known is None else known.factor,
             models=0 if known is None else known.models,
             time_range=_error_of(costs, 0 if known is None else known.models),
+            strange_range=_strange(costs) if known is None and board.processor == "gpu" else None,
+            known_models=_measured_models(),
             source=f"coefficients fitted to published training rates, docs/devices.md; "
             f"{board.source}",
         )
     return found
+
+
+def _strange(costs: Spelled) -> Range:
+    """Error of a model that nobody measured, on a board that nobody measured."""
+    (low, high), (other_low, other_high) = costs.unknown, _fit().strange
+    return min(low, other_low), max(high, other_high)
+
+
+@functools.cache
+def _measured_models() -> frozenset[str]:
+    return frozenset(row.model for row in measurements())
 
 
 def _error_of(costs: Spelled, models: int) -> Range:

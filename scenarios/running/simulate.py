@@ -159,7 +159,7 @@ def simulate(
                 first.append(one)
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
             either = _ring_or_tree(
-                scenario, profiles, nodes, compute=compute["stated"], prices=prices
+                scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
             )
             again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
             of_size = []
@@ -200,11 +200,12 @@ def _ring_or_tree(
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
     nodes: int,
+    stated: Sequence[Prediction],
     *,
     compute: ComputeTimes,
     prices: PriceList,
 ) -> list[tuple[float, float] | None]:
-    """`Simulated.either` of each method."""
+    """`Simulated.either` of each method, given its prediction as stated."""
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     chosen = cluster.collectives
     if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
@@ -218,17 +219,20 @@ def _ring_or_tree(
         for end in chosen.ring_over_tree_range
     ]
     found: list[tuple[float, float] | None] = []
-    for profile in profiles:
+    for profile, known in zip(profiles, stated, strict=True):
         carried = [carriers(profile, averager.cluster) for averager in averagers]
         if carried[0] == carried[1]:
             found.append(None)
             continue
+        usual = carriers(profile, cluster)
         ring, tree = (
-            predict(
+            known.iteration
+            if carrier == usual
+            else predict(
                 profile, averager.cluster, compute, training=training, seed=scenario.seed,
                 spans=False, averager=averager, prices=prices,
             ).iteration
-            for averager in averagers
+            for carrier, averager in zip(carried, averagers, strict=True)
         )  # fmt: skip
         found.append((ring, tree))
     return found

@@ -210,6 +210,9 @@ def build_cluster(section: ClusterSection) -> Cluster:
         device=built,
         network=network,
         intra_node=build_link(section.intra_node or usual_bus(built), transport),
+        shared_memory=build_link("host_memory", transport)
+        if transport == "mpich" and built.processor != "cpu" and section.devices_per_node > 1
+        else None,
         collectives=collectives,
         nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
         racks=None

@@ -262,11 +262,12 @@ def plan_of(scenario: Scenario) -> Plan:
 def unsupported(scenario: Scenario) -> list[Problem]:
     """Settings that change the mathematics of a step, and that trajectories cannot follow."""
     training, found = scenario.training, []
-    for key in ("precision", "gradients"):
+    for key in ("gradients", "precision"):
         if (stated := getattr(training, key)) != "fp32":
             message = f"{stated} is not trained: trajectories are in float32"
             hint = f"give --set training.{key}=fp32, or price an iteration with: gcsim run"
             found.append(Problem(place=f"training.{key}", message=message, hint=hint))
+            break
     if training.local_steps > 1:
         message = "gcsim train exchanges in every step"
         hint = "give --set training.local_steps=1, or a method that synchronises every few steps"

@@ -16,8 +16,9 @@ farther away, and in some of the drawn worlds. Between them
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from fractions import Fraction
 
 import numpy as np
@@ -43,6 +44,11 @@ SIZES = 3
 """Sizes of a kind at which they are."""
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
+_CLUSTERS = 32
+_Simulated = dict[tuple[CollectiveRecord, int], float]
+_SIMULATED: OrderedDict[object, dict[object, _Simulated]] = OrderedDict()
+"""Times by cluster, world, record and server time: other methods, or another training, on the same
+links ask for them again."""
 
 
 class CollectiveTimes:
@@ -74,6 +80,15 @@ class CollectiveTimes:
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
         self._memos = [CollectiveMemo.of(each) for each in clusters_at]
+        moving = {one.name for one in inputs if moves_links(one)}
+        known = _simulated_on(clusters_at[0])
+        self._simulated_at = [
+            known.setdefault(
+                tuple((name, slow) for name, slow in worlds[n].slowness.items() if name in moving),
+                {},
+            )
+            for n in self._support
+        ]
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
         self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
@@ -145,7 +160,11 @@ class CollectiveTimes:
         return np.maximum(found, 1e-30)
 
     def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
-        return float(self._memos[number](record, self._together, server_time).max()) or 1e-30
+        known = self._simulated_at[number]
+        if (record, server_time) not in known:
+            finishes = self._memos[number](record, self._together, server_time)
+            known[record, server_time] = float(finishes.max()) or 1e-30
+        return known[record, server_time]
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
         """In all worlds."""
@@ -159,6 +178,19 @@ class CollectiveTimes:
             self._weights[moving] = _interpolation(support, places)
         found: Column = self._weights[moving] @ points[used]
         return np.maximum(found, 1e-30)
+
+
+def _simulated_on(stated: Cluster) -> dict[object, _Simulated]:
+    """Times on a cluster's links, by world; the device carries none."""
+    parts = [getattr(stated, one.name) for one in fields(stated) if one.name != "device"]
+    name = tuple(
+        tuple(sorted(part.items())) if isinstance(part, Mapping) else part for part in parts
+    )
+    known = _SIMULATED.setdefault(name, {})
+    _SIMULATED.move_to_end(name)
+    if len(_SIMULATED) > _CLUSTERS:
+        _SIMULATED.popitem(last=False)
+    return known
 
 
 def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:

@@ -184,6 +184,7 @@ _PLACES: dict[KeyPath, str] = {
     ("cluster", "network"): "the network's",
     ("cluster", "network", "up"): "the uplink's",
     ("cluster", "intra_node"): "the links' inside a node",
+    ("cluster", "shared_memory"): "a node's shared memory's",
     ("cluster", "racks", "uplink"): "the racks' uplinks'",
     ("cluster", "collectives", "server_network"): "the servers' network's",
     ("cluster", "host"): "the host's",

@@ -140,7 +140,7 @@ def prepare(call: Call) -> HierarchicalAllReduce:
     return HierarchicalAllReduce(
         call.nbytes,
         call.fabric.leader_links(),
-        local=cluster.intra_node,
+        local=cluster.between_ranks,
         element=call.element,
         gamma=call.gamma,
         staging=staging,

@@ -95,7 +95,7 @@ def _measured(
 
 def _layers(model: ModelFacts, device: Device, precision: Precision, shape: LayerTimes) -> StepTime:
     batch = model.samples_per_worker
-    range_ = shape.time_range
+    range_ = None if shape.end else shape.range_of(model)
     error = "" if range_ is None else f", {range_[0]:.2f} to {range_[1]:.2f} times that"
     own = (
         f"scaled by {shape.factor:.2f}, the median of {shape.models} models measured on it"

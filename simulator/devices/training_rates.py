@@ -68,18 +68,29 @@ class LayerTimes:
     """Number of fitted models."""
     time_range: Range | None = None
     """Lowest and highest factor on a time, by cross-validation."""
+    strange_range: Range | None = None
+    """The same of a model that is none of `known_models`; None: `time_range`."""
+    known_models: frozenset[str] = frozenset()
+    """Models that somebody measured, on any device."""
+    end: End | None = None
+    """End of its range at which a time is taken; None: as fitted."""
     source: str
+
+    def range_of(self, model: ModelFacts) -> Range | None:
+        """Lowest and highest factor on the times of a model."""
+        strange = self.strange_range is not None and model.name not in self.known_models
+        return self.strange_range if strange else self.time_range
 
     def seconds(self, model: ModelFacts, batch: int) -> float:
         """Seconds of a step with `batch` samples."""
         terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
         costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
-        return self.factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
+        factor = self.factor * (1 if self.end is None else time_at(self.range_of(model), self.end))
+        return factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
 
     def at(self, end: End) -> LayerTimes:
-        """The same at one end of its range, which is then known."""
-        factor = self.factor * time_at(self.time_range, end)
-        return replace(self, factor=factor, time_range=None)
+        """The same at one end of its range."""
+        return replace(self, end=end)
 
 
 def layer_terms(

@@ -67,7 +67,7 @@ class Fabric:
             nodes=cluster.nodes,
             devices=cluster.devices_per_node,
             nics=[cluster.nic(node) for node in nodes] if cluster.nics else [cluster.network],
-            buses=[cluster.intra_node],
+            buses=[cluster.between_ranks],
             racks=cluster.racks,
             shared_bus=cluster.shared_bus,
         )

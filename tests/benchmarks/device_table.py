@@ -7,6 +7,7 @@ python tests/benchmarks/device_table.py --fit      # writes scenarios/catalog/la
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,9 +27,11 @@ from tests.benchmarks.layer_model_errors import (
     between,
     beyond,
     elsewhere,
+    evenly,
     flops,
     known,
     single,
+    strange,
     summary,
     unknown,
 )
@@ -57,6 +60,7 @@ def fitted() -> str:
         for processor, precision in FAMILIES
         for kind in PARTS
     }
+    errors["strange"] = _outward(evenly(strange()))
     errors["between"] = _outward(summary(between()).range)
     errors["beyond"] = _outward(summary(beyond()).range)
     errors["elsewhere"] = _outward(summary(elsewhere()).range)
@@ -155,8 +159,26 @@ def _validation() -> Iterator[str]:
         found = summary(errors)
         rows.append(_errors(label, found))
         worst.append(f"- {label}: {_worst(found)}")
+    strangers = strange()
+    low, high = evenly(strangers)
+    count = sum(map(len, strangers.values()))
+    rows.append(
+        ("gpu, nobody measured device or model", str(count), "", "", "", f"{low:.2f} to {high:.2f}")
+    )
     yield from _table(
         ("", "points", "median", "90th percentile", "bias", "measured / predicted"), rows
+    )
+    yield ""
+    yield (
+        "*Nobody measured device or model*: gpu fp32, a source left out with all boards and models "
+        f"that it measured, {len(strangers)} sources of equal weight; median of measured / "
+        "predicted: "
+        + ", ".join(
+            f"{name} {statistics.median(one.ratio for one in own):.2f}"
+            for name, own in sorted(strangers.items())
+        )
+        + ". The last sources' rows are those of `gcsim validate` (`_GIVEN` in "
+        "tests/benchmarks/layer_model_errors.py)."
     )
     yield ""
     yield "Worst:"

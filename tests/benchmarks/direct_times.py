@@ -19,7 +19,7 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import Observer, lockstep
-from gcsim.compressors.meter import Meter, stopwatch
+from gcsim.compressors.meter import Meter, segment
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import Clock
 from gcsim.simulator.devices.pricing import PriceList
@@ -65,7 +65,7 @@ class _Watch(Observer):
     @contextmanager
     def compute(self, rank: int) -> Iterator[None]:
         started = self._clock()
-        with stopwatch(self._clock) as recorder:
+        with segment(self._clock, counting=False) as recorder:
             yield
         self.stretches.append(self._clock() - started - recorder.left_out)
         self.left_out += recorder.left_out

@@ -3,6 +3,8 @@
 known    one model is left out of all boards: the coefficients are fitted without it, each
          board's factor is the median over its other models
 unknown  one board is left out: coefficients from the others, factor 1
+strange  a source is left out, with the boards and the models that it measured: factor 1; and steps
+         of one GPU that sources of the suites measured, which have no part in the fit
 flops    one model is left out; three times its forward FLOPs at the board's effective rate,
          the median over its other models at their largest batch: what the layer model replaces
 between  one measured batch inside a curve: the line between its neighbours
@@ -13,9 +15,11 @@ elsewhere  a batch by what another source measured of it on the same board
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import exp, log
+from pathlib import Path
 
 from gcsim.analysis.calibration.layer_model.fit import (
     FAMILIES,
@@ -25,7 +29,10 @@ from gcsim.analysis.calibration.layer_model.fit import (
     fit,
     observations,
 )
-from gcsim.scenarios.catalog.rates import Processor, boards, measurements
+from gcsim.analysis.validation import suites
+from gcsim.analysis.validation.folder import Folder
+from gcsim.analysis.validation.rows import read_suite
+from gcsim.scenarios.catalog.rates import Measurement, Processor, boards, measurements
 from gcsim.simulator.devices.training_rates import PRODUCTS, Precision
 
 _OUTER = 0.05
@@ -132,6 +139,63 @@ def unknown(processor: Processor, precision: Precision) -> list[Error]:
         fitted = fit([each for each in seen if each.board != board], processor, precision)
         found += [_error(each, fitted, precision, 1.0) for each in seen if each.board == board]
     return found
+
+
+_GIVEN = {
+    "bagua": ["bagua-bert-64gbps-bagua-async", "bagua-vgg16-128gpu-100-gb-s-bagua-async"],
+    "grace": ["1ipvrhj50", "02m813vx0"],
+    "other_clusters": [
+        f"{model}, dense, 1 worker"
+        for model in ("VGG-16 CIFAR", "ResNet-20 CIFAR", "AlexNet", "ResNet-50")
+    ],
+    "raysgd": ["Horovod, 25 Gbit/s, 8 GPUs", "DDP, 25 Gbit/s, 8 GPUs", "DDP, 100 Gbit/s, 8 GPUs"],
+}
+"""Rows of suites whose works are no source of `training_rates.csv`: asynchronous training, dense
+training on one GPU or inside one node."""
+
+
+def strange() -> dict[str, list[Error]]:
+    """By source, gpu fp32."""
+    found: dict[str, list[Error]] = {}
+    for source in sorted({row.source for row in measurements()}):
+        own = observations("gpu", "fp32", lambda row, source=source: row.source == source)
+        for board, model in sorted({(each.board, each.model) for each in own}):
+
+            def strangers(
+                row: Measurement, known: tuple[str, ...] = (source, board, model)
+            ) -> bool:
+                return not {row.source, row.board, row.model} & set(known)
+
+            fitted = fit(observations("gpu", "fp32", strangers), "gpu", "fp32")
+            found.setdefault(source, []).extend(
+                _error(each, fitted, "fp32", 1.0)
+                for each in own
+                if (each.board, each.model) == (board, model)
+            )
+    costs = fit(observations("gpu", "fp32"), "gpu", "fp32").costs
+    for suite, names in _GIVEN.items():
+        path = Path(suites.__path__[0]) / suite
+        folder = Folder(path, *read_suite(path))
+        for row in (one for one in folder.rows if one["id"] in names or one["name"] in names):
+            (run, *_) = folder.runs(row, catalogue=True)
+            assert run.model is not None
+            facts = facts_of(run.model.name.replace("_v2", ""), run.model.tokens)
+            shape = replace(run.cluster.device.layer_times["fp32"], costs=costs, factor=1.0)
+            ratio = folder.measured(row) / shape.seconds(facts, run.batch)
+            own = found.setdefault(row["source"] or suite, [])
+            own.append(Error(name=row["name"], ratio=ratio))
+    return found
+
+
+def evenly(errors: Mapping[str, list[Error]]) -> tuple[float, float]:
+    """Range of measured / predicted, each source of equal weight."""
+    pairs = sorted((one.ratio, 1 / len(own)) for own in errors.values() for one in own)
+    places = list(accumulate(weight / len(errors) for _, weight in pairs))
+    low, high = (
+        next(one for (one, _), place in zip(pairs, places, strict=True) if place >= share - 1e-9)
+        for share in (_OUTER, 1 - _OUTER)
+    )
+    return min(1.0, low), max(1.0, high)
 
 
 def flops(processor: Processor, precision: Precision) -> list[Error]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import REGISTRY, create
 
@@ -45,8 +45,7 @@ def _peak(name: str) -> float:
     """Floats an element, of one worker and one matrix of 4 Mi elements, in the third step: the
     state exists. The peak of the resident memory covers torch, numpy and compiled loops; 8 MB are
     for everything else."""
-    piece = TensorSlice(name="weight", shape=(1 << 11, N >> 11), offset=0, index=0)
-    layout = BucketLayout(index=0, slices=(piece,))
+    layout = BucketLayout.behind(0, [("weight", 0, (1 << 11, N >> 11))])
     gradient = torch.randn(N, generator=torch.Generator().manual_seed(1))
     member = create(name, Worker(rank=0, count=1, seed=0))
     moment = gradient.square() if member.requires else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -12,17 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frames import as_bytes
+from gcsim.compressors.coding.indices.index_coding import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
-from gcsim.compressors.coding.one_bit.signs import (
-    Norm,
-    add_scaled_signs,
-    fold_signs,
-    lost_by,
-    nesterov,
-)
+from gcsim.compressors.coding.one_bit.signs import Norm, fold_signs, lost_by, nesterov
 from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
@@ -45,11 +39,7 @@ def members(cls: type[C], count: int, **parameters: Any) -> list[C]:
 
 def layout_of_shapes(shapes: Iterable[tuple[int, ...]]) -> BucketLayout:
     """A bucket's layout: tensors t0, t1, … behind one another."""
-    slices, offset = [], 0
-    for index, shape in enumerate(shapes):
-        slices.append(TensorSlice(name=f"t{index}", shape=shape, offset=offset, index=index))
-        offset += math.prod(shape)
-    return BucketLayout(index=0, slices=tuple(slices))
+    return BucketLayout.behind(0, ((f"t{n}", n, shape) for n, shape in enumerate(shapes)))
 
 
 def layout_of(*sizes: int) -> BucketLayout:
@@ -68,7 +58,7 @@ def encode_levels(
 ) -> Tensor:  # fmt: skip
     """Codes of even levels of a tensor alone: uint8 `[ceil(n bits / 8)]`."""
     levels = even(cells_of(values, size), norms, steps)
-    return rounded(values, levels, key, fixed(bits), np.array([bound], dtype=np.float32))
+    return rounded(values, levels, key, fixed(bits), torch.full_like(norms, bound))
 
 
 def rounded(
@@ -185,9 +175,10 @@ def fold_average(
 def add_signs(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, overwrite: bool = False
 ) -> None:
-    """`add_scaled_signs` to a tensor alone, in blocks of `length` elements."""
-    cells = Segments.alone(out.numel()).cells(length)
-    add_scaled_signs(out, cells, bits, ZERO, scales, weight, overwrite=overwrite)
+    """`add_levels` of signs to a tensor alone, in blocks of `length` elements."""
+    cells, levels = Segments.alone(out.numel()).cells(length), as_bytes(scales)
+    given = Stripes.of(cells), bits, ZERO, levels, (4 * cells.first,) * 2, (weight, -weight)
+    add_levels(out, *given, overwrite=overwrite, scales=True)
 
 
 def error_of(coded: Tensor, scales: Tensor) -> Tensor:

@@ -74,6 +74,14 @@ class Plain(Compressor):
         return Properties(unbiased=True, exact=True, error_bound=lambda v: 0.0)
 
 
+class Loose(Plain):
+    """A method that promises nothing."""
+
+    @classmethod
+    def properties(cls, parameters: CompressorParameters) -> Properties:
+        return Properties()
+
+
 class Undescribed(Plain):
     class Parameters(CompressorParameters):
         secret: int = 3
@@ -188,13 +196,9 @@ class Biased(Plain):
         return Properties(unbiased=True)
 
 
-class ForgetsToDivide(Plain):
+class ForgetsToDivide(Loose):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         return self.worker.count * (yield from super().exchange(bucket, step))
-
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
 
 class BreaksItsBound(Biased):
@@ -223,15 +227,11 @@ class SendsNothing(Plain):
         return bucket.gradient.clone()
 
 
-class TellsWorkerZeros(Plain):
+class TellsWorkerZeros(Loose):
     """All replicas agree, on the gradient of one."""
 
     def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         return super().mean(bucket, list(payloads)[:1]) * self.worker.count
-
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
 
 class SharesWhatItRemembers(Plain):
@@ -256,7 +256,7 @@ class KeepsItsOwn(Plain):
         return bucket.gradient.clone()
 
 
-class Remembers(Plain):
+class Remembers(Loose):
     """A momentum that `about.state` does not tell."""
 
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
@@ -269,12 +269,8 @@ class Remembers(Plain):
         self.velocity[bucket.layout.index] = 0.5 * held + update
         return self.velocity[bucket.layout.index].clone()
 
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
-
-class KeepsAGenerator(Plain):
+class KeepsAGenerator(Loose):
     """Not memory: what it draws does not depend on what it saw."""
 
     def __init__(self, worker: Worker, parameters: CompressorParameters) -> None:
@@ -285,21 +281,13 @@ class KeepsAGenerator(Plain):
         update = yield from super().exchange(bucket, step)
         return update * (1 + 1e-3 * torch.rand(update.shape, generator=self.generator))
 
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
-
-class HasAUnit(Plain):
+class HasAUnit(Loose):
     """Elements below a threshold are not sent."""
 
     def mean(self, bucket: Bucket, payloads: Iterable[Tensor]) -> Tensor:
         update = super().mean(bucket, payloads)
         return update * (update.abs() > 1e-3)
-
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
 
 class GathersUnequal(Plain):
@@ -307,16 +295,12 @@ class GathersUnequal(Plain):
         return super().encode(bucket)[self.worker.rank :]
 
 
-class DrawsWithoutASeed(Plain):
+class DrawsWithoutASeed(Loose):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         update = yield from super().exchange(bucket, step)
         noise = torch.Generator()
         noise.seed()
         return update * (1 + 1e-3 * torch.rand(update.shape, generator=noise))
-
-    @classmethod
-    def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties()
 
 
 class LosesALittle(Biased):

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.conformance.subject import Heard, N, gradients, overheard, subject_of
 from gcsim.compressors.lockstep import CollectiveRecord, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.registry import REGISTRY
-from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
+from gcsim.compressors.requests import (
+    AllGather,
+    AllReduce,
+    Exchange,
+    PushPull,
+    Request,
+    gather_variable,
+)
 from gcsim.errors import InternalError
 from gcsim.traces.profile import Layer
 from gcsim.traces.stage1 import cache
+from tests.compressors.shared import layout_of
 from tests.simulator.one_bucket import one_bucket
+
+
+def one(request: Request) -> Exchange:
+    """An exchange of one request; its update is the reply."""
+    reply: Any = yield request
+    return reply  # type: ignore[no-any-return]  # whatever the request's is
 
 
 def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
@@ -32,20 +47,15 @@ def test_all_reduce_sums_over_workers_and_gives_each_its_own_copy() -> None:
 
 
 def test_all_reduce_max_takes_the_largest_element() -> None:
-    def worker(values: list[float]) -> Exchange:
-        reply: torch.Tensor = yield AllReduce(tensor=torch.tensor(values), op="max")
-        return reply
-
-    updates = lockstep([worker([1.0, 5.0]), worker([3.0, 2.0])])
+    given = [torch.tensor([1.0, 5.0]), torch.tensor([3.0, 2.0])]
+    updates = lockstep([one(AllReduce(tensor=tensor, op="max")) for tensor in given])
     assert [update.tolist() for update in updates] == [[3.0, 5.0]] * 2
 
 
 def test_all_gather_gives_payloads_in_rank_order() -> None:
-    def worker(rank: int) -> Exchange:
-        payloads = yield AllGather(payload=torch.tensor([rank], dtype=torch.uint8))
-        return torch.cat(list(payloads)).float()
-
-    assert [u.tolist() for u in lockstep([worker(r) for r in range(3)])] == [[0.0, 1.0, 2.0]] * 3
+    given = [torch.tensor([rank], dtype=torch.uint8) for rank in range(3)]
+    replies = lockstep([one(AllGather(payload=payload)) for payload in given])
+    assert [[int(payload) for payload in reply] for reply in replies] == [[0, 1, 2]] * 3
 
 
 def test_a_variable_all_gather_exchanges_lengths_first() -> None:
@@ -65,72 +75,48 @@ def test_a_variable_all_gather_exchanges_lengths_first() -> None:
 def test_push_pull_runs_the_server_once_with_everybodys_payload() -> None:
     calls = []
 
-    def server(payloads: object) -> torch.Tensor:
-        received = list(payloads)  # type: ignore[call-overload]
+    def server(payloads: Iterable[torch.Tensor]) -> torch.Tensor:
+        received = list(payloads)
         calls.append(len(received))
         return torch.cat(received)
 
-    def worker(rank: int) -> Exchange:
-        reply: torch.Tensor = yield PushPull(
-            payload=torch.tensor([rank], dtype=torch.uint8), server=server
-        )
-        return reply.float()
-
+    given = [torch.tensor([rank], dtype=torch.uint8) for rank in (1, 2)]
     meter = Meter(2)
-    updates = lockstep([worker(1), worker(2)], meter)
-    assert [u.tolist() for u in updates] == [[1.0, 2.0]] * 2
+    updates = lockstep([one(PushPull(payload=p, server=server)) for p in given], meter)
+    assert [u.tolist() for u in updates] == [[1, 2]] * 2
     assert calls == [2]
     assert meter.collectives == [CollectiveRecord(kind="push_pull", sent=(1, 1), pulled=2)]
 
 
 def test_payloads_of_unequal_length_are_pushed_when_the_method_says_so() -> None:
-    def worker(rank: int, variable: bool) -> Exchange:
-        payload = torch.zeros(1 + rank, dtype=torch.uint8)
-        reply: torch.Tensor = yield PushPull(
-            payload=payload, server=lambda received: next(iter(received)), variable=variable
-        )
-        return reply.float()
+    def workers(*, variable: bool) -> list[Exchange]:
+        given = [torch.zeros(1 + rank, dtype=torch.uint8) for rank in range(2)]
+        first = lambda received: next(iter(received))  # noqa: E731 - the server
+        return [one(PushPull(payload=p, server=first, variable=variable)) for p in given]
 
     meter = Meter(2)
-    lockstep([worker(0, True), worker(1, True)], meter)
+    lockstep(workers(variable=True), meter)
     (record,) = meter.collectives
     assert (record.sent, record.variable) == ((1, 2), True)
     with pytest.raises(InternalError, match=r"unequal payloads: .*variable=True"):
-        lockstep([worker(0, False), worker(1, False)], meter)
+        lockstep(workers(variable=False))
 
 
 def test_workers_that_ask_for_different_things_are_a_deadlock() -> None:
-    def one() -> Exchange:
-        reply: torch.Tensor = yield AllReduce(tensor=torch.zeros(1))
-        return reply
-
-    def other() -> Exchange:
-        payloads = yield AllGather(payload=torch.zeros(1, dtype=torch.uint8))
-        return torch.cat(list(payloads))
-
     def silent() -> Exchange:
         yield from ()
         return torch.zeros(1)
 
-    with pytest.raises(InternalError, match="disagree"):
-        lockstep([one(), other()])
-    with pytest.raises(InternalError, match="disagree"):
-        lockstep([one(), silent()])
+    for other in (one(AllGather(payload=torch.zeros(1, dtype=torch.uint8))), silent()):
+        with pytest.raises(InternalError, match="disagree"):
+            lockstep([one(AllReduce(tensor=torch.zeros(1))), other])
 
 
 def test_unequal_tensors_and_payloads_are_refused() -> None:
-    def reduce(length: int) -> Exchange:
-        reply: torch.Tensor = yield AllReduce(tensor=torch.zeros(length))
-        return reply
-
-    def gather(length: int) -> Exchange:
-        reply: torch.Tensor = yield AllGather(payload=torch.zeros(length, dtype=torch.uint8))
-        return reply
-
     with pytest.raises(InternalError, match="shape"):
-        lockstep([reduce(1), reduce(2)])
+        lockstep([one(AllReduce(tensor=torch.zeros(length))) for length in (1, 2)])
     with pytest.raises(InternalError, match="gather_variable"):
-        lockstep([gather(1), gather(2)])
+        lockstep([one(AllGather(payload=torch.zeros(n, dtype=torch.uint8))) for n in (1, 2)])
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -155,11 +141,8 @@ def test_a_profile_keeps_the_type_on_disk(tmp_path: Path, monkeypatch: pytest.Mo
     record = CollectiveRecord(kind="all_reduce", sent=(20, 20), element=2, dtype="bfloat16")
     toy = one_bucket(record)
     layer = Layer(name="w", parameters=(0,), forward_flops=0)
-    piece = TensorSlice(name="w", shape=(toy.model.parameters,), offset=0, index=0)
     profile = replace(
-        toy,
-        model=replace(toy.model, layers=(layer,)),
-        buckets=(BucketLayout(index=0, slices=(piece,)),),
+        toy, model=replace(toy.model, layers=(layer,)), buckets=(layout_of(toy.model.parameters),)
     )
     cache.save("one", profile)
     assert cache.load("one") == profile

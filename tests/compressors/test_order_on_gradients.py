@@ -12,13 +12,14 @@ import pytest
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.registry import check_parameters, compressor_class, create
 from gcsim.traces.live import LiveTrainer
 from gcsim.traces.models.building import build_model
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.tasks.images import Textures
+from tests.compressors.shared import layout_of
 
 BUCKETS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 
@@ -54,8 +55,7 @@ def error(v: Tensor, name: str, **parameters: Any) -> float:
     properties = compressor_class(name).properties(chosen)
     if properties.error_is_exact and properties.error_bound is not None:
         return properties.error_bound(v) / square
-    piece = TensorSlice(name="weight", shape=(v.numel(),), offset=0, index=0)
-    bucket = Bucket(layout=BucketLayout(index=0, slices=(piece,)), gradient=v)
+    bucket = Bucket(layout=layout_of(v.numel()), gradient=v)
     total = 0.0
     for seed in range(4):
         member = compressor_class(name)(Worker(rank=0, count=1, seed=seed), chosen)
@@ -101,8 +101,7 @@ def test_gradient_sampling_finds_the_largest_elements_several_times_as_often_as_
     n = first.numel()
     k = n // 100
     largest = second.abs().topk(k).indices
-    piece = TensorSlice(name="weight", shape=(n,), offset=0, index=0)
-    layout = BucketLayout(index=0, slices=(piece,))
+    layout = layout_of(n)
     found: dict[str, float] = {}
     for name in ("gradient_sampling", "randomk"):
         hits = 0.0

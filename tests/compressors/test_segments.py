@@ -1,9 +1,8 @@
-"""A primitive gives a bucket what it gives its tensors alone, for any number of threads."""
+"""A primitive gives a bucket what it gives its tensors alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,14 +49,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("bingrad_pb", {}),
 ]
 LENGTHS = st.lists(st.sampled_from((0, 1, 7, 4097, 65536, 65537)), min_size=1, max_size=4)
-LONG = 300_000  # so that a bucket is shared out
-
-
-@pytest.fixture(autouse=True)
-def as_many_threads_as_before() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def drawn(n: int, seed: int, *, ties: bool) -> Tensor:
@@ -123,19 +114,6 @@ def test_a_bucket_is_its_tensors_one_behind_the_other(
         return sum((Counter({name: nbytes}) for name, nbytes in reached), Counter())
 
     assert counts(whole) == counts(apart)
-
-
-@pytest.mark.parametrize(("name", "parameters"), METHODS)
-def test_threads_change_nothing(name: str, parameters: dict[str, Any]) -> None:
-    layout = layout_of(LONG, 3, 0, 65537, LONG)
-    gradients = [drawn(layout.numel, step, ties=False) for step in range(2)]
-    found = []
-    for threads in (1, 2, 8):
-        torch.set_num_threads(threads)
-        found.append(steps_of(of_one_worker(name, parameters), buckets_of(layout, gradients)))
-    for other in found[1:]:
-        for first, second in zip(found[0], other, strict=True):
-            assert all(map(torch.equal, first, second))
 
 
 @given(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding import frames
 from gcsim.compressors.conformance.subject import SHAPES, N, gradients, subject_of
 from gcsim.compressors.lockstep import Observer, lockstep
@@ -20,6 +20,7 @@ from gcsim.compressors.registry import REGISTRY, create
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InternalError
+from tests.compressors.shared import layout_of_shapes
 
 calls: list[int] = []
 
@@ -166,8 +167,7 @@ def _count_frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("name", REGISTRY)
 def test_what_an_exchange_made_is_gone_with_it(name: str) -> None:
     """Without the garbage collector: a circle would hold gigabytes of a large model until then."""
-    piece = TensorSlice(name="weight", shape=(40, 50), offset=0, index=0)
-    layout = BucketLayout(index=0, slices=(piece,))
+    layout = layout_of_shapes([(40, 50)])
     gradient = torch.randn(2000, generator=torch.Generator().manual_seed(1))
     bucket = Bucket(layout=layout, gradient=gradient, second_moment=gradient.square())
 

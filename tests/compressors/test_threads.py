@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY
+from tests.compressors.test_segments import METHODS
 
 MATRIX, VECTOR = (760, 531), (15_013,)
 """Over 3 * 2^17 elements in the first: three threads share its loops; an odd number in both."""
@@ -18,10 +19,16 @@ MATRIX_PRODUCTS = {"powersgd", "torch_powersgd", "accordion", "l_greco"}
 """Their last bits are torch's: it splits sums of products as it likes."""
 
 
-def _run(team: Callable[..., Any], name: str) -> tuple[list[list[Tensor]], list[Tensor]]:
+Given = dict[str, Any]
+CASES = [*((name, {}) for name in REGISTRY), *(case for case in METHODS if case[1])]
+
+
+def _run(
+    team: Callable[..., Any], name: str, parameters: Given
+) -> tuple[list[list[Tensor]], list[Tensor]]:
     """All payloads and all updates of a few steps; gradients are the same at each call."""
     generator = torch.Generator().manual_seed(5)
-    group = team(name, [MATRIX, VECTOR], workers=WORKERS)
+    group = team(name, [MATRIX, VECTOR, (0,), (65_537,)], workers=WORKERS, **parameters)
     n = group.layout.numel
     payloads, updates = [], []
     for step in range(STEPS):
@@ -31,15 +38,15 @@ def _run(team: Callable[..., Any], name: str) -> tuple[list[list[Tensor]], list[
     return payloads, updates
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_payloads_and_updates_are_equal_on_one_two_and_three_threads(
-    name: str, team: Callable[..., Any], threads: Callable[[int], None]
+    name: str, parameters: Given, team: Callable[..., Any], threads: Callable[[int], None]
 ) -> None:
     threads(1)
-    payloads, updates = _run(team, name)
+    payloads, updates = _run(team, name, parameters)
     for count in (2, 3):
         threads(count)
-        again, updates_again = _run(team, name)
+        again, updates_again = _run(team, name, parameters)
         assert len(again) == len(payloads)
         for here, there in zip(payloads, again, strict=True):
             assert all(map(torch.equal, here, there)), f"a payload on {count} threads"

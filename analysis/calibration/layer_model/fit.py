@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
 
 import numpy as np
 
-from gcsim.scenarios.catalog.rates import Board, Processor, boards, measurements
+from gcsim.scenarios.catalog.rates import Board, Measurement, Processor, boards, measurements
 from gcsim.simulator.devices.training_rates import PRECISIONS, LayerCosts, Precision, layer_terms
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import ModelFacts
@@ -78,14 +78,16 @@ class Fit:
         return sum(c * term for c, term in zip(coefficients, terms, strict=True))
 
 
-def observations(processor: Processor, precision: Precision) -> list[Observation]:
-    """All of a family whose boards have a rate of products at this precision."""
+def observations(
+    processor: Processor, precision: Precision, keep: Callable[[Measurement], bool] = lambda _: True
+) -> list[Observation]:
+    """All of a family whose boards have a rate of products at this precision, of rows to keep."""
     times: dict[tuple[str, str, int, int], list[float]] = {}
     for row in measurements():
         board = boards().get(row.board)
         if board is None or board.processor != processor or row.precision != precision:
             continue
-        if precision in board.flop_rates:
+        if precision in board.flop_rates and keep(row):
             key = (row.board, row.model, row.tokens, row.batch)
             times.setdefault(key, []).append(row.seconds)
     return [
@@ -203,5 +205,5 @@ def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str
                     f"    {precision}: {{factor: {found.factors[board]:.5g}, "
                     f"models: {found.models[board]}}}"
                 )
-    lines += [f"{kind}: {errors[kind]}" for kind in ("between", "beyond", "elsewhere")]
+    lines += [f"{kind}: {errors[kind]}" for kind in ("strange", "between", "beyond", "elsewhere")]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,9 @@ of varying width and a fraction.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,8 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding.levels import TREE, Levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, written_back
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
+from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Column, Segments
 
@@ -57,6 +59,13 @@ class Narrow:
         """Distance of subnormal numbers."""
         return 2.0 ** (1 - self.bias - self.mantissa)
 
+    @property
+    def fitting(self) -> tuple[int, int]:
+        """(sum of the exponents of a largest magnitude and of its scale, in float32's fields; added
+        to a magnitude's pattern raises its exponent where the fraction is above the largest's)."""
+        fraction, exponent = math.frexp(self.largest)
+        return exponent + 253, (1 << 24) - 1 - int(fraction * 2**24)
+
     def error_bound(self, values: Tensor, scale: float = 1.0) -> float:
         """The most that the sum of squared errors can be when `scale * values` is rounded.
 
@@ -84,19 +93,20 @@ def narrow(values: Tensor, form: Narrow, factor: float) -> Tensor:
     """`cast` of `factor * values`, float32 `[n]`: int16 or uint8 `[n]`."""
     n = values.numel()
     codes = values.new_empty(n, dtype=torch.uint8 if form.bits == 8 else torch.int16)
-    cast(values, Segments.alone(n), form, np.array([factor]), codes, ZERO)
+    factors = _there((factor,), values.device).float()
+    cast(values, Segments.alone(n), form, factors, codes, ZERO)
     return codes
 
 
-def decoding_table(form: Narrow, weights: float | NDArray[np.float64]) -> NDArray[np.float32]:
-    """weight * the value of each code of an 8-bit format: float32 `[256]`, or `[weights, 256]`."""
+def decoding_table(form: Narrow) -> NDArray[np.float64]:
+    """The value of each code of an 8-bit format: `[256]`."""
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
     values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
     values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
     signed: NDArray[np.float64] = np.where(codes >= 128, -values, values)
-    return np.multiply.outer(weights, signed).astype(np.float32)
+    return signed
 
 
 @counted_as(
@@ -110,21 +120,45 @@ def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
     return cell_norms(values, segments.whole, "max")
 
 
-def largest_magnitude(values: Tensor) -> float:
-    """`largest_magnitudes` of a tensor alone."""
-    return float(largest_magnitudes(values, Segments.alone(values.numel()))[0])
+def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[np.float32]:
+    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`.
+
+    1 for zero; infinity and NaN count as 2^128.
+    """
+    top, carry = form.fitting
+    fields = (np.minimum(largest.view(np.int32), 0x7F800000) + carry) >> 23
+    scales = (np.minimum(top - fields, 253) << 23).astype(np.int32).view(np.float32)
+    return np.where(largest == 0, np.float32(1), scales)
 
 
-def tables_of(segments: Segments, tables: NDArray[np.float32]) -> Levels:
-    """The values of each tensor's codes, a byte each: `[tensors, 256]`."""
-    return Levels(kind=TREE, cells=segments.whole, numbers=torch.from_numpy(tables), width=256)
+@counted_as(lambda *_, **__: ())  # a table a tensor
+def scaled_tables(
+    segments: Segments, values: NDArray[np.float64], numbers: Tensor, weight: float, *,
+    divide: bool = False,
+) -> Levels:  # fmt: skip
+    """The levels `weight * number * value` of each tensor's codes, of `values` `[256]`.
+
+    `numbers` are float32 `[tensors]`; with `divide`, values are divided by them.
+    """
+    if divide:
+        tables = _there(tuple(weight * values), numbers.device) / numbers[:, None]
+    else:
+        tables = numbers.double().mul_(weight)[:, None] * _there(tuple(values), numbers.device)
+    return Levels(kind=TREE, cells=segments.whole, numbers=tables.float(), width=256)
+
+
+@lru_cache(maxsize=1 << 6)
+@unpriced
+def _there(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Float64 of the host on a device, to be read only."""
+    return torch.tensor(numbers, dtype=torch.float64).to(device)
 
 
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
 @counted_as(
-    lambda _, values, segments, form, *__: [
+    lambda _, values, segments, form, *__, **___: [
         launch(
             "streaming", "narrow_floats.narrow", segments.length,
             (4 + form.bits // 8) * segments.length,
@@ -133,32 +167,44 @@ def tables_of(segments: Segments, tables: NDArray[np.float32]) -> Levels:
 )  # fmt: skip
 @primitive
 def cast(
-    values: Tensor, segments: Segments, form: Narrow, factors: NDArray[np.float64], out: Tensor,
-    at: Column,
-) -> None:  # fmt: skip
-    """Write the codes of `factor * values`, rounded to nearest, ties to even.
+    values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column, *,
+    fit: bool = False,
+) -> Tensor:  # fmt: skip
+    """Write the codes of `factor * values`, rounded to nearest, ties to even; return the factors.
 
-    `values` is a flat float32, with a factor for each tensor, whose codes begin at `out[at]` (uint8
-    or int16, the bit patterns of `form`).
+    `values` is a flat float32, with a factor for each tensor (float32 `[tensors]`), whose codes
+    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit` the factors are
+    given as largest magnitudes, whose `power_of_two_scales` they are.
     """
     numbers = np.array([form.mantissa, form.bias, form.bits, form.overflow, form.nan], np.uint32)
+    scales = power_of_two_scales(array(factors), form) if fit else array(factors)
     with written_back(out) as codes:
         in_tiles(
-            _cast, segments.tiles, array(values), segments.table, factors.astype(np.float32),
+            _cast, segments.tiles, array(values), segments.table, scales,
             codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
             np.float32(2.0**23 * form.smallest_step),
         )  # fmt: skip
+    return tensor(scales, factors)
 
 
 # --- loops -----------------------------------------------------------------------------------
 
 
 @loop
-def _narrow(
-    start: int, stop: int, values: Any, codes: Any, factor: Any, mantissa: Any, bias: Any,
-    bits: Any, overflow: Any, nan: Any, magic: Any,
+def _cast(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
+    numbers: Any, magic: Any,
 ) -> None:  # fmt: skip
-    values, codes = values[start:stop], codes[start:stop]
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin = table[t, 0]
+        own = codes[at[t] + first : at[t] + last]
+        _narrow(values[begin + first : begin + last], own, factors[t], numbers, magic)
+
+
+@loop
+def _narrow(values: Any, codes: Any, factor: Any, numbers: Any, magic: Any) -> None:
+    mantissa, bias, bits, overflow, nan = numbers
     # masked by 31: 32-bit shifts, known not to reach over the word, vectorise (else 64-bit ones)
     shift = np.uint32((np.uint32(23) - mantissa) & np.uint32(31))
     half = np.uint32((np.uint32(1) << np.uint32(shift - np.uint32(1))) - np.uint32(1))
@@ -178,19 +224,3 @@ def _narrow(
         code = min(code, overflow)
         code = nan if size > np.uint32(0x7F800000) else code
         codes[i] = np.uint32(code | np.uint32(np.uint32(word & np.uint32(0x80000000)) >> sign))
-
-
-@loop
-def _cast(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
-    numbers: Any, magic: Any,
-) -> None:  # fmt: skip
-    mantissa, bias, bits, overflow, nan = numbers
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t]
-        own = codes[at[t] : at[t] + n]
-        _narrow(
-            first, last, values[begin : begin + n], own, factors[t], mantissa, bias, bits, overflow,
-            nan, magic,
-        )  # fmt: skip

@@ -3,7 +3,7 @@
 Powers of two are rounded to at random: a random number is added to the mantissa's bits, and an
 overflow raises the exponent. Their codes are float32's exponent, with the signs elsewhere, or sign
 and 7 bits of exponent; source and ranges in `quantization/floats/natural.py`. A byte of a sign, a
-decimal exponent and a fraction is the nearest to a number; source in `dynamic_8bit.py`.
+decimal exponent and a fraction is the nearest to a number; source in `eight_bits.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Coders of k ascending positions out of n: their bytes on the wire, and how many they take.
+"""Coded positions of a bucket's selected elements: k ascending positions out of a tensor's n.
 
 | coder   | body                                               | bits an index, k/n = .001/.01/.08 |
 |---------|----------------------------------------------------|-----------------------------------|
@@ -24,14 +24,24 @@ after Golomb 1966 for geometric gaps.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.packing import get_fields, put_fields
-from gcsim.compressors.loops import loop
+from gcsim.compressors.coding.checksum import number_at
+from gcsim.compressors.coding.frames import as_bytes
+from gcsim.compressors.coding.integers.packing import damaged, get_fields, put_fields
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, in_tiles, loop, tensor
+from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.on_device import primitive
+from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.errors import InternalError
 
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "auto"]
 """A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
@@ -51,7 +61,7 @@ class Coder(IntEnum):
         return self is not Coder.RICE
 
 
-_, _PACKED, _RICE, _BITMAP = (int(coder) for coder in Coder)
+_RAW, _PACKED, _RICE, _BITMAP = (int(coder) for coder in Coder)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -83,17 +93,143 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
     return k * (b + 1 + mean_high)
 
 
+def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
+    """`choose_coder` for each tensor."""
+    if coding != "auto":
+        return segments.column(Coder[coding.upper()])
+    pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
+    return np.array([choose_coder(coding, n, many) for n, many in pairs], dtype=np.int64)
+
+
+def fixed_length(coders: Column) -> bool:
+    """Whether the bytes of all tensors follow from n and k."""
+    return not (coders == _RICE).any()
+
+
+def _launches(
+    coded: tuple[Tensor, Column], indices: object, segments: object, k: Column, coders: Column
+) -> Iterator[KernelCost]:
+    for coder in np.unique(coders):
+        own = coders == coder
+        name = f"index_coding.encode_indices:{Coder(coder).name.lower()}"
+        yield launch("streaming", name, k[own], 8 * k[own], coded[1][own])
+
+
+def coded_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    """(the tensors' coded positions, one behind the other, uint8; bytes of each).
+
+    `indices` are within their tensor, int64 `[sum of k]`, k of each tensor, ascending; `coders` are
+    `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look,
+    nor do kernels).
+    """
+    coded, sizes = words_of_positions(indices, segments, k, coders)
+    return as_bytes(coded), sizes
+
+
+@counted_as(_launches)
+@primitive
+def words_of_positions(
+    indices: Tensor, segments: Segments, k: Column, coders: Column
+) -> tuple[Tensor, Column]:
+    """`coded_positions`, but int32 of any stride where all are raw."""
+    positions = np.ascontiguousarray(array(indices))
+    if not coders.any():  # raw
+        return tensor(positions.astype("<i4"), indices), 4 * k
+    n, (_, room) = segments.length, rooms(segments.length, k, coders)
+    at, out, sizes = starts(room), np.zeros(int(room.sum()), dtype=np.uint8), np.empty_like(k)
+    in_tiles(_put, _whole(k), n, coders, starts(k), at, room, positions, out, sizes)
+    if (sizes < room).any():
+        if (wrong := np.flatnonzero(sizes < 0)).size:
+            raise InternalError(f"positions to be coded do not ascend below {n[wrong[0]]}")
+        pairs = zip(at.tolist(), sizes.tolist(), strict=True)
+        out = np.concatenate([out[first : first + size] for first, size in pairs])
+    return tensor(out, indices), sizes
+
+
+def _reading(
+    found: Tensor, coded: object, segments: object, sizes: Column, k: Column, coders: Column
+) -> Iterator[KernelCost]:
+    for coder in np.unique(coders):
+        own = coders == coder
+        name = f"index_coding.decode_indices:coder_{coder}"
+        yield launch("streaming", name, np.maximum(k, sizes)[own], sizes[own], 8 * k[own])
+
+
+@counted_as(_reading)
+@primitive
+def decoded_positions(
+    coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
+) -> Tensor:
+    """Undo `coded_positions`: int64 `[sum of k]`, ascending below each tensor's length.
+
+    Raises `InputError` when bodies, of so many bytes, do not say so.
+    """
+    return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
+
+
+def demand_ascending(wrong: int) -> None:
+    """`InputError` for positions that do not ascend, or cannot be read."""
+    if wrong:
+        raise damaged("positions do not ascend below the tensor's length")
+
+
+def positions_in(
+    coded: NDArray[np.uint8], segments: Segments, sizes: Column, k: Column, coders: Column
+) -> NDArray[np.int64]:
+    """`decoded_positions` of an array."""
+    positions, faults = np.empty(int(k.sum()), dtype=np.int64), np.empty_like(k)
+    rows = segments.length, coders, starts(k), starts(sizes), sizes
+    in_tiles(_get, _whole(k), *rows, np.ascontiguousarray(coded), positions, faults)
+    if faults.any():
+        t = int(np.flatnonzero(faults)[0])
+        n, coder, many, size = (int(each[t]) for each in (segments.length, coders, k, sizes))
+        name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
+        what = FAULTS[faults[t]]
+        raise damaged(f"{size} bytes are not {many} positions below {n} by {name}: {what}")
+    return positions
+
+
+# --- one tensor's code, also inside loops --------------------------------------------------------
+
+
+@loop
 def index_width(n: int) -> int:
     """ceil(log2 n): bits that tell n positions apart."""
-    return max(0, n - 1).bit_length()
+    width = 0
+    while (n - 1) >> width > 0:
+        width += 1
+    return width
 
 
+@loop
 def rice_parameter(n: int, k: int) -> int:
     """b, the number of low bits of each gap."""
-    return max(0, round(math.log2(math.log(2) * n / k))) if k else 0
+    return max(0, round(math.log2(math.log(2) * n / k))) if k > 0 else 0
 
 
-# --- one tensor, inside loops ---------------------------------------------------------------------
+@loop
+def field_bits(coder: int, n: int, k: int) -> int:
+    """Bits of each position's field: a position, or the low part of a Rice code."""
+    if coder == _RAW:
+        return 32
+    if coder == _PACKED:
+        return index_width(n)
+    return rice_parameter(n, k) if coder == _RICE else 0
+
+
+@loop
+def rooms(lengths: Any, counts: Any, coders: Any) -> Any:
+    """(`field_bits` of each tensor; bytes of its body, where not of fixed length at most)."""
+    widths, most = np.empty_like(counts), np.empty_like(counts)
+    for t in range(counts.size):
+        n, k, coder = lengths[t], counts[t], coders[t]
+        widths[t] = width = field_bits(coder, n, k)
+        bits = n if coder == _BITMAP else k + (n >> width) if coder == _RICE else 0
+        most[t] = (k * width + 7) // 8 + (bits + 7) // 8
+    return widths, most
+
 
 LENGTH, STRAY, UNKNOWN, UNORDERED = 1, 2, 3, 4
 FAULTS = {
@@ -130,12 +266,13 @@ def set_bits(positions: Any, bits: Any) -> None:
 
 
 @loop
-def put_positions(positions: Any, n: int, coder: int, width: int, body: Any) -> int:
-    """Code positions below n into a body of zeros, with so many bits each or of low parts.
+def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
+    """Code positions below n into a body of zeros.
 
     Returns the bytes used; -1 when positions do not ascend below n (packed: exceed their bits).
     """
     used: int = body.size
+    width = field_bits(coder, n, positions.size)
     if coder <= _PACKED:
         if put_fields(positions, width, body) >> width:
             return -1
@@ -149,9 +286,10 @@ def put_positions(positions: Any, n: int, coder: int, width: int, body: Any) -> 
 
 
 @loop
-def get_positions(body: Any, n: int, coder: int, width: int, positions: Any) -> int:
+def get_positions(body: Any, n: int, coder: int, positions: Any) -> int:
     """Undo `put_positions`; 0, or what is wrong with the body (`FAULTS`)."""
     fault, k = 0, positions.size
+    width = field_bits(coder, n, k)
     if coder <= _PACKED:
         fault = _end_fault(body, k * width)
         if fault == 0:
@@ -184,10 +322,8 @@ def find_bits(bits: Any, places: Any) -> int:
     """The places of the first bits that are set, as many as `places` holds; counts them all."""
     found = 0
     for at in range(0, bits.size, 8):
-        word = np.uint64(0)
-        part = bits[at : min(at + 8, bits.size)]
-        for j in range(part.size):
-            word |= np.uint64(part[j]) << np.uint64(8 * j)
+        part = bits[at : at + 8]
+        word = number_at(part, 0, 8) if part.size == 8 else number_at(part, 0, part.size)
         while word != np.uint64(0):
             lowest = word & (~word + np.uint64(1))  # only the lowest bit that is set
             word ^= lowest
@@ -233,3 +369,37 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
         end = ends[i]
         positions[i] = before
     return fault if fault else _end_fault(high, end + 1)
+
+
+# --- all tensors ----------------------------------------------------------------------------------
+
+
+@loop
+def _whole(k: Any) -> Any:
+    """A tile for each tensor."""
+    tiles = np.zeros((k.size, 3), dtype=np.int64)
+    for t in range(k.size):
+        tiles[t, 0], tiles[t, 2] = t, k[t]
+    return tiles
+
+
+@loop
+def _put(
+    start: int, stop: int, tensors: Any, n: Any, coders: Any, firsts: Any, at: Any, room: Any,
+    positions: Any, out: Any, sizes: Any,
+) -> None:  # fmt: skip
+    for t in range(start, stop):
+        own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
+        body = out[at[t] : at[t] + room[t]]
+        sizes[t] = put_positions(own, n[t], coders[t], body)
+
+
+@loop
+def _get(
+    start: int, stop: int, tensors: Any, n: Any, coders: Any, firsts: Any, at: Any, sizes: Any,
+    coded: Any, positions: Any, faults: Any,
+) -> None:  # fmt: skip
+    for t in range(start, stop):
+        own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
+        body = coded[at[t] : at[t] + sizes[t]]
+        faults[t] = get_positions(body, n[t], coders[t], own)

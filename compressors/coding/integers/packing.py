@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_parallel, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
@@ -191,24 +192,11 @@ def get_fields(packed: Any, bits: int, out: Any) -> None:
             word |= np.uint64(packed[group * bits + j]) << np.uint64(8 * j)
         for j in range(8):
             out[8 * group + j] = np.int64((word >> np.uint64(j * bits)) & mask)
-    at = groups * bits
-    filled = 0
-    word = np.uint64(0)
     for i in range(8 * groups, out.size):
-        if filled < bits:
-            if at + 4 <= packed.size:
-                for j in range(4):
-                    word |= np.uint64(packed[at + j]) << np.uint64(filled + 8 * j)
-                at += 4
-                filled += 32
-            else:
-                while at < packed.size:
-                    word |= np.uint64(packed[at]) << np.uint64(filled)
-                    at += 1
-                    filled += 8
-        out[i] = np.int64(word & mask)
-        word >>= np.uint64(bits)
-        filled -= bits
+        begin = i * bits
+        part = packed[begin >> 3 : (begin >> 3) + 8]
+        word = number_at(part, 0, 8) if part.size == 8 else number_at(part, 0, part.size)
+        out[i] = np.int64((word >> np.uint64(begin & 7)) & mask)
 
 
 @loop

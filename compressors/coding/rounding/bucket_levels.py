@@ -1,12 +1,9 @@
-"""Messages of random rounding to levels that each bucket finds for itself and sends along.
+"""Levels that each bucket finds for itself, in the sorted elements of cells of `size` elements.
 
-Cells of `size` consecutive elements (the last one may be shorter) have a table of s ascending
-levels l_0 … l_{s-1}, found in the cell's sorted elements. An element v between two neighbours
-becomes the upper one with probability (v - l_j) / (l_{j+1} - l_j), else the lower one, so that the
-mean is v; outside the table it saturates. The mean square error is exactly the sum of
-(v - l_j) (l_{j+1} - v), plus what saturation cuts off.
-
-A frame's body is the tables, float32 `[cells, s]`, then the codes as base-s digits.
+An element v between two neighbours l_j of s ascending levels becomes the upper one with probability
+(v - l_j) / (l_{j+1} - l_j), else the lower one, so that the mean is v; outside the table it
+saturates. The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus what saturation
+cuts off.
 """
 
 from __future__ import annotations
@@ -17,18 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.bucket import BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
-from gcsim.compressors.coding.integers.digits import digits
-from gcsim.compressors.coding.rounding.levels import add_rounded, own, round_levels
 from gcsim.compressors.coding.scans import moments
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, summing_loop, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Cells, Segments
-from gcsim.errors import InputError
+from gcsim.compressors.segments import Cells
 
 LEVEL_COUNTS = (3, 5, 9)
 """Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits an element."""
@@ -41,33 +33,6 @@ Clip = Annotated[
         description="c: clip to c standard deviations of the bucket (paper: 1.7, 2.5); null: no",
     ),
 ]
-
-
-def encode_message(
-    gradient: Tensor, cells: Cells, tables: Tensor, keys: NDArray[np.uint64], size: int
-) -> Tensor:
-    """The message of a flat gradient, rounded to the tables of its cells of `size` elements."""
-    segments, count = cells.segments, tables.shape[1]
-    head, tail = 4 * count * cells.count, digits(count).nbytes(segments.length)
-    message, at = frames(
-        gradient, Codec.LEVELS, segments, head + tail, flags=count, params=size, fixed=True
-    )
-    put(message, at, tables.view(-1), head)
-    round_levels(gradient, own(cells, tables, count), keys, message, at + head, digits(count))
-    return seal(message, at, head + tail)
-
-
-def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * level, in place; `InputError` for a damaged or another message."""
-    segments, found = Segments.of(layout), read(message, layout, Codec.LEVELS)
-    count, size = found.alike("flags"), found.alike("params")
-    if count not in LEVEL_COUNTS or size < 1:
-        raise InputError(f"damaged payload: {count} levels, buckets of {size} elements")
-    cells = segments.cells(size)
-    head = 4 * count * cells.count
-    found.demand_sizes(head + digits(count).nbytes(segments.length))
-    levels = own(cells, message, count, found.at)
-    add_rounded(out, levels, message, found.at + head, digits(count), weight)
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
@@ -201,15 +166,8 @@ def _sum_above(part: Any, low: float) -> float:
     return total
 
 
-@loop
-def _quantiles(rows: Any, levels: Any) -> None:
-    last = levels.shape[1] - 1
-    for r in range(rows.shape[0]):
-        row = rows[r]
-        for j in range(last + 1):
-            numerator = j * (row.size - 1)
-            at, rest = numerator // last, numerator % last
-            low = np.float64(row[at])
-            if rest:
-                low += (np.float64(row[at + 1]) - low) * (np.float64(rest) / np.float64(last))
-            levels[r, j] = np.float32(low)
+def _quantiles(rows: NDArray[np.float32], levels: NDArray[np.float32]) -> None:
+    gaps, last = levels.shape[1] - 1, rows.shape[1] - 1
+    at, rest = np.divmod(np.arange(gaps + 1) * last, gaps)
+    low, high = rows[:, at].astype(np.float64), rows[:, np.minimum(at + 1, last)]
+    levels[:] = np.where(rest > 0, low + (high - low) * (rest / gaps), low)

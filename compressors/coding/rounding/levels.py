@@ -40,10 +40,11 @@ from gcsim.compressors.coding.floats.powers import (
     sign_codes,
     tree_codes,
 )
+from gcsim.compressors.coding.frames import Frames, frames, put, seal, taken
 from gcsim.compressors.coding.integers.digits import Form, get_chunk, put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, inlined, loop, written_back
 from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
@@ -84,7 +85,7 @@ class Levels:
 
     kind: int
     cells: Cells
-    numbers: Tensor | None = None
+    numbers: Any = None
     """float32 `[cells]` or, a cell's own levels, ascending, `[cells, levels]`; or the message,
     uint8, in which they lie."""
     places: Column | None = None
@@ -110,12 +111,13 @@ class Levels:
 
     def of_cells(self) -> NDArray[np.float32]:
         """The numbers in host memory: float32 `[cells, width]`."""
-        if self.numbers is None:
+        numbers = self.numbers
+        if numbers is None:
             return np.zeros((0, 1), dtype=np.float32)
-        found = array(self.numbers)
         if self.places is not None:
-            found = _gathered(found, self.places, 4 * self.width * self.cells.count)
-        return np.ascontiguousarray(found).reshape(-1, self.width)
+            sizes = 4 * self.width * self.cells.count
+            numbers = taken(numbers, self.places, sizes, torch.float32)
+        return np.ascontiguousarray(array(numbers)).reshape(-1, self.width)
 
     def chosen_tables(self) -> Column:
         """The number of each tensor's table."""
@@ -145,6 +147,34 @@ def own(cells: Cells, tables: Tensor, width: int, places: Column | None = None) 
     return Levels(kind=OWN, cells=cells, numbers=tables, places=places, width=width)
 
 
+# --- messages -------------------------------------------------------------------------------------
+
+
+def encoded(
+    values: Tensor, levels: Levels, keys: NDArray[np.uint64], codec: int, form: Form,
+    bounds: Tensor | None = None, **columns: Any,
+) -> Tensor:  # fmt: skip
+    """The message of a flat gradient that is rounded to levels: a body is numbers, then codes.
+
+    `columns` are those of `frames`.
+    """
+    head, tail = levels.moved(form)
+    message, at = frames(values, codec, levels.cells.segments, head + tail, **columns)
+    put(message, at, levels.numbers.view(-1), head)
+    round_levels(values, levels, keys, message, at + head, form, bounds)
+    return seal(message, at, head + tail)
+
+
+def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
+    """Add what `encoded` made to `out`: levels whose numbers lie in the message.
+
+    `InputError` for bodies of another length, too.
+    """
+    head, tail = levels.moved(form)
+    found.demand_sizes(head + tail)
+    add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
+
+
 # --- primitives: all tensors of a bucket ---------------------------------------------------------
 
 
@@ -164,7 +194,7 @@ def _rounding(
 @primitive
 def round_levels(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
-    form: Form, bounds: NDArray[np.float32] | None = None,
+    form: Form, bounds: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Round the elements of a flat float32 to levels, and write their codes; in one pass.
 
@@ -173,16 +203,17 @@ def round_levels(
     keys : of each tensor's random bits (`random_key`); None for `tree`
     out, at : uint8 that is written to; first byte of each tensor's codes
     form : of the codes; with `exponents` the signs, a bit each, may follow
-    bounds : elements of a tensor are clipped to [-bound, bound] first (`even`)
+    bounds : float32 `[cells]`: elements are clipped to [-bound, bound] first (`even`)
     """
     cells, segments = levels.cells, levels.cells.segments
-    keys, bounds = drawing(levels, keys, bounds)
+    drawn_by = np.zeros(len(segments.table), dtype=np.uint64) if keys is None else keys
+    within = np.full(cells.total, np.inf, dtype=np.float32) if bounds is None else array(bounds)
     given: Any = _searches(levels) if levels.kind == KNOWN else np.float32(levels.steps)
     with written_back(out) as target:
         in_tiles(
             _rounding_walk(levels.kind, *form.shape), levels.tiles(form),
             np.ascontiguousarray(array(values)), segments.table, cells.first, cells.size,
-            levels.of_cells(), given, keys, bounds, *form, target, at,
+            levels.of_cells(), given, drawn_by, within, *form, target, at,
         )  # fmt: skip
 
 
@@ -222,37 +253,12 @@ def add_rounded(
     demand_codes(int(highest.max(initial=0)), levels)
 
 
-def drawing(
-    levels: Levels, keys: NDArray[np.uint64] | None, bounds: NDArray[np.float32] | None
-) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    """A key and a bound for each tensor, also where none are given."""
-    tensors = len(levels.cells.segments.table)
-    return (
-        np.zeros(tensors, dtype=np.uint64) if keys is None else keys,
-        np.full(tensors, np.inf, dtype=np.float32) if bounds is None else bounds,
-    )
-
-
 def demand_codes(highest: int, levels: Levels) -> None:
     """`InputError` for a code behind the last level; `STRAY`: for what are no codes."""
     if highest >= STRAY:
         raise damaged("padding after the last code is not zero, or a group is not made of digits")
     if highest > levels.highest:
         raise damaged(f"code {highest} where levels end at {levels.highest}")
-
-
-# --- loops ----------------------------------------------------------------------------------------
-
-
-@loop
-def _gathered(message: Any, places: Any, sizes: Any) -> Any:
-    """The float32 numbers in these bytes of a message, one tensor's behind the other's."""
-    out = np.empty(sizes.sum(), dtype=np.uint8)
-    first = 0
-    for t in range(sizes.size):
-        out[first : first + sizes[t]] = message[places[t] : places[t] + sizes[t]]
-        first += sizes[t]
-    return out.view(np.float32)
 
 
 # --- the walk over cells: to codes ----------------------------------------------------------------
@@ -266,7 +272,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
     """
 
     @loop
-    def walk(  # noqa: PLR0912 - one walk, whatever the levels are
+    def walk(
         start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,
@@ -274,11 +280,12 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
         room = np.empty((2, CHUNK), dtype=np.float32)
         groups = np.empty(CHUNK, dtype=np.uint16)
-        codes = np.empty(CHUNK, dtype=np.uint8)
+        halves, codes = groups.view(np.uint8), np.empty(CHUNK, dtype=np.uint8)
         for tile in range(start, stop):
             t, start_of, stop_of = tiles[tile]
             begin, n = table[t]
             own, cells = values[begin : begin + n], numbers[firsts[t] :]
+            within = bounds[firsts[t] :]
             plane = (n + group - 1) // group if grouped else n
             body = out[places[t] : places[t] + (plane * bits + 7) // 8]
             for first in range(start_of, stop_of, CHUNK):
@@ -290,7 +297,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     if whole:
                         target = body[first : first + length]
                     _round_run(
-                        kind, own, at, target, cells, sizes[t], given, t, keys, bounds, words, room
+                        kind, own, at, target, cells, sizes[t], given, t, keys, within, words, room
                     )
                     if grouped:
                         for i in range(length):
@@ -303,10 +310,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
                 if grouped and bits == 16:
-                    wide = body[2 * first : 2 * (first + length)]
-                    for i in range(length):
-                        wide[2 * i] = np.uint8(groups[i] & np.uint16(255))
-                        wide[2 * i + 1] = np.uint8(groups[i] >> np.uint16(8))
+                    body[2 * first : 2 * (first + length)] = halves[: 2 * length]
                 elif not whole:
                     if grouped:
                         for i in range(length):
@@ -335,7 +339,7 @@ def _round_run(
         stop = min((cell + 1) * size, end)
         some, part = slice(at - first, stop - first), values[at:stop]
         if kind == EVEN:
-            round_evenly(part, cells[cell, 0], fractions[some], given, bounds[t], codes[some])
+            round_evenly(part, cells[cell, 0], fractions[some], given, bounds[cell], codes[some])
         elif kind == KNOWN:
             _round_known(part, cells[cell, 0], fractions[some], given, t, room, codes[some])
         elif kind == OWN:
@@ -564,26 +568,19 @@ def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
 
 @lru_cache(maxsize=1 << 6)
 def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
-    """(lower levels of pairs; gaps; `_ranges`) of a table."""
+    """(lower levels of pairs; gaps; last level that none of a range's numbers is below, by range;
+    most levels in a range) of a table."""
     levels = np.frombuffer(content, dtype=np.float32)
-    pairs = levels.size - 1
-    room = 1 << 8 if levels.size > COUNTED else -(-pairs // _TOGETHER) * _TOGETHER
+    pairs, long = levels.size - 1, levels.size > COUNTED
+    room = 1 << 8 if long else -(-pairs // _TOGETHER) * _TOGETHER
     lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity is below no element
     gaps = np.zeros(room, dtype=np.float32)
     lower[:pairs], gaps[:pairs] = levels[:-1], np.diff(levels)
-    return lower, gaps, *_ranges(lower)
-
-
-def _ranges(lower: Table) -> tuple[NDArray[np.uint8], int]:
-    """Last level that none of a range's numbers is below, by range; most levels in a range."""
-    if lower.size <= COUNTED:
-        return np.zeros(0, dtype=np.uint8), 0
+    if not long:
+        return lower, gaps, np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
-    least = first.view(np.float32)
-    greatest = (first | np.uint32((1 << _RANGE_BITS) - 1)).view(np.float32)
-    with np.errstate(invalid="ignore"):  # some ranges hold NaN
-        least, greatest = np.minimum(least, greatest), np.maximum(least, greatest)
-        inside = np.abs(least) <= 1  # no other number occurs
-    start = np.where(inside, np.searchsorted(lower, least, side="right") - 1, 0).clip(min=0)
-    last = np.where(inside, np.searchsorted(lower, greatest, side="right") - 1, 0).clip(min=0)
-    return start.astype(np.uint8), int((last - start).max())
+    ends = np.stack((first, first | np.uint32((1 << _RANGE_BITS) - 1))).view(np.float32)
+    ends.sort(axis=0)
+    ends[:, ~(np.abs(ends[0]) <= 1)] = -1  # no other number occurs
+    start, last = np.searchsorted(lower, ends, side="right").clip(min=1) - 1
+    return lower, gaps, start.astype(np.uint8), int((last - start).max())

@@ -30,11 +30,13 @@ from gcsim.compressors.loops import (
 )
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Cells, Segments, starts
+from gcsim.compressors.segments import Cells, Segments
 
 Norm = Literal["max", "l2"]
 _LARGE_CELL = 1 << 18
 """Cells from here on are summed up by several threads."""
+_MAGNITUDE, _LENGTH, _SUMS, _SPREAD, _ERROR = range(5)
+_NONE = np.zeros(0)
 
 
 def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
@@ -55,49 +57,48 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
     NaN where a cell holds one.
     """
-    data, table = np.ascontiguousarray(array(values)), cells.segments.table
-    maximum = norm == "max"
-    norms = np.zeros(cells.total, dtype=np.float32)
+    maximum, data = norm == "max", np.ascontiguousarray(array(values))
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
-    in_tiles(_tile_norms, tiles, data, table, cells.size, cells.first, maximum, norms)
+    norms = _by_cell(data, cells, _MAGNITUDE if maximum else _LENGTH, tiles)[0].astype(np.float32)
     for cell, begin, end in cells.spans[long[cells.owner]] if long.any() else ():
         norms[cell] = _norm_of(data[begin:end], maximum)
     return tensor(norms, values)
 
 
 @counted_as(
-    lambda _, values, segments: [
+    lambda _, values, segments, *__: [
         launch("reduction", "terngrad.magnitude_and_spread", segments.length, 4 * segments.length)
     ]
 )
 @primitive
-def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.float64]:
-    """Largest |v| and population standard deviation of each tensor: float64 `[tensors, 2]`.
+def clipped_magnitudes(
+    values: Tensor, segments: Segments, clip: float | None, at_bound: bool
+) -> tuple[Tensor, Tensor]:
+    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each.
 
-    Zeros for a tensor without elements. The deviation is exactly zero when all elements are equal;
-    it is NaN when one is not finite.
+    The bound is `clip` population standard deviations, infinite without `clip` or where all
+    elements are equal or one is not finite. With `at_bound` a finite bound is the magnitude. The
+    magnitude of a tensor without elements is 0.
     """
-    blocks = -(-segments.length // SUM_BLOCK)
-    first, total = starts(blocks), int(blocks.sum())
-    largest, sums = np.zeros(total, dtype=np.uint32), np.zeros((2, total))
-    data = np.ascontiguousarray(array(values))
-    in_tiles(_moments, segments.tiles, data, segments.table, first, largest, sums)
-    found = np.zeros((len(blocks), 2))
-    for t in np.flatnonzero(blocks):
-        own = slice(first[t], first[t] + blocks[t])
-        mean, square = (float(each[own].sum()) / segments.length[t] for each in sums)
-        found[t] = largest[own].max().view(np.float32), max(square - mean**2, 0.0) ** 0.5
-    return found
+    cells, bounds = segments.cells(SUM_BLOCK), np.full(len(segments.table), np.inf)
+    found, largest = _by_cell(array(values), cells, _SPREAD), np.zeros(len(bounds))
+    for t in np.flatnonzero(segments.length):
+        own, n = found[:, cells.first[t] : cells.first[t] + cells.count[t]], segments.length[t]
+        largest[t], mean, square = own[0].max(), own[1].sum() / n, own[2].sum() / n
+        deviation = max(square - mean**2, 0.0) ** 0.5
+        if clip is not None and deviation > 0:
+            bounds[t] = min(clip * deviation, FLOAT32_MAX)
+    bounds = bounds.astype(np.float32)
+    most = np.where(np.isfinite(bounds) & at_bound, bounds, np.minimum(largest, bounds))
+    return tensor(bounds, values), tensor(most.astype(np.float32), values)
 
 
 @counted_as(_reading("adaptive_levels.bucket_sums", 16))
 @primitive
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
     """Sum of the elements and of their squares of each cell: float64 `[cells, 2]`."""
-    data, sums = np.ascontiguousarray(array(values)), np.zeros((cells.total, 2))
-    in_tiles(_cell_sums, cells.tiles, data, cells.segments.table, cells.first, cells.size, sums)
-    return tensor(sums, values)
+    return tensor(np.ascontiguousarray(_by_cell(array(values), cells, _SUMS)[:2].T), values)
 
 
 @counted_as(_reading("tables.rounding_error", 4))
@@ -109,37 +110,64 @@ def table_errors(
 
     The sum of norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32.
     """
-    data, sums = np.ascontiguousarray(array(values)), np.zeros(cells.total)
-    in_tiles(
-        _add_errors, cells.tiles, data, cells.segments.table, array(norms), cells.first, cells.size,
-        levels.astype(np.float64), sums,
-    )  # fmt: skip
+    given = array(norms).astype(np.float64), levels.astype(np.float64)
+    errors = _by_cell(array(values), cells, _ERROR, cells.tiles, *given)[0]
     parts = zip(cells.first.tolist(), cells.count.tolist(), strict=True)
-    return np.array([float(sums[first : first + count].sum()) for first, count in parts])
+    return np.array([float(errors[first : first + count].sum()) for first, count in parts])
 
 
 # --- loops ----------------------------------------------------------------------------------------
 
 
+def _by_cell(
+    values: NDArray[np.float32], cells: Cells, what: int, tiles: NDArray[np.int64] | None = None,
+    norms: Numbers = _NONE, levels: Numbers = _NONE,
+) -> Numbers:  # fmt: skip
+    """Numbers of each cell, float64 `[3, cells]`; zeros where no tile is."""
+    found = np.zeros((3, cells.total))
+    in_tiles(
+        _walk, cells.tiles if tiles is None else tiles, np.ascontiguousarray(values),
+        cells.segments.table, cells.first, cells.size, what, norms, levels, found,
+    )  # fmt: skip
+    return found
+
+
 @loop
-def _tile_norms(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, sizes: Any, cells: Any,
-    maximum: bool, norms: Any,
+def _walk(
+    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any, what: int,
+    norms: Any, levels: Any, found: Any,
 ) -> None:  # fmt: skip
-    found = np.empty(1, dtype=np.uint32)
+    room = np.empty(1, dtype=np.uint32)
+    pattern = room.view(np.float32)
     for tile in range(start, stop):
         t, start_of, stop_of = tiles[tile]
-        begin, size = table[t, 0], sizes[t]
-        for first in range(start_of, stop_of, size):
-            part = values[begin + first : begin + min(first + size, stop_of)]
-            if maximum:
-                found[0] = greatest_magnitude(part)
-                norms[cells[t] + first // size] = found.view(np.float32)[0]
-            else:
-                total = 0.0
+        own = values[table[t, 0] : table[t, 0] + table[t, 1]]
+        for first in range(start_of, stop_of, sizes[t]):
+            part = own[first : min(first + sizes[t], stop_of)]
+            cell = firsts[t] + first // sizes[t]
+            total, squares = 0.0, 0.0
+            if what in (_MAGNITUDE, _SPREAD):
+                room[0] = greatest_magnitude(part)
+                found[0, cell] = pattern[0]
+            if what == _SPREAD:  # about the tensor's first: nearly equal values lose nothing
+                found[1, cell], found[2, cell] = moments(part, np.float64(own[0]))
+            elif what == _LENGTH:
                 for at in range(0, part.size, SUM_BLOCK):
                     total += sum_of_squares(part[at : at + SUM_BLOCK])
-                norms[cells[t] + first // size] = _root(total)
+                found[0, cell] = _root(total)
+            elif what == _SUMS:
+                for at in range(0, part.size, SUM_BLOCK):
+                    added, squared = moments(part[at : at + SUM_BLOCK], 0.0)
+                    total += added
+                    squares += squared
+                found[0, cell], found[1, cell] = total, squares
+            elif what == _ERROR:
+                norm = norms[cell]
+                for i in range(part.size):
+                    share = part[i] / norm if norm > 0 else 0.0
+                    low = last_not_above(levels, share)
+                    total += max((share - levels[low]) * (levels[low + 1] - share), 0.0)
+                found[0, cell] = norm * norm * total
 
 
 @loop
@@ -160,53 +188,3 @@ def _norm_of(values: NDArray[np.float32], maximum: bool) -> np.float32:
     sums = partial_sums(values.size)
     in_parallel(block_squares, values.size, values, sums)
     return np.float32(_root(float(sums.sum())))
-
-
-@loop
-def _moments(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, blocks: Any, largest: Any, sums: Any
-) -> None:
-    """Spread of each block, about the tensor's first element: nearly equal values lose nothing."""
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        begin = table[t, 0]
-        for first in range(start_of, stop_of, SUM_BLOCK):
-            part = values[begin + first : begin + min(first + SUM_BLOCK, stop_of)]
-            block = blocks[t] + first // SUM_BLOCK
-            largest[block] = greatest_magnitude(part)
-            sums[0, block], sums[1, block] = moments(part, np.float64(values[begin]))
-
-
-@loop
-def _add_errors(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, norms: Any, firsts: Any, sizes: Any,
-    levels: Any, sums: Any,
-) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        own = values[table[t, 0] : table[t, 0] + table[t, 1]]
-        for first in range(start_of, stop_of, sizes[t]):
-            cell = firsts[t] + first // sizes[t]
-            norm = np.float64(norms[cell])
-            total = 0.0
-            for i in range(first, min(first + sizes[t], stop_of)):
-                share = own[i] / norm if norm > 0 else 0.0
-                low = last_not_above(levels, share)
-                total += max((share - levels[low]) * (levels[low + 1] - share), 0.0)
-            sums[cell] = norm * norm * total
-
-
-@loop
-def _cell_sums(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any, sums: Any
-) -> None:
-    for tile in range(start, stop):
-        t, start_of, stop_of = tiles[tile]
-        own = values[table[t, 0] : table[t, 0] + table[t, 1]]
-        for first in range(start_of, stop_of, sizes[t]):
-            part = own[first : min(first + sizes[t], stop_of)]
-            cell = firsts[t] + first // sizes[t]
-            for at in range(0, part.size, SUM_BLOCK):
-                total, squares = moments(part[at : at + SUM_BLOCK], 0.0)
-                sums[cell, 0] += total
-                sums[cell, 1] += squares

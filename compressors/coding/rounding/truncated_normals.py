@@ -15,7 +15,6 @@ and with its neighbours a and b held, a level is best at
 
 from __future__ import annotations
 
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -104,36 +103,6 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
     return found
 
 
-def best_grid_points(levels: int, grid: int, half_range: float) -> NDArray[np.uint8]:
-    """Points of 0 … grid, spread over [-half_range, half_range], that round N(0, 1) best.
-
-    The variance of rounding y at random to its neighbours a <= y <= b is (y - a)(b - y). Its mean
-    over the normal density between two points has a closed form; the `levels` points with the
-    least sum, 0 and `grid` among them, are found as the shortest path over all points. Returns
-    uint8 `[levels]`, ascending; 2 <= levels <= grid + 1 <= 256.
-    """
-    if levels == grid + 1:
-        return np.arange(levels, dtype=np.uint8)
-    y = half_range * (2 * np.arange(grid + 1) / grid - 1)
-    density = np.exp(-(y**2) / 2) / np.sqrt(2 * np.pi)
-    below = np.array([NormalDist().cdf(value) for value in y])
-    moments = [below, -density, below - y * density]  # indefinite, of 1, y and y^2
-    zeroth, first, second = (m[None, :] - m[:, None] for m in moments)
-    cost = (y[:, None] + y[None, :]) * first - y[:, None] * y[None, :] * zeroth - second
-    cost[np.tril_indices(grid + 1)] = np.inf
-    best = np.full(grid + 1, np.inf)
-    best[0] = 0.0
-    before = []
-    for _ in range(levels - 1):
-        ways = best[:, None] + cost
-        before.append(ways.argmin(0))
-        best = ways.min(0)
-    points = [grid]
-    for step in reversed(before):
-        points.append(int(step[points[-1]]))
-    return np.array(points[::-1], dtype=np.uint8)
-
-
 # --- loops -----------------------------------------------------------------------------------
 
 
@@ -141,6 +110,7 @@ def best_grid_points(levels: int, grid: int, half_range: float) -> NDArray[np.ui
 def _descend(
     levels: Any, sweeps: int, edges: Any, masses_above: Any, means_above: Any, density: Any
 ) -> None:
+    below = -masses_above  # ascending, as `last_not_above` needs them
     for _ in range(sweeps):
         for j in range(1, levels.size - 1):
             a, b = levels[j - 1], levels[j + 1]  # the best level between its neighbours as they are
@@ -152,8 +122,11 @@ def _descend(
             mass -= above_b
             if mass <= _NO_MASS:
                 continue  # nothing is there: all places are equal
-            share = (mean - a * mass) / (b - a)  # F(b) - F(l)
-            place = _place(edges, masses_above, density, above_b + share)
+            above = above_b + (mean - a * mass) / (b - a)  # l has F(b) - F(l) more above it than b
+            cell = last_not_above(below, -above)
+            place = edges[cell + 1]
+            if density[cell] > 0:  # within a cell the mass above a place is linear
+                place -= (above - masses_above[cell + 1]) / density[cell]
             margin = _MARGIN * (b - a)
             levels[j] = min(max(place, a + margin), b - margin)
 
@@ -169,21 +142,6 @@ def last_not_above(edges: Any, x: float) -> int:
         else:
             high = middle
     return low
-
-
-@loop
-def _place(edges: Any, masses_above: Any, density: Any, mass: float) -> Any:
-    """Place with so much mass above it; exact, as it is linear inside of a cell."""
-    low, high = 0, edges.size - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if masses_above[middle] >= mass:
-            low = middle
-        else:
-            high = middle
-    if density[low] <= 0:
-        return edges[high]
-    return edges[high] - (mass - masses_above[high]) / density[low]
 
 
 def _masses(edges: Numbers, means: Numbers, sigmas: Numbers) -> Numbers:

@@ -1,7 +1,7 @@
 """The largest share of the positive and of the negative elements of each tensor, exactly.
 
-A sample bounds both signs' thresholds from below, one pass adds up and marks a little more than is
-wanted, and a selection among those follows. Where the sample misled it runs on all elements, and so
+A sample bounds both signs' thresholds from below, one pass adds up and marks what reaches the lower
+bound, and a selection among those follows. Where the sample misled it runs on all elements, and so
 it does in short tensors.
 """
 
@@ -63,20 +63,20 @@ def largest_of_each_sign(
         When not-a-number is among the values.
     """
     added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
-    limits = np.zeros((2, len(segments.table)), dtype=np.float32)
+    limits = np.full(len(segments.table), np.inf, dtype=np.float32)
     with written_back(memory) as source:
-        in_tiles(_bound, tensors, source, added, segments.table, proportion, limits)
-        up, down = np.nextafter(limits, np.float32(np.inf), where=limits == 0, out=limits)
-        marks = Marks.room(torch.from_numpy(source[:0]), segments, up, -down)
+        given = source, added, segments.table, proportion, limits.view(np.uint32)
+        in_tiles(_bound, tensors, *given)
+        marks = Marks.room(torch.from_numpy(source[:0]), segments, limits)
         mark_arrays(source, added, segments, marks, segments.tiles, sides=True)
         k, strange = kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
-        total, many = int(k.sum()), k.sum(axis=0)
+        total = int(k.sum())
         indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
         sizes = np.empty(total, dtype=np.float32)
         in_tiles(
-            _choose, tensors, source, segments.table, k, starts(many), starts(k.reshape(-1)),
-            marks.up, marks.lower, marks.first, array(marks.counts), marks.places, marks.passed,
-            indices, taken, sizes, strange,
+            _choose, tensors, source, segments.table, k, starts(k.sum(axis=0)),
+            starts(k.reshape(-1)).reshape(k.shape), marks.up, marks.first, array(marks.counts),
+            marks.places, marks.passed, indices, taken, sizes, strange,
         )  # fmt: skip
     demand_numbers(strange[0])
     return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
@@ -91,16 +91,10 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 
 @loop
-def _rooms(n: int) -> Any:
-    return np.empty((2, n + 1), dtype=np.float32), np.empty((2, n + 1), dtype=np.int32)
-
-
-@loop
-def _split(values: Any, sizes: Any, places: Any) -> Any:
-    """Magnitudes of positive and of negative elements, and their places; how many there are.
-
-    The rooms, `[2, n + 1]`, have room for one more than there are elements.
-    """
+def _split(values: Any) -> Any:
+    """Magnitudes of positive and of negative elements, and their places; how many there are."""
+    sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
+    places = np.empty(sizes.shape, dtype=np.int32)
     above, below = 0, 0
     for i in range(values.size):
         x = values[i]
@@ -108,7 +102,7 @@ def _split(values: Any, sizes: Any, places: Any) -> Any:
         places[0, above] = places[1, below] = i
         above += x > np.float32(0)
         below += x < np.float32(0)
-    return above, below
+    return sizes, places, (above, below)
 
 
 @loop
@@ -116,7 +110,7 @@ def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
-    """Bound each sign's threshold from below by a sample."""
+    """Bound the lower of both signs' thresholds from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
@@ -125,49 +119,40 @@ def _bound(
         if n < WORTH_A_SAMPLE or stride < 3:
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
-        sizes = np.empty((2, sample.size + 1), dtype=np.float32)
-        available = _split(sample, sizes, np.empty(sizes.shape, dtype=np.int32))
         for side in range(2):
-            rank = safe_rank(available[side] * proportion)
-            if rank <= available[side]:
-                found = limits[side, t : t + 1].view(np.uint32)
-                found[0] = kth_of_few(sizes[side, : available[side]].view(np.uint32), rank)[0]
+            sizes = np.maximum(-sample if side else sample, np.float32(0))
+            available = np.count_nonzero(sizes)
+            if available > 0:
+                rank = min(available, safe_rank(available * proportion))
+                bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
+                limits[t] = min(limits[t], bits)
 
 
 @loop
 def _choose(
     start: int, stop: int, tiles: Any, source: Any, table: Any, k: Any, firsts: Any, begins: Any,
-    up: Any, down: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
-    taken: Any, magnitudes: Any, strange: Any,
+    up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any, taken: Any,
+    magnitudes: Any, strange: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):  # which is a tensor
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]
         own, found = np.empty(passed[t], dtype=np.int64), np.empty(passed[t], dtype=np.float32)
         first = blocks[t]
-        if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
+        if collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
-        sizes, within = _rooms(found.size)
-        sides = _split(found, sizes, within)
-        among = sides[0] >= k[0, t] and sides[1] >= k[1, t]
-        if not among:
-            found = part
-            sizes, within = _rooms(n)
-            sides = _split(part, sizes, within)
-        most = np.empty((2, max(k[0, t], k[1, t]) + 1), dtype=np.int64)
+        among = np.sum(found > 0) >= k[0, t] and np.sum(found < 0) >= k[1, t]
+        found = found if among else part
+        sizes, within, many = _split(found)
+        chosen = np.zeros(found.size, dtype=np.bool_)
         for side in range(2):
-            many, out = k[side, t], magnitudes[begins[side * k.shape[1] + t] :]
-            if many:
-                take_few(sizes[side, : sides[side]].view(np.uint32), many, most[side])
-            for j in range(many):
-                out[j] = sizes[side, most[side, j]]
-                most[side, j] = within[side, most[side, j]]
-            most[side, many] = n
-        at, positive, negative = firsts[t], 0, 0
-        for j in range(at, at + k[0, t] + k[1, t]):  # both ascend
-            side = most[0, positive] > most[1, negative]
-            place = most[1, negative] if side else most[0, positive]
-            negative += side
-            positive += not side
-            indices[j] = own[place] if among else place
-            taken[j] = found[place]
+            most, out = np.empty(k[side, t] + 1, dtype=np.int64), magnitudes[begins[side, t] :]
+            if k[side, t]:
+                take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
+            for j in range(k[side, t]):
+                out[j] = sizes[side, most[j]]
+                chosen[within[side, most[j]]] = True
+        at = firsts[t]
+        for place in np.flatnonzero(chosen):
+            indices[at], taken[at] = own[place] if among else place, found[place]
+            at += 1

@@ -96,7 +96,7 @@ def largest(
             marks = _bounded(source, added, segments, k)
         in_tiles(
             _choose, tiles, source, added, segments.table, k, first,
-            np.ones(len(k), dtype=np.bool_) if ranked is None else ranked, marks.up, marks.lower,
+            np.ones(len(k), dtype=np.bool_) if ranked is None else ranked, marks.up,
             marks.first, array(marks.counts), marks.places, marks.passed, indices, taken, strange,
         )  # fmt: skip
     demand_numbers(strange[0])
@@ -157,8 +157,8 @@ def _bound(
 @loop
 def _choose(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, firsts: Any,
-    ranked: Any, up: Any, down: Any, blocks: Any, counts: Any, places: Any, passed: Any,
-    indices: Any, taken: Any, strange: Any,
+    ranked: Any, up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
+    taken: Any, strange: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):  # which is a tensor
         t, _, n = tiles[tile]
@@ -170,7 +170,7 @@ def _choose(
             own = np.empty(passed[t], dtype=np.int64)
             found = np.empty(passed[t], dtype=np.float32)
             first = blocks[t]
-            if collect(part, 0, up[t], down[t], counts[first:], places[first:], own, found, False):
+            if collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
                 strange[0] = 1
             if ranked[t] and k[t] < own.size:
                 take_few(found.view(np.uint32), k[t], index)

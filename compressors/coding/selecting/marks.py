@@ -1,10 +1,10 @@
-"""Elements outside an interval: marked in one pass over a bucket and collected in another.
+"""Elements that reach a magnitude: marked in one pass over a bucket and collected in another.
 
-The pass over all elements marks those that do not lie inside the open interval (down, up) of their
-tensor and notes their places block by block; `take` collects them. The marking pass is where a
+The pass over all elements marks those whose magnitude is not below the limit of their tensor and
+notes their places block by block; `take` collects them. The marking pass is where a
 gradient is added to a worker's memory, so that each is read once.
 
-Not-a-number lies in no interval, is marked, and is an `InputError` when it is taken. Indices are
+Not-a-number is below no limit, is marked, and is an `InputError` when it is taken. Indices are
 int64, within their tensor and ascending, one tensor's behind the other's.
 """
 
@@ -43,12 +43,10 @@ Limits = ArrayLike | Tensor
 
 @dataclass(eq=False)
 class Marks:
-    """Elements of a table that lie outside the open interval (down, up) of their tensor."""
+    """Elements of a table whose magnitude is not below the limit of their tensor."""
 
     up: Any
     """float32 `[tensors]`, an array or a tensor on the device."""
-    down: NDArray[np.float32] | None
-    """Lower limits, as `up`, in host memory alone; None: -up."""
     first: Column
     """First block of each tensor."""
     counts: Tensor
@@ -57,33 +55,24 @@ class Marks:
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
     """Numbers of a tensor's elements that are marked, not-a-number (counted on a device alone),
-    above and below zero (if asked for); then what `adjust` finds on a device: int32
-    `[.., tensors]`."""
+    above and below zero (if asked for); on a device then the limit's bits less one, and what
+    `adjust` finds: int32 `[.., tensors]`."""
 
     @classmethod
-    def room(
-        cls, like: Tensor, segments: Segments, up: Limits, down: ArrayLike | None = None
-    ) -> Marks:
+    def room(cls, like: Tensor, segments: Segments, up: Limits) -> Marks:
         """Room for the marks of a table on the device of `like`."""
         blocks, tensors, on_gpu = segments.cells(BLOCK), len(segments.table), handled(like)
         if isinstance(up, torch.Tensor) and not on_gpu:
             up = array(up)
         if not isinstance(up, torch.Tensor):
             up = np.array(np.broadcast_to(up, tensors), dtype=np.float32)
-        lower = None if down is None else np.array(np.broadcast_to(down, tensors), np.float32)
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
-            up=up, down=lower, first=blocks.first,
+            up=up, first=blocks.first,
             counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
             places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
             totals=like.new_zeros((columns, tensors), dtype=torch.int32),
         )  # fmt: skip
-
-    @property
-    def lower(self) -> NDArray[np.float32]:
-        """The lower limits, in host memory."""
-        lower: NDArray[np.float32] = -self.up if self.down is None else self.down
-        return lower
 
     @cached_property
     def host(self) -> NDArray[np.int32]:
@@ -147,7 +136,7 @@ def mark_arrays(
         signs = np.empty((2, counts.size * sides), dtype=np.int32)
         in_tiles(
             _mark, tiles, source, np.ascontiguousarray(added), segments.table, marks.up,
-            marks.lower, marks.first, counts, marks.places, signs,
+            marks.first, counts, marks.places, signs,
         )  # fmt: skip
         count_marks(segments.length, marks.first, counts, totals[0])
         for own, total in zip(signs, totals[2:], strict=False):
@@ -221,7 +210,7 @@ def take(
     strange = np.zeros(1, dtype=np.uint8)
     with written_back(values) as source:
         in_tiles(
-            _take, segments.tiles, source, segments.table, marks.up, marks.lower, marks.first,
+            _take, segments.tiles, source, segments.table, marks.up, marks.first,
             starts(marks.passed), array(marks.counts), marks.places, indices, taken, clear, strange,
         )  # fmt: skip
     demand_numbers(strange[0])
@@ -289,17 +278,17 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
 
 
 @inlined
-def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any) -> Any:
-    """Inside a loop: how many of `part` do not lie in (down, up), their positions in `places`.
+def mark_block(part: Any, limit: Any, mask: Any, words: Any, places: Any) -> Any:
+    """Inside a loop: how many of `part` reach the limit, their positions in `places`.
 
     `part` has at most `BLOCK` elements, `mask` is scratch of `BLOCK` + 8 bytes and `words` its
     view. Where there are more than `places` has room for, it is left alone.
     """
     hits = np.int32(0)
     for i in range(part.size):
-        outside = not ((part[i] < up) & (part[i] > down))  # NaN is outside, too
-        mask[i] = outside
-        hits += np.int32(outside)
+        reaches = not abs(part[i]) < limit  # NaN does, too
+        mask[i] = reaches
+        hits += np.int32(reaches)
     mask[part.size : part.size + 8] = 0
     if hits < places.size:
         note_places(mask, words, part.size, hits, places)
@@ -308,8 +297,8 @@ def mark_block(part: Any, up: Any, down: Any, mask: Any, words: Any, places: Any
 
 @loop
 def _mark(
-    start: int, stop: int, tiles: Any, values: Any, added: Any, table: Any, up: Any, down: Any,
-    firsts: Any, counts: Any, places: Any, sides: Any,
+    start: int, stop: int, tiles: Any, values: Any, added: Any, table: Any, up: Any, firsts: Any,
+    counts: Any, places: Any, sides: Any,
 ) -> None:  # fmt: skip
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
@@ -330,7 +319,7 @@ def _mark(
                     positive += np.int32(part[i] > np.float32(0))
                     negative += np.int32(part[i] < np.float32(0))
                 sides[0, block], sides[1, block] = positive, negative
-            counts[block] = mark_block(part, up[t], down[t], mask, words, places[block])
+            counts[block] = mark_block(part, up[t], mask, words, places[block])
 
 
 @loop
@@ -343,7 +332,7 @@ def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
 
 @loop
 def collect(
-    whole: Any, first: int, up: Any, down: Any, counts: Any, places: Any, indices: Any, taken: Any,
+    whole: Any, first: int, limit: Any, counts: Any, places: Any, indices: Any, taken: Any,
     clear: bool,
 ) -> bool:  # fmt: skip
     """The marked elements of a part of a tensor that begins at element `first`, a block's start.
@@ -362,7 +351,7 @@ def collect(
         part = whole[at : min(at + BLOCK, whole.size)]
         here = places[block]
         if count >= NOTED:  # too many to have been noted
-            mark_block(part, up, down, mask, words, found)
+            mark_block(part, limit, mask, words, found)
             here = found
         index, value = indices[out : out + count], taken[out : out + count]
         out += count
@@ -379,16 +368,14 @@ def collect(
 
 @loop
 def _take(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, up: Any, down: Any, firsts: Any,
-    begins: Any, counts: Any, places: Any, indices: Any, taken: Any, clear: bool, strange: Any,
+    start: int, stop: int, tiles: Any, values: Any, table: Any, up: Any, firsts: Any, begins: Any,
+    counts: Any, places: Any, indices: Any, taken: Any, clear: bool, strange: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = firsts[t] + first // BLOCK
         out = begins[t] + counts[firsts[t] : own].sum()
         whole = values[table[t, 0] + first : table[t, 0] + last]
-        if collect(
-            whole, first, up[t], down[t], counts[own:], places[own:], indices[out:], taken[out:],
-            clear,
-        ):  # fmt: skip
+        given = whole, first, up[t], counts[own:], places[own:], indices[out:], taken[out:], clear
+        if collect(*given):
             strange[0] = 1

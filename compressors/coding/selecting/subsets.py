@@ -14,6 +14,7 @@ generation", Springer 1986.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,45 +24,45 @@ from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import in_tiles, inlined, loop, tensor
 from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.random import bits64
+from gcsim.compressors.random import bits64, stream
 from gcsim.compressors.segments import Column, Segments, starts, tiles_of
 from gcsim.errors import InternalError
 
 SEGMENT = 1 << 20
 """Elements whose bitmap stays in the cache."""
+Place = tuple[int, int, int, str]
+"""Seed, step, tensor and purpose of a `stream`."""
 
 
-def draw_subset(
-    like: Tensor, segments: Segments, k: Column, generators: Sequence[np.random.Generator]
-) -> Tensor:
+def draw_subset(like: Tensor, segments: Segments, k: Column, streams: Sequence[Place]) -> Tensor:
     """A uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending.
 
-    Places in the flat bucket, on the device of `like`. Raises `InternalError` unless
-    0 <= k <= n < 10^9.
+    Places in the flat bucket, on the device of `like`; each tensor draws from a `stream`. Raises
+    `InternalError` unless 0 <= k <= n < 10^9.
     """
-    given = zip(generators, segments.length.tolist(), k.tolist(), strict=True)
-    shares, keys = zip(*(parts_of(*each) for each in given), strict=True)
+    given = zip(streams, segments.length.tolist(), k.tolist(), strict=True)
+    shares, keys = zip(*(_parts_of(*each) for each in given), strict=True)
     pieces = tiles_of(segments.length, segments.column(SEGMENT))  # [pieces, 3]
     counts = np.array([count for parts in shares for count in parts], dtype=np.int64)
     return _draw_pieces(like, segments, pieces, counts, np.array(keys, dtype=np.uint64))
 
 
-def distinct_positions(like: Tensor, generator: np.random.Generator, n: int, k: int) -> Tensor:
-    """`draw_subset` of one tensor."""
-    return draw_subset(like, Segments.alone(n), np.array([k]), [generator])
-
-
-def parts_of(generator: np.random.Generator, n: int, k: int) -> tuple[list[int], np.uint64]:
+def _parts_of(place: Place, n: int, k: int) -> tuple[list[int], int]:
     """(how many positions lie in each segment; the key of the numbers that draw them)."""
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
-    parts = [k] * (n > 0)
-    if n > SEGMENT:
-        sizes = np.full(-(-n // SEGMENT), SEGMENT)
-        if n % SEGMENT:
-            sizes[-1] = n % SEGMENT
-        parts = generator.multivariate_hypergeometric(sizes, k).tolist()
-    return parts, np.uint64(generator.bit_generator.random_raw())
+    if k == 0 or n <= SEGMENT:
+        return [k] if k else [0] * -(-n // SEGMENT), _key(place) if k else 0
+    generator = stream(*place)
+    sizes = np.diff([*range(0, n, SEGMENT), n])
+    parts = generator.multivariate_hypergeometric(sizes, k).tolist()
+    return parts, generator.bit_generator.random_raw()
+
+
+@lru_cache(maxsize=1 << 10)
+def _key(place: Place) -> int:
+    """The first number of a stream, for all who draw from it."""
+    return stream(*place).bit_generator.random_raw()
 
 
 def fewer(pieces: NDArray[np.int64], counts: Column) -> Column:

@@ -5,34 +5,33 @@ The arithmetic is on the numbers' bits, as there.
 
 from __future__ import annotations
 
-import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
 from gcsim.compressors.coding.floats import narrow_floats as loops
 from gcsim.compressors.coding.floats.narrow_floats import Narrow
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
 
 
 @kernel_of(loops.cast)
 def cast(
-    values: Tensor, segments: Segments, form: Narrow, factors: NDArray[np.float64], out: Tensor,
-    at: Column,
-) -> None:  # fmt: skip
+    values: Tensor, segments: Segments, form: Narrow, factors: Tensor, out: Tensor, at: Column, *,
+    fit: bool = False,
+) -> Tensor:  # fmt: skip
     """Written by one kernel."""
     elements, begins = segments.length.tolist(), segments.begin.tolist()
-    numbers = factors.astype(np.float32).view(np.uint32).tolist()
-    parts = parts_of(values, elements, [blocks(n) for n in elements], begins, at.tolist(), numbers)
+    parts = parts_of(values, elements, [blocks(n) for n in elements], begins, at.tolist())
+    scales, (top, carry) = torch.ones_like(factors) if fit else factors, form.fitting
     launch_parts(
-        _cast, parts, values.contiguous(), out, 2.0**23 * form.smallest_step,
+        _cast, parts, values.contiguous(), factors, scales, out, 2.0**23 * form.smallest_step,
         MANTISSA=form.mantissa, BIAS=form.bias, BITS=form.bits, OVERFLOW=form.overflow,
-        NAN=form.nan, BLOCK=BLOCK,
+        NAN=form.nan, TOP=top, CARRY=carry, FIT=fit, BLOCK=BLOCK,
     )  # fmt: skip
+    return scales
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -40,13 +39,19 @@ def cast(
 
 @triton.jit
 def _cast(
-    values, codes, magic, table, parts, MANTISSA: tl.constexpr,
+    values, factors, scales, codes, magic, table, parts, MANTISSA: tl.constexpr,
     BIAS: tl.constexpr, BITS: tl.constexpr, OVERFLOW: tl.constexpr, NAN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    TOP: tl.constexpr, CARRY: tl.constexpr, FIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     at = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    factor = tl.load(column + 4 * parts).to(tl.int32).to(tl.float32, bitcast=True)
+    row = own_row(table, parts, tl.program_id(0))
+    factor = tl.load(factors + row)
+    if FIT:  # a largest magnitude: all programs of the tensor find its scale
+        fields = (tl.minimum(factor.to(tl.int32, bitcast=True), 0x7F800000) + CARRY) >> 23
+        power = (tl.minimum(TOP - fields, 253) << 23).to(tl.float32, bitcast=True)
+        factor = tl.where(factor == 0.0, 1.0, power)
+        tl.store(scales + row, factor)
     source = values + tl.load(column + 2 * parts) + at
     scaled = tl.load(source, mask=at < n, other=0.0) * factor
     word = scaled.to(tl.int32, bitcast=True)

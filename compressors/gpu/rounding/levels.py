@@ -41,23 +41,22 @@ _BYTES = fixed(8)
 @kernel_of(loops.round_levels)
 def round_levels(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64] | None, out: Tensor, at: Column,
-    form: Form, bounds: NDArray[np.float32] | None = None,
+    form: Form, bounds: Tensor | None = None,
 ) -> None:  # fmt: skip
     """One launch; products and sums are not fused."""
     cells, count, tables = levels.cells, levels.width, values
-    keys, bounds = loops.drawing(levels, keys, bounds)
+    drawn_by = np.zeros(len(cells.count), dtype=np.uint64) if keys is None else keys
     if levels.kind == KNOWN:
         count = len(levels.tables[0])
         pairs = [np.concatenate((each[:-1], np.diff(each))) for each in levels.tables]
         tables = there(pairs, values.device)
     elif levels.kind == TREE:
         tables = there((LEAST, SLOPES, OFFSETS), values.device, np.float32)
-    parts = parts_of_cells(
-        values, cells, at, keys, bounds.view(np.uint32), levels.chosen_tables(), form=form
-    )
+    parts = parts_of_cells(values, cells, at, drawn_by, levels.chosen_tables(), form=form)
     launch_parts(
         _round, parts, values.contiguous(), values if levels.numbers is None else levels.numbers,
-        tables, out, float(levels.steps), count, KIND=levels.kind, COUNTING=count <= COUNTED,
+        tables, values if bounds is None else bounds, out, float(levels.steps), count,
+        KIND=levels.kind, COUNTING=count <= COUNTED, BOUNDED=bounds is not None,
         WIDTH=levels.width, LOWEST=LOWEST, DECADES=DECADES, SIZE=form.size, BITS=form.bits,
         BASE=form.base, GROUPS=GROUPS, INDEX=parts.index,
     )  # fmt: skip
@@ -144,8 +143,9 @@ def _nearest(v, unit, lines, DECADES: tl.constexpr, GROUPS: tl.constexpr):
 
 @triton.jit
 def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
-    values, numbers, tables, out, steps, count, table, parts, KIND: tl.constexpr,
-    COUNTING: tl.constexpr, WIDTH: tl.constexpr, LOWEST: tl.constexpr, DECADES: tl.constexpr,
+    values, numbers, tables, bounds, out, steps, count, table, parts, KIND: tl.constexpr,
+    COUNTING: tl.constexpr, BOUNDED: tl.constexpr, WIDTH: tl.constexpr, LOWEST: tl.constexpr,
+    DECADES: tl.constexpr,
     SIZE: tl.constexpr, BITS: tl.constexpr, BASE: tl.constexpr, GROUPS: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -166,15 +166,16 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         own = numbers + (first + at // size) * WIDTH
         code = tl.zeros([GROUPS, 8], dtype=tl.int32)
         if KIND == 0:
-            bound = tl.load(column + 7 * parts).to(tl.int32).to(tl.float32, bitcast=True)
-            norm = tl.load(own, mask=here, other=1.0)
-            share = _share(tl.minimum(tl.maximum(v, -bound), bound), norm)
+            if BOUNDED:
+                bound = tl.load(bounds + first + at // size, mask=here, other=0.0)
+                v = tl.minimum(tl.maximum(v, -bound), bound)
+            share = _share(v, tl.load(own, mask=here, other=1.0))
             # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
             code = (tl.floor(share * steps + fraction) + steps).to(tl.int32)
         elif KIND == 1:
             share = _share(v, tl.load(own, mask=here, other=1.0))
             pairs = count - 1
-            lower = tables + 2 * pairs * tl.load(column + 8 * parts)
+            lower = tables + 2 * pairs * tl.load(column + 7 * parts)
             if COUNTING:  # the pairs whose random point between two levels is below the share
                 for pair in range(pairs):
                     point = tl.load(lower + pair) + fraction * tl.load(lower + pairs + pair)

@@ -30,19 +30,22 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
     return bucket_totals(values, cells, NORM)
 
 
-@kernel_of(loops.magnitudes_and_spreads)
-def magnitudes_and_spreads(values: Tensor, segments: Segments) -> NDArray[np.float64]:
-    """Two launches; the host waits once."""
+@kernel_of(loops.clipped_magnitudes)
+def clipped_magnitudes(
+    values: Tensor, segments: Segments, clip: float | None, at_bound: bool
+) -> tuple[Tensor, Tensor]:
+    """Two launches."""
     elements = segments.length.tolist()
     parts = parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist())
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
-    rows = values.new_empty((3, parts.count), dtype=torch.float64)
+    bounds, most = values.new_empty((2, parts.count))
     launch_parts(_moments, parts, values.contiguous(), found, parts.firsts[-1], BLOCK=BLOCK)
-    cuts = there(parts.firsts, values.device)
-    launch(_join, parts.count, found, cuts, rows, parts.firsts[-1], parts.count, BLOCK=256)
-    magnitude, total, squares = np.array(rows.tolist())
-    n = np.maximum(1, segments.length)
-    return np.stack((magnitude, np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0.0))), axis=1)
+    cuts, length = there(parts.firsts, values.device), there(segments.length, values.device)
+    launch(
+        _join, parts.count, found, cuts, length, bounds, most, clip or 0.0, parts.firsts[-1],
+        AT_BOUND=at_bound, BLOCK=256,
+    )  # fmt: skip
+    return bounds, most
 
 
 @kernel_of(loops.cell_sums)
@@ -86,23 +89,31 @@ def _moments(values, found, programs, table, parts, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _join(found, cuts, rows, programs, parts, BLOCK: tl.constexpr):
+def _join(
+    found, cuts, lengths, bounds, most, clip, programs, AT_BOUND: tl.constexpr, BLOCK: tl.constexpr
+):
     part = tl.program_id(0)
     first = tl.load(cuts + part)
     last = tl.load(cuts + part + 1)
-    most = tl.zeros([BLOCK], dtype=tl.float64)
+    n = tl.maximum(tl.load(lengths + part), 1).to(tl.float64)
+    largest = tl.zeros([BLOCK], dtype=tl.float64)
     total = tl.zeros([BLOCK], dtype=tl.float64)
     squares = tl.zeros([BLOCK], dtype=tl.float64)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
         each = tl.load(found + at, mask=at < last, other=0.0)
-        most = tl.where((each > most) | (each != each), each, most)  # noqa: PLR0124 - NaN
+        largest = tl.where((each > largest) | (each != each), each, largest)  # noqa: PLR0124 - NaN
         total += tl.load(found + programs + at, mask=at < last, other=0.0)
         squares += tl.load(found + 2 * programs + at, mask=at < last, other=0.0)
-    spoilt = tl.max((most != most).to(tl.int32), axis=0) > 0  # noqa: PLR0124 - NaN
-    tl.store(rows + part, tl.where(spoilt, float("nan"), tl.max(most, axis=0)))
-    tl.store(rows + parts + part, tl.sum(total, axis=0))
-    tl.store(rows + 2 * parts + part, tl.sum(squares, axis=0))
+    spoilt = tl.max((largest != largest).to(tl.int32), axis=0) > 0  # noqa: PLR0124 - NaN
+    magnitude = tl.where(spoilt, float("nan"), tl.max(largest, axis=0)).to(tl.float32)
+    mean = tl.sum(total, axis=0) / n
+    deviation = tl.sqrt(tl.maximum(tl.sum(squares, axis=0) / n - mean * mean, 0.0))
+    bound = tl.minimum(clip * deviation, 3.4028234663852886e38).to(tl.float32)
+    clipped = (clip > 0) & (deviation > 0)
+    smaller = tl.where(bound < magnitude, bound, magnitude)
+    tl.store(bounds + part, tl.where(clipped, bound, float("inf")))
+    tl.store(most + part, tl.where(clipped, bound if AT_BOUND else smaller, magnitude))
 
 
 @triton.jit

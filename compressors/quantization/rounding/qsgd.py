@@ -30,18 +30,24 @@ levels too; its code of all levels, zeros too, is longer for s = 1 to 23).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal, taken
+from gcsim.compressors.coding.frames import Codec, packed, read, taken
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
 from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
-from gcsim.compressors.coding.rounding.levels import MAX_STEPS, add_rounded, even, round_levels
+from gcsim.compressors.coding.rounding.levels import (
+    MAX_STEPS,
+    add_encoded,
+    add_rounded,
+    encoded,
+    even,
+    round_levels,
+)
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
@@ -118,35 +124,20 @@ class Qsgd(Compressor[QsgdParameters]):
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
         """The message of a bucket's gradient: uint8, one frame a tensor."""
-        me, layout = self.worker, bucket.layout
+        me, layout, chosen, gradient = self.worker, bucket.layout, self.parameters, bucket.gradient
         keys = keys_of(layout, me.seed, step, "qsgd rounding", me.rank)
-        return encoded(bucket.gradient, Segments.of(layout), keys, self.parameters)
-
-
-def encoded(
-    gradient: Tensor, segments: Segments, keys: NDArray[np.uint64], chosen: QsgdParameters
-) -> Tensor:
-    """The message of a flat gradient, with a key for each tensor."""
-    steps, coding = chosen.steps, chosen.coding
-    cells, length = segments.cells(chosen.bucket), segments.length
-    norms = cell_norms(gradient, cells, chosen.norm)  # [cells]
-    levels, head, sent, form = even(cells, norms, steps), 4 * cells.count, length, forms(steps)
-    if coding in form:
-        tail = form[coding].nbytes(length)
-    else:
-        codes = gradient.new_empty(int(length.sum()), dtype=torch.uint8)
-        round_levels(gradient, levels, keys, codes, starts(length), fixed(8))
+        segments, steps, form = Segments.of(layout), chosen.steps, forms(chosen.steps)
+        cells, coding = segments.cells(chosen.bucket), chosen.coding
+        norms = cell_norms(gradient, cells, chosen.norm)  # [cells]
+        levels = even(cells, norms, steps)
+        row: dict[str, Any] = {"flags": steps, "params": chosen.bucket or 0}
+        if coding in form:
+            return encoded(gradient, levels, keys, CODECS[coding], form[coding], fixed=True, **row)
+        codes = gradient.new_empty(int(segments.length.sum()), dtype=torch.uint8)
+        round_levels(gradient, levels, keys, codes, starts(segments.length), fixed(8))
         coded, tail, sent = coded_levels(codes, segments, steps)
-    message, at = frames(
-        gradient, CODECS[coding], segments, head + tail, nonzero=sent, flags=steps,
-        params=chosen.bucket or 0, fixed=coding in form,
-    )  # fmt: skip
-    put(message, at, norms, head)
-    if coding in form:
-        round_levels(gradient, levels, keys, message, at + head, form[coding])
-    else:
-        put(message, at + head, coded, tail)
-    return seal(message, at, head + tail)
+        parts = (norms, 4 * cells.count), (coded, tail)
+        return packed(gradient, CODECS[coding], segments, *parts, nonzero=sent, **row)
 
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
@@ -166,14 +157,13 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"damaged payload: {steps} steps")
     cells, form = segments.cells(found.alike("params") or None), forms(steps)
+    levels = even(cells, message, steps, found.at)
+    if coding in form:
+        add_encoded(out, levels, found, form[coding], weight)
+        return
     head = 4 * cells.count
     tail = np.maximum(0, found.size - head)
-    if coding in form:
-        tail = form[coding].nbytes(segments.length)
     found.demand_sizes(head + tail)
-    levels, codes, at = even(cells, message, steps, found.at), message, found.at + head
-    if coding not in form:
-        body = taken(message, at, tail, torch.uint8)
-        codes = decoded_levels(body, tail, segments, found.nonzero, steps)
-        at = starts(segments.length)
-    add_rounded(out, levels, codes, at, form.get(coding, fixed(8)), weight)
+    body = taken(message, found.at + head, tail, torch.uint8)
+    codes = decoded_levels(body, tail, segments, found.nonzero, steps)
+    add_rounded(out, levels, codes, starts(segments.length), fixed(8), weight)

@@ -29,19 +29,16 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, put, read, seal
-from gcsim.compressors.coding.integers.digits import Form, digits, fixed
-from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
-from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
+from gcsim.compressors.coding.frames import Codec, read
+from gcsim.compressors.coding.integers.digits import digits, fixed
+from gcsim.compressors.coding.rounding.levels import add_encoded, encoded, even, round_levels
+from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import FLOAT32_MAX
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
-from gcsim.compressors.segments import Column, Segments, keys_of, spread
+from gcsim.compressors.segments import Segments, keys_of, spread
 from gcsim.errors import InputError
 
-Numbers = NDArray[np.float64]
-Scalar = Literal["largest", "clip"]
 FORMS = (digits(3), fixed(2))
 """Forms of ternary digits, by the frame's flags."""
 _MOST_WORKERS = 127
@@ -60,7 +57,7 @@ class TernGradParameters(CompressorParameters):
     shared: bool = Field(
         True, description="all workers use the largest of their scalars; else each its own"
     )
-    scalar: Scalar = Field(
+    scalar: Literal["largest", "clip"] = Field(
         "largest",
         description="the scalar: the largest clipped magnitude, or the clipping bound itself",
     )
@@ -70,6 +67,11 @@ class TernGradParameters(CompressorParameters):
         if self.packing == "all_reduce" and not self.shared:
             raise ValueError("packing: all_reduce adds up digits, so it needs shared: true")
         return self
+
+    @property
+    def clipping(self) -> tuple[float | None, bool]:
+        """What `clipped_magnitudes` takes."""
+        return self.clip, self.scalar == "clip"
 
 
 class TernGrad(Compressor[TernGradParameters]):
@@ -97,7 +99,8 @@ class TernGrad(Compressor[TernGradParameters]):
         chosen = parameters
 
         def error(values: Tensor) -> float:
-            bound, scalar = bound_and_scalar(values, chosen.clip, chosen.scalar)
+            alone = Segments.alone(values.numel())
+            bound, scalar = map(float, clipped_magnitudes(values, alone, *chosen.clipping))
             exact = values.double()
             clipped = exact.clamp(-bound, bound)
             magnitude = clipped.abs()
@@ -107,76 +110,41 @@ class TernGrad(Compressor[TernGradParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         chosen, segments = self.parameters, Segments.of(bucket.layout)
-        found = magnitudes_and_spreads(bucket.gradient, segments)
-        bounds, own = clipping(found, chosen.clip, chosen.scalar)
-        scalars = bucket.gradient.new_tensor(own.tolist())
+        bounds, scalars = clipped_magnitudes(bucket.gradient, segments, *chosen.clipping)
         if chosen.shared:
             scalars = yield AllReduce(tensor=scalars, op="max")
         if chosen.packing == "all_reduce":
             codes = torch.ones_like(bucket.gradient, dtype=torch.uint8)
-            self._round(bucket, step, bounds, scalars, codes, segments.begin, fixed(8))
+            levels, keys = even(segments.whole, scalars, 1), self._keys(bucket, step)
+            round_levels(bucket.gradient, levels, keys, codes, segments.begin, fixed(8), bounds)
             sums = yield AllReduce(tensor=codes.view(torch.int8) - 1)
             each = spread(scalars * (1.0 / self.worker.count), segments.length)
             return torch.mul(sums, each)
         payloads = yield AllGather(payload=self.encode(bucket, step, bounds, scalars))
         return self.mean_of(payloads, bucket, add_decoded)
 
-    def encode(self, bucket: Bucket, step: int, bounds: Numbers, scalars: Tensor) -> Tensor:
+    def encode(self, bucket: Bucket, step: int, bounds: Tensor, scalars: Tensor) -> Tensor:
         """The message: uint8, one frame a tensor.
 
-        `bounds` are this worker's clipping bounds, `scalars` float32 `[tensors]` the scalars, which
-        are at least as large as what is left by clipping.
+        `bounds` are this worker's clipping bounds, `scalars` at least as large as what is left by
+        clipping: float32 `[tensors]`.
         """
-        segments, flags = Segments.of(bucket.layout), self.parameters.packing == "two_bit"
-        form, head = FORMS[flags], segments.column(4)
-        sizes = head + form.nbytes(segments.length)
-        message, at = frames(scalars, Codec.TERNGRAD, segments, sizes, flags=int(flags), fixed=True)
-        put(message, at, scalars, head)
-        self._round(bucket, step, bounds, scalars, message, at + head, form)
-        return seal(message, at, sizes)
+        flags = int(self.parameters.packing == "two_bit")
+        levels = even(Segments.of(bucket.layout).whole, scalars, 1)
+        return encoded(
+            bucket.gradient, levels, self._keys(bucket, step), Codec.TERNGRAD, FORMS[flags], bounds,
+            flags=flags, fixed=True,
+        )  # fmt: skip
 
-    def _round(
-        self, bucket: Bucket, step: int, bounds: Numbers, scalars: Tensor, out: Tensor, at: Column,
-        form: Form,
-    ) -> None:  # fmt: skip
-        """Write the digits plus one."""
-        me, levels = self.worker, even(Segments.of(bucket.layout).whole, scalars, 1)
-        keys = keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
-        round_levels(bucket.gradient, levels, keys, out, at, form, bounds.astype(np.float32))
-
-
-def bound_and_scalar(
-    values: Tensor, clip: float | None, scalar: Scalar = "largest"
-) -> tuple[float, float]:
-    """`clipping` of a tensor alone, float32 `[n]`."""
-    found = magnitudes_and_spreads(values, Segments.alone(values.numel()))
-    ((bound,), (own,)) = (each.tolist() for each in clipping(found, clip, scalar))
-    return bound, own
-
-
-def clipping(found: Numbers, clip: float | None, scalar: Scalar) -> tuple[Numbers, Numbers]:
-    """Bound at which each tensor is clipped, and its scalar, in the gradient's unit: float64
-    `[tensors]` each.
-
-    `found` are largest magnitudes and standard deviations, `[tensors, 2]`. The bound is `clip`
-    standard deviations, a float32 number, infinite when there is no spread; the scalar is the
-    largest |v| after clipping or, with scalar = "clip", the bound where it is finite.
-    """
-    largest, deviation = found.T
-    bounds = np.full(len(found), np.inf)
-    if clip is not None:
-        spreading = deviation > 0
-        bounds[spreading] = np.minimum(clip * deviation[spreading], FLOAT32_MAX).astype(np.float32)
-    own = np.where((scalar == "clip") & np.isfinite(bounds), bounds, np.minimum(largest, bounds))
-    return bounds, own
+    def _keys(self, bucket: Bucket, step: int) -> NDArray[np.uint64]:
+        me = self.worker
+        return keys_of(bucket.layout, me.seed, step, "terngrad rounding", me.rank)
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * scalar * digit, in place; `InputError` for a damaged or another message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.TERNGRAD)
-    flags, head = found.alike("flags"), segments.column(4)
+    flags = found.alike("flags")
     if flags >= len(FORMS):
         raise InputError(f"damaged payload: unknown packing {flags} of ternary digits")
-    found.demand_sizes(head + FORMS[flags].nbytes(segments.length))
-    levels = even(segments.whole, message, 1, found.at)
-    add_rounded(out, levels, message, found.at + head, FORMS[flags], weight)
+    add_encoded(out, even(segments.whole, message, 1, found.at), found, FORMS[flags], weight)

@@ -1,21 +1,19 @@
 """THC: a parameter server adds up 4-bit codes without decoding them.
 
-Every worker holds a = g + e (error feedback) of a tensor of n elements, and an all-reduce tells the
+Every worker holds a = g + e (error feedback) of a tensor of n elements, and an all-reduce finds the
 largest of their norms |a|. Then, with the same random signs and the same range on all workers,
 
     y = H D a            randomised Hadamard transform: elements are about N(0, |a|^2 / n)
     t = clamp(y / M, -1, 1) on a grid of 0 … 30,  M = t_p max|a| / sqrt(n)
-    t becomes one of the two neighbouring integers of a table, at random so that the mean is right
+    t becomes one of the two neighbouring integers of `TABLE`, at random so that the mean is right
 
-The 4-bit index in the table travels. The server adds the integers up and returns their sums (8 bits
-up to 8 workers, then 16), from which every worker computes the mean; e = a - what it sent itself.
-4 n bits and 32 for the norm up, 8 n down. Only the clamp makes it biased: 1 / 32 of a normal
-variable lies beyond t_p. The table has the least mean square error (`best_grid_points`).
+Their 4-bit indices travel. The server returns the sums of the integers (8 bits up to 8 workers,
+then 16), from which every worker computes the mean; e = a - what it sent itself. Only the clamp
+makes it biased: 1 / 32 of a normal variable lies beyond t_p.
 
 Assumes the transform in parts, as the authors' code has it: ten butterflies of elements that are 32
-apart. The last elements of a tensor are transformed in parts of powers of two, each over as many
-stages as it has: nothing is padded, and the transform is orthogonal. A worker's own rounding is
-independent of the others'. Works in host memory.
+apart, and the last elements of a tensor in parts of powers of two: nothing is padded. A worker's
+own rounding is independent of the others'. Works in host memory.
 
 Source: M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic
 Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors' BytePS_THC.
@@ -24,7 +22,6 @@ Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors'
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -38,7 +35,6 @@ from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.digits import put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.coding.rounding.truncated_normals import best_grid_points
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, tensor, written_back
@@ -54,14 +50,14 @@ HALF_RANGE = -NormalDist().inv_cdf(1 / 64)
 """t_p: 1 / 32 of a standard normal variable is beyond -t_p … t_p."""
 LANES, STAGES = 32, 10
 """Distance of the elements of a transform, so many of which go side by side; its butterflies."""
-TABLE = best_grid_points(16, GRID, HALF_RANGE)
-"""Integers that the codes stand for, ascending from 0 to `GRID`: uint8 `[16]`."""
+TABLE = np.array((0, 3, 5, 7, 9, 11, 13, 15, 16, 17, 19, 21, 23, 25, 27, 30), dtype=np.uint8)
+"""Integers that the codes stand for: those whose rounding errs least on N(0, 1)."""
 _LOWER = np.searchsorted(TABLE[1:-1], np.arange(GRID + 1), side="right")
 _SLOPES = 1 / np.diff(TABLE).astype(float)[_LOWER]
 _LINES = np.stack((_SLOPES, _LOWER - _SLOPES * TABLE[_LOWER])).astype(np.float32)
 """Slopes and offsets of the code, which is linear between two integers of the table: `[2, 31]`."""
-_PAIRS = np.stack((np.tile(TABLE, 16), TABLE.repeat(16)), axis=1)
-"""Integers of the two codes in each byte: `[256, 2]`."""
+_PAIRS = TABLE.repeat(16).astype(np.uint16) << 8 | np.tile(TABLE, 16)
+"""Integers of the two codes in each byte."""
 _BITS, _ANSWER = 4, 128
 """Flags of codes; of sums of one byte, 128 + bytes."""
 Keys = NDArray[np.uint64]
@@ -96,9 +92,9 @@ class Thc(ErrorFeedback[ThcParameters]):
         norms = yield AllReduce(tensor=cell_norms(held, segments.whole, "l2"), op="max")
         most = HALF_RANGE * array(norms).astype(float) / np.sqrt(np.maximum(segments.length, 1))
         signs = keys_of(layout, me.seed, step, "thc signs", None)
-        codes = round_rotated(held, segments, most, signs,
-                              keys_of(layout, me.seed, step, "thc rounding", me.rank))  # fmt: skip
-        parts, row = (codes, packed_bytes(segments.length, _BITS)), {"params": GRID}
+        rounding = keys_of(layout, me.seed, step, "thc rounding", me.rank)
+        codes = round_rotated(held, segments, most, signs, rounding)
+        parts = codes, packed_bytes(segments.length, _BITS)
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
             total = held.new_zeros(layout.numel, dtype=sum_dtype(me.count))
@@ -106,9 +102,9 @@ class Thc(ErrorFeedback[ThcParameters]):
                 add_integers(total, payload, layout)
             size = total.element_size()
             sums, flags = (total, size * segments.length), _ANSWER + size
-            return packed(held, Codec.THC, segments, sums, flags=flags, **row)
+            return packed(held, Codec.THC, segments, sums, flags=flags, params=GRID)
 
-        message = packed(held, Codec.THC, segments, parts, flags=_BITS, **row)
+        message = packed(held, Codec.THC, segments, parts, flags=_BITS, params=GRID)
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
         update = torch.empty_like(bucket.gradient)
         return fill_once(write_update, answer, update, layout, me.count, most, signs)
@@ -146,8 +142,9 @@ def add_integers(total: Tensor, payload: Tensor, layout: BucketLayout) -> None:
     found.demand_sizes(packed_bytes(length, _BITS))
     demand_no_stray(array(payload), found.at, length, _BITS)
     (codes,) = found.parts(payload, (found.size, torch.uint8))
-    integers = np.delete(_PAIRS[array(codes)], 2 * found.size.cumsum()[length % 2 > 0] - 1)
-    total += tensor(integers, total)
+    integers = _PAIRS[array(codes)].view(np.uint8)
+    odd = length % 2 > 0  # the last byte holds one code
+    total += tensor(np.delete(integers, 2 * found.size.cumsum()[odd] - 1), total)
 
 
 @kernel("streaming", updates=("held",), name="rotated.round_rotated")
@@ -166,12 +163,10 @@ def round_rotated(
     sizes = packed_bytes(segments.length, _BITS)
     codes = np.empty(int(sizes.sum()), dtype=np.uint8)
     with written_back(held) as target:
-        rotate(target, segments, signs, back=False)
         in_tiles(
             _round, segments.tiles, segments.begin, target, scales.astype(np.float32),
-            values.astype(np.float32), rounding, starts(sizes), codes,
+            values.astype(np.float32), signs, rounding, starts(sizes), codes,
         )  # fmt: skip
-        rotate(target, segments, signs, back=True)
     return tensor(codes, held)
 
 
@@ -181,54 +176,48 @@ def rotate_back(
 ) -> None:
     """out = the inverse transform of step * sums - most; float32 and integers `[numel]`."""
     count_random(out.numel(), 1)
+    lines = np.stack((step, most)).astype(np.float32)
     with written_back(out) as target:
-        for (begin, n), slope, offset in zip(segments.table, step, most, strict=True):
-            part = array(sums[begin : begin + n]).astype(np.float32)
-            target[begin : begin + n] = part * np.float32(slope) - np.float32(offset)
-        rotate(target, segments, signs, back=True)
-
-
-def rotate(values: NDArray[np.float32], segments: Segments, signs: Keys, *, back: bool) -> None:
-    """The orthogonal transform of all tensors, or its inverse, in place."""
-    in_tiles(_rotate, _parts(segments), segments.begin, values, signs, back)
-
-
-@lru_cache(maxsize=1 << 8)
-def _parts(segments: Segments) -> NDArray[np.int64]:
-    """Elements that are transformed together: `[parts, 3]`, tensor, begin and end in the bucket."""
-    parts = []
-    for t, (begin, n) in enumerate(segments.table.tolist()):
-        first = 0
-        while first < n:
-            size = min(LANES << STAGES, 1 << ((n - first).bit_length() - 1))
-            parts.append((t, begin + first, begin + first + size))
-            first += size
-    return np.array(parts, dtype=np.int64).reshape(-1, 3)
+        in_tiles(_back, segments.tiles, segments.begin, array(sums), lines, signs, target)
 
 
 @loop
-def _rotate(
-    start: int, stop: int, parts: Any, begins: Any, values: Any, signs: Any, back: bool
+def _back(
+    start: int, stop: int, tiles: Any, begins: Any, sums: Any, lines: Any, signs: Any, out: Any
 ) -> None:
-    for number in range(start, stop):
-        t, first, last = parts[number]
-        x = values[first:last]
-        distance = max(1, x.size >> STAGES)
-        root = np.float32(1 / np.sqrt(x.size / distance))
-        if not back:
-            _flip(x, first - begins[t], signs[t])
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, end = begins[t] + first, begins[t] + last
+        x, part = out[begin:end], sums[begin:end]
         for i in range(x.size):
-            x[i] *= root if back else np.float32(1)
-        while distance < x.size:
-            for base in range(0, x.size, 2 * distance):
-                a, b = x[base : base + distance], x[base + distance : base + 2 * distance]
+            x[i] = np.float32(part[i]) * lines[0, t] - lines[1, t]
+        _rotate(x, first, signs[t], True)
+
+
+@loop
+def _rotate(x: Any, first: int, key: Any, back: bool) -> None:
+    """The orthogonal transform of elements of a tensor, `first` and on, or its inverse."""
+    at, size = 0, LANES << STAGES
+    if not back:
+        _flip(x, first, key)
+    while at < x.size:
+        while size > x.size - at:  # powers of two at the end
+            size //= 2
+        part, distance = x[at : at + size], max(1, size >> STAGES)
+        root = np.float32(1 / np.sqrt(size / distance))
+        if back:
+            part *= root
+        while distance < size:
+            for base in range(0, size, 2 * distance):
+                a, b = part[base : base + distance], part[base + distance : base + 2 * distance]
                 for i in range(a.size):
                     a[i], b[i] = a[i] + b[i], a[i] - b[i]
             distance *= 2
-        for i in range(x.size):
-            x[i] *= np.float32(1) if back else root
-        if back:
-            _flip(x, first - begins[t], signs[t])
+        if not back:
+            part *= root
+        at += size
+    if back:
+        _flip(x, first, key)
 
 
 @loop
@@ -244,13 +233,14 @@ def _flip(x: Any, first: int, key: Any) -> None:
 @loop
 def _round(
     start: int, stop: int, tiles: Any, begins: Any, held: Any, scales: Any, values: Any,
-    rounding: Any, at: Any, out: Any,
+    signs: Any, rounding: Any, at: Any, out: Any,
 ) -> None:  # fmt: skip
     codes, words = np.empty(TILE, dtype=np.uint8), np.empty(TILE // 4, dtype=np.uint64)
     drawn = words.view(np.uint16)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         x = held[begins[t] + first : begins[t] + last]
+        _rotate(x, first, signs[t], False)
         for j in range(x.size // 4 + (x.size % 4 > 0)):
             words[j] = bits64(rounding[t], first // 4 + j)
         for i in range(x.size):
@@ -262,4 +252,5 @@ def _round(
             place = place * _LINES[0, k] + _LINES[1, k] + fraction
             codes[i] = np.uint8(min(place, np.float32(15)))
             x[i] -= values[t, codes[i]]
+        _rotate(x, first, signs[t], True)
         put_chunk(codes, x.size, _BITS, first, out[at[t] :])

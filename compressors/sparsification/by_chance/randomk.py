@@ -29,7 +29,6 @@ from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.segments import Segments, spread
 
@@ -63,7 +62,7 @@ class RandomK(ErrorFeedback[RandomKParameters]):
         """The mean gradient at the drawn positions (times n/k when scaled), else zero."""
         chosen, me, segments = self.parameters, self.worker, Segments.of(bucket.layout)
         k = counts_kept(segments.length, chosen.ratio)  # [tensors]
-        streams = [stream(me.seed, step, piece.index, "randomk") for piece in bucket.layout.slices]
+        streams = [(me.seed, step, piece.index, "randomk") for piece in bucket.layout.slices]
         positions = draw_subset(bucket.gradient, segments, k, streams)  # [sum of k]
         source = self.corrected(bucket)
         own = source[positions]

@@ -3,40 +3,39 @@
 a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor are to be sent; e = a - what
 receivers decode. Tensors of at most 1000 elements travel uncoded: k values, k indices of 32 bits.
 
-A Bloom filter has m = ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / n; each of the k
-positions sets h = ceil(log2(1/f)) of them. Sender and receivers ask the filter for all n positions:
-it seems to hold the k and about a fraction f of the others. k of these positives at random travel
-(every worker draws the same), with the values of a at their positions. n = 1e6, k = 1e4: the filter
-takes 14.4 bits an index (a Rice code 8.1).
+A filter has m = ceil(k log2(1/f) / ln 2) bits, f = false_positives * k / n; each of the k positions
+sets h = ceil(log2(1/f)) of them. Sender and receivers ask it for all n positions: it seems to hold
+the k and about a fraction f of the others. k of these positives at random travel (every worker
+draws the same), with the values of a there. n = 1e6, k = 1e4: 14.4 bits an index (a Rice code 8.1).
 
-The hash functions are the 32-bit numbers a + j b + c_j, scaled to 0 … m-1, where a and b are
-mixtures of the position's bits with a key that changes from step to step, and c_j is a cubic in j
-(enhanced double hashing). The paper's other policies (leftmost, all positives), and its fitted
-curves in the place of values, are left out. Works in host memory.
+Hash functions are the 32-bit numbers a + j b + c_j, scaled to 0 … m-1; a and b mix the position's
+bits with a key of the step, c_j is a cubic in j (enhanced double hashing). The paper's other
+policies and its fitted curves are left out. Works in host memory.
 
 Biased. |a - decoded|^2 <= (1 - k^2 / (n E[P])) |a|^2 on average over hash functions for P
 positives, E[P] = k (1 + false_positives) but for filters of less than some hundred bits, where only
 |a|^2 is certain.
 
-Sources: K. Kostopoulou, H. Xu, A. Dutta, X. Li, A. Ntoulas, P. Kalnis, "DeepReduce: A
-Sparse-tensor Communication Framework for Distributed Deep Learning", NeurIPS 2021,
-arXiv:2102.03112, rates and skipped tensors as in the authors' code; P. Dillinger, P. Manolios,
-"Bloom filters in probabilistic verification", FMCAD 2004.
+Sources: K. Kostopoulou et al., "DeepReduce: A Sparse-tensor Communication Framework for Distributed
+Deep Learning", NeurIPS 2021, arXiv:2102.03112, rates and skipped tensors as in the authors' code;
+P. Dillinger, P. Manolios, "Bloom filters in probabilistic verification", FMCAD 2004.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.checksum import number_at, put_number
 from gcsim.compressors.coding.frames import Codec, packed, read
-from gcsim.compressors.coding.indices.coded import demand_ascending
+from gcsim.compressors.coding.indices.index_coding import demand_ascending
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, share_kept
@@ -44,10 +43,9 @@ from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor
+from gcsim.compressors.loops import array, in_tiles, inlined, loop, tensor
 from gcsim.compressors.meter import kernel
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of, starts
 
@@ -66,28 +64,29 @@ class DeepReduceParameters(CompressorParameters):
     skip: int = Field(1000, ge=0, description="largest tensor, elements, that travels uncoded")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
 
-    def rate(self, n: int) -> float:
-        """f of n elements."""
-        return min(0.5, self.false_positives * count_kept(n, self.ratio) / n)
+    def size(self, n: int) -> tuple[int, int, int, float]:
+        """(k, m, h, f) of n elements; m and h are 0 where indices travel uncoded."""
+        k = count_kept(n, self.ratio)
+        if n <= self.skip:
+            return k, 0, 0, 0.0
+        rate = min(0.5, self.false_positives * k / n)
+        doublings = math.log2(1 / rate)
+        return k, max(1, math.ceil(k * doublings / math.log(2))), math.ceil(doublings), rate
 
-    def size(self, n: int) -> tuple[int, int]:
-        """(m, h) of n elements."""
-        doublings = math.log2(1 / self.rate(n))
-        bits = count_kept(n, self.ratio) * doublings / math.log(2)
-        return max(1, math.ceil(bits)), max(1, math.ceil(doublings))
+
+@lru_cache(maxsize=1 << 6)
+def _sizes(p: DeepReduceParameters, lengths: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.array([p.size(n)[:3] for n in lengths], dtype=np.int64).T.copy()
 
 
 class Filters:
     """The filters of a bucket's tensors in one step, the same on all workers."""
 
     def __init__(self, layout: BucketLayout, p: DeepReduceParameters, seed: int, step: int) -> None:
-        self.layout, self.place = layout, (seed, step)
-        self.keys = keys_of(layout, seed, step, "Bloom filter", None)
-        lengths, skipped = Segments.of(layout).length.tolist(), (0, 0)
-        rows = [(count_kept(n, p.ratio), *(p.size(n) if n > p.skip else skipped)) for n in lengths]
-        self.sizes = np.array(rows, dtype=np.int64).T
+        self.layout, self.keys = layout, keys_of(layout, seed, step, "Bloom filter", None)
+        self.draws = [(seed, step, piece.index, "policy") for piece in layout.slices]
+        self.sizes = k, bits, _ = _sizes(p, tuple(layout.table[:, 1].tolist()))
         """k, m and h of each tensor, m = 0 where indices travel uncoded: `[3, tensors]`."""
-        k, bits, _ = self.sizes
         self.flags = np.where(bits > 0, _BLOOM, 0)
         self.nbytes = np.where(bits > 0, packed_bytes(bits, 1), 4 * k)
 
@@ -96,17 +95,13 @@ class Filters:
 
         Those of a tensor begin at byte `at`. Raises `InputError` when they are damaged.
         """
-        every, k = bloom_positives(coded, at, self), self.sizes[0]
-        many = np.diff(np.searchsorted(array(every), [*self.layout.table[:, 0], self.layout.numel]))
+        (every, many), k = bloom_positives(coded, at, self), self.sizes[0]
         if (many < k).any():
             raise damaged(f"Bloom filters of {many} positions instead of {k}")
-        rows = np.flatnonzero(many > k)
-        if not rows.size:
-            return every
-        draws = [stream(*self.place, self.layout.slices[t].index, "policy") for t in rows]
-        more = Segments.behind(many).rows(rows)
-        left_out = draw_subset(every, more, (many - k)[rows], draws)
-        return tensor(np.delete(array(every), array(left_out)), every)
+        left_out = draw_subset(every, Segments.behind(many), many - k, self.draws)
+        chosen = torch.ones_like(every, dtype=torch.bool)
+        chosen[left_out] = False
+        return every[chosen]
 
 
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
@@ -125,9 +120,9 @@ class DeepReduce(ErrorFeedback[DeepReduceParameters]):
     def properties(cls, parameters: DeepReduceParameters) -> Properties:
         def bound(v: Tensor) -> float:
             n, certain = v.numel(), share_kept(v.numel(), parameters.ratio)
-            if n > parameters.skip:
-                k, short = count_kept(n, parameters.ratio), parameters.size(n)[0] < _LARGE
-                certain *= 0.0 if short else k / (k + 1.1 * parameters.rate(n) * (n - k))
+            k, bits, _, rate = parameters.size(n)
+            if bits:
+                certain *= k / (k + 1.1 * rate * (n - k)) if bits >= _LARGE else 0.0
             return (1 - certain) * energy(v)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
@@ -171,20 +166,22 @@ def bloom_filter(indices: Tensor, filters: Filters) -> Tensor:
 
 
 @kernel("gather_scatter", name="bloom.bloom_positives")
-def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> Tensor:
-    """Places in the bucket that filters, each from byte `at` on, seem to hold: int64, ascending.
+def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> tuple[Tensor, Column]:
+    """Places in the bucket that filters, each from byte `at` on, seem to hold, and how many each.
 
-    Raises `InputError` when padding is not zero, or uncoded indices do not ascend.
+    int64, ascending. Raises `InputError` when padding is not zero, or uncoded indices do not
+    ascend.
     """
-    packed, sizes, segments = array(coded), filters.sizes, Segments.of(filters.layout)
-    demand_no_stray(packed, at, sizes[1], 1)
-    passed, bad = np.zeros(filters.layout.numel, dtype=np.bool_), np.zeros(1, dtype=np.uint8)
-    in_tiles(_ask, segments.tiles, segments.table, packed, at, sizes, filters.keys, passed, bad)
-    demand_ascending(bad[0])
-    return tensor(np.flatnonzero(passed), coded)
+    data, sizes, segments = array(coded), filters.sizes, Segments.of(filters.layout)
+    demand_no_stray(data, at, sizes[1], 1)
+    passed, owners = np.zeros(filters.layout.numel, dtype=np.bool_), segments.tiles[:, 0]
+    many = np.zeros_like(owners)
+    in_tiles(_ask, segments.tiles, segments.table, data, at, sizes, filters.keys, passed, many)
+    demand_ascending((many < 0).any())
+    return tensor(np.flatnonzero(passed), coded), np.bincount(owners, many, len(at)).astype(int)
 
 
-@loop
+@inlined
 def _mixed(x: Any) -> Any:
     """32 bits that are another number for each 32 bits."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
@@ -192,14 +189,20 @@ def _mixed(x: Any) -> Any:
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@loop
-def _place(first: Any, key: Any, number: int, bits: int) -> Any:
-    """The bit that hash function `number` gives a position whose a is `first`."""
-    step = _mixed(first ^ np.uint32(key >> np.uint64(32))) | np.uint32(1)  # b
+@inlined
+def _hashes(position: Any, key: Any) -> Any:
+    """a and b of a position."""
+    first = _mixed(np.uint32(position) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
+    return first, _mixed(first ^ np.uint32(key >> np.uint64(32))) | np.uint32(1)
+
+
+@inlined
+def _place(first: Any, step: Any, number: int, bits: int) -> Any:
+    """The bit that hash function `number` gives a position whose a and b these are."""
     # (j^3 - j) / 6 of enhanced double hashing, in the highest bits, which decide on the place
-    cubic = ((number**3 - number) // 6) << 20
-    drawn = np.uint32(np.int64(first) + number * np.int64(step) + cubic)
-    return np.int64((np.uint64(drawn) * np.uint64(bits)) >> np.uint64(32))
+    cubic = np.uint32((number * (number - 1) * (number + 1) // 6) << 20)
+    drawn = np.uint32(np.uint32(first + np.uint32(np.uint32(number) * step)) + cubic)
+    return np.uint32((np.uint64(drawn) * np.uint64(bits)) >> np.uint64(32))
 
 
 @loop
@@ -211,9 +214,9 @@ def _fill(indices: Any, sizes: Any, keys: Any, at: Any, out: Any) -> None:
             position = indices[begin + j]
             if not bits:
                 put_number(filled, 4 * j, 4, np.uint64(position))
-            first = _mixed(np.uint32(position) ^ np.uint32(keys[t] & np.uint64(0xFFFFFFFF)))
+            first, step = _hashes(position, keys[t])
             for number in range(hashes):
-                place = _place(first, keys[t], number, bits)
+                place = _place(first, step, number, bits)
                 filled[place >> 3] |= np.uint8(1 << (place & 7))
         begin += k
 
@@ -221,10 +224,11 @@ def _fill(indices: Any, sizes: Any, keys: Any, at: Any, out: Any) -> None:
 @loop
 def _ask(
     start: int, stop: int, tiles: Any, table: Any, coded: Any, at: Any, sizes: Any, keys: Any,
-    passed: Any, bad: Any,
+    passed: Any, many: Any,
 ) -> None:  # fmt: skip
     """Positions that a hash function rules out are not asked for by the next one; no branches."""
-    firsts, left = np.empty(_TOGETHER, dtype=np.uint32), np.empty(_TOGETHER, dtype=np.int64)
+    firsts, steps = np.empty((2, _TOGETHER), dtype=np.uint32)
+    left = np.empty(_TOGETHER, dtype=np.int32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         (k, bits, hashes), filled, key = sizes[:, t], coded[at[t] :], keys[t]
@@ -232,20 +236,22 @@ def _ask(
         for j in range(0 if bits or first else k):  # uncoded indices
             position = np.int64(number_at(filled, 4 * j, 4))
             if not before < position < own.size:
-                bad[0] = 1
+                many[tile] = -1
                 break
             own[position], before = True, position
+            many[tile] += 1
         for begin in range(first, last if bits else first, _TOGETHER):
             count = min(_TOGETHER, last - begin)
             for i in range(count):
-                firsts[i] = _mixed(np.uint32(begin + i) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
+                firsts[i], steps[i] = _hashes(begin + i, key)
                 left[i] = i
             for number in range(hashes):
-                many, count = count, 0
-                for j in range(many):
+                asked, count = count, 0
+                for j in range(asked):
                     i = left[j]
-                    place = _place(firsts[i], key, number, bits)
+                    place = _place(firsts[i], steps[i], number, bits)
                     left[count] = i
                     count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
             for j in range(count):
                 own[begin + left[j]] = True
+            many[tile] += count

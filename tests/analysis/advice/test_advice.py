@@ -249,7 +249,7 @@ def test_what_is_to_be_pasted_is_python_or_says_why_not(kind: str) -> None:
 def test_a_hook_to_be_pasted_is_there() -> None:
     from importlib import import_module
 
-    for kind in ("fp16", "bf16", "powersgd"):
+    for kind in ("fp16", "bf16", "torch_powersgd"):
         parameters = check_parameters(kind, {}).model_dump()
         first, second = paste(CompressorChoice(kind=kind, label=kind, parameters=parameters))
         _, module, _, name, *_ = first.split()

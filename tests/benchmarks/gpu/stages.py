@@ -20,7 +20,7 @@ import torch
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lockstep import Observer, lockstep
-from gcsim.compressors.meter import stopwatch
+from gcsim.compressors.meter import segment
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import clock_of, has_streams, landed
@@ -160,7 +160,7 @@ class _Watch(Observer):
         # which stretch is the last, and so decodes, is known when the exchange has ended
         mark = marked(f"{self.phase} {len(found)}", self._device) if self._marks else nullcontext()
         landed(self._device)
-        with mark, stopwatch(time.perf_counter) as recorder:
+        with mark, segment(time.perf_counter, counting=False) as recorder:
             begun, started = self._now(), host_clock()
             yield
             ended, done = self._now(), host_clock()

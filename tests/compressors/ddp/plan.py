@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcsim.compressors.base import About, Compressor, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.options.method import method_of
@@ -171,15 +171,10 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def layouts_of(buckets: Sequence[Sequence[int]]) -> list[BucketLayout]:
-    made = []
-    for number, members in enumerate(buckets):
-        slices, offset = [], 0
-        for index in members:
-            name, shape = f"tensors.{index}", SHAPES[index]
-            slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=index))
-            offset += slices[-1].numel
-        made.append(BucketLayout(index=number, slices=tuple(slices)))
-    return made
+    return [
+        BucketLayout.behind(number, ((f"tensors.{index}", index, SHAPES[index]) for index in of))
+        for number, of in enumerate(buckets)
+    ]
 
 
 def in_lockstep(

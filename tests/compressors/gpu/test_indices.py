@@ -10,11 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.indices.coded import coded_positions, decoded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.elias import omega_word
 from gcsim.compressors.coding.sparse import scatter_add
-from gcsim.compressors.gpu.indices import coded as kernels_of_coders
+from gcsim.compressors.gpu.indices import index_coding as kernels_of_coders
 from gcsim.compressors.gpu.integers.elias import words_of
 from gcsim.compressors.segments import Segments
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome

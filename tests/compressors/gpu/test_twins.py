@@ -22,14 +22,13 @@ from torch import Tensor
 from gcsim.compressors import gpu, on_device
 from gcsim.compressors.coding import frames as framing
 from gcsim.compressors.coding.floats import narrow_floats
-from gcsim.compressors.coding.indices.coded import coded_positions
-from gcsim.compressors.coding.indices.index_coding import Coder
+from gcsim.compressors.coding.indices.index_coding import Coder, coded_positions
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
-from gcsim.compressors.coding.rounding.norms import magnitudes_and_spreads
+from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
@@ -125,7 +124,8 @@ def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
 @given(values=EXACT)
 def test_moments(values: Tensor) -> None:
     """Of small whole numbers, whose sums and squares are exact."""
-    demand_same(magnitudes_and_spreads, values, Segments.alone(values.numel()))
+    for clip, at_bound in ((None, False), (1.0, False), (1.0, True)):
+        demand_same(clipped_magnitudes, values, Segments.alone(values.numel()), clip, at_bound)
 
 
 # --- signs ----------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
         chosen = getattr(narrow_floats, form)
         codes = demand_same(narrow_floats.narrow, values, chosen, factor)
         if chosen.bits == 8:
-            table = narrow_floats.decoding_table(chosen, np.array([1 / 3]))
-            levels = narrow_floats.tables_of(alone, table)
+            table, scale = narrow_floats.decoding_table(chosen), torch.tensor([4.0])
+            levels = narrow_floats.scaled_tables(alone, table, scale, 1 / 3, divide=True)
             demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
@@ -339,10 +339,13 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     values, segments = torch.cat(parts), Segments.behind([len(part) for part in parts])
     demand_same(narrow_floats.largest_magnitudes, values, segments)
     codes, at = torch.zeros(len(values), dtype=torch.uint8), segments.begin
-    factors = np.linspace(1, 2, len(parts))
-    demand_same(narrow_floats.cast, values, segments, narrow_floats.E4M3, factors, codes, at)
-    tables = narrow_floats.decoding_table(narrow_floats.E4M3, factors)
-    levels = narrow_floats.tables_of(segments, tables)
+    factors = torch.linspace(1, 2, len(parts))
+    largest = narrow_floats.largest_magnitudes(values, segments)
+    for each, fit in ((factors, False), (largest, True)):
+        chosen = segments, narrow_floats.E4M3, each, codes, at
+        demand_same(narrow_floats.cast, values, *chosen, fit=fit)
+    table = narrow_floats.decoding_table(narrow_floats.E4M3)
+    levels = narrow_floats.scaled_tables(segments, table, factors, 1.0)
     demand_same(add_rounded, values, levels, codes, at, fixed(8), 1.0)
 
 

@@ -13,6 +13,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
 from gcsim.simulator.devices.training_rates import PRECISIONS
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.profile import ModelFacts
 
 
 def test_every_rate_has_a_citation_and_every_citation_a_rate() -> None:
@@ -110,6 +111,16 @@ def test_a_factor_of_few_models_has_a_wider_range_than_one_of_many() -> None:
 
     assert width("cpu_2core") > width("raspberry_pi_5")  # one model and four
     assert width("p40") > width("p100_sxm2")  # none and five
+
+
+def test_only_where_device_and_model_are_unmeasured_the_range_is_that_of_strangers() -> None:
+    def of(device: str, model: str, precision: str = "fp32") -> tuple[float, float] | None:
+        facts = ModelFacts(name=model, parameters=1, layers=(), samples_per_worker=1)
+        return catalog.device(device).layer_times[precision].range_of(facts)  # type: ignore[index]
+
+    assert of("p40", "resnet50") == (0.77, 1.78)
+    assert of("p40", "mine:build") == (0.74, 3.16)  # docs/devices.md
+    assert of("v100", "mine:build") == of("v100", "resnet50") == (0.78, 1.37)
 
 
 def test_precisions_are_those_that_the_board_has_products_for() -> None:

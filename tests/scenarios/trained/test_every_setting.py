@@ -101,6 +101,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "model.layers": ("model={layers: [{name: a, shape: [4, 4]}]}", ""),
     "model.name": ("model={name: a, layers: [{name: a, shape: [4, 4]}]}", ""),
     "training.precision": ("training.precision=fp16", "training.precision"),
+    "training.gradients": ("training.gradients=bf16", "training.gradients"),
     "training.local_steps": ("training.local_steps=4", "training.local_steps"),
     "training.faults": (
         "training.faults={horizon: 1 h, restart: 1 s, deaths: [{node: 0, at: 1 min}]}",

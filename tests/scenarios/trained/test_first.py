@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from scipy import stats
 
 from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.curves import gains_figure
-from gcsim.analysis.trained.table import FASTEST, answer, parts
+from gcsim.analysis.trained.table import FASTEST, answer, columns_of, parts
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
@@ -237,6 +238,14 @@ def test_a_winner_is_named_where_it_is_told_apart(
     assert answer(result)[0].startswith(said)
     lines = plain(parts(result, 100), 100).splitlines()
     assert [line.split()[1] for line in lines if line.startswith(FASTEST)] == marked
+
+
+def test_the_cost_to_the_target_is_that_of_all_nodes_until_the_median_seed() -> None:
+    """4 nodes for 0.2 s at 36,000 an hour each: 8."""
+    result = replace(shown(dense=(1, 1, 1, True)), scenario={"cost": {"per_hour": 36_000}})
+    cells = dict(columns_of(result, result.rows))
+    assert cells["cost to\ntarget"](result.rows[0]) == "8.00"
+    assert "cost to\ntarget" not in dict(columns_of(shown(dense=(1, 1, 1, True)), result.rows))
 
 
 def test_where_dense_training_misses_the_target_with_a_seed_a_range_has_no_upper_end(
