@@ -73,7 +73,7 @@ REGISTRY: dict[str, str] = {
     "ef_signsgd": "quantization.one_bit.scaled_sign:EfSignSgd",
     "signsgd": "quantization.one_bit.signsgd:SignSgd",
     "signum": "quantization.one_bit.signsgd:Signum",
-    "ef_block_sgdm": "quantization.one_bit.ef_block_sgdm:EfBlockSgdm",
+    "ef_block_sgdm": "quantization.one_bit.scaled_sign:EfBlockSgdm",
     "onebit_adam": "quantization.one_bit.onebit_adam:OneBitAdam",
     "powersgd": "low_rank.powersgd:PowerSgd",
     "count_sketch": "sketching.count_sketch:CountSketch",

@@ -143,7 +143,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
         )  # fmt: skip
     layout: dict[str, Any] = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": f"time of one iteration [ms]{stated}"}},
+        "xaxis": {"title": {"text": f"time [ms]{stated}"}},
         "yaxis": {  # labels are names, also where they look like numbers
             "type": "category",
             "autorange": "reversed",

@@ -23,7 +23,7 @@ Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import partial, wraps
@@ -163,8 +163,8 @@ class Frames:
 
     def demand_sizes(self, sizes: Column) -> None:
         """`InputError` unless bodies have so many bytes."""
-        for wrong in np.flatnonzero(self.size != sizes):
-            found, asked = self.size[wrong], sizes[wrong]
+        if (wrong := self.size != sizes).any():
+            found, asked = self.size[wrong][0], sizes[wrong][0]
             raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
 
@@ -285,6 +285,14 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
     with written_back(message) as data:
         _write_checksums(data, at, sizes)
     return message
+
+
+def joined(parts: Iterable[Tensor]) -> Tensor:
+    """One message of equal parts; `InputError` unless they are equally long."""
+    each = list(parts)
+    if len(lengths := {len(part) for part in each}) != 1:
+        raise InputError(f"damaged payload: parts of {sorted(lengths)} bytes are not equally long")
+    return torch.cat(each)
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:

@@ -12,8 +12,7 @@ from gcsim.compressors.coding.indices.index_coding import Coder, rooms
 from gcsim.compressors.demands import entered, when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.integers.packing import get_field, stray
-from gcsim.compressors.gpu.parts import launch_parts, own_part
-from gcsim.compressors.gpu.selecting.marks import parts_in_blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_in_blocks
 from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import by_loop, kernel_of
@@ -34,9 +33,10 @@ def add_elements(
         return by_loop(loops.add_elements, out, segments, message, found, weight)
     wrong = out.new_zeros((), dtype=torch.int32)
     widths, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
+    parts = parts_in_blocks(out, segments.length, segments.begin, widths)
     launch_parts(
-        _add, parts_in_blocks(out, segments, widths), out, message, table_of(found, out), wrong,
-        float(np.float32(weight)), BLOCK=BLOCK,
+        _add, parts, out, message, table_of(found, out), wrong, float(np.float32(weight)),
+        BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_whole)
 

@@ -11,8 +11,8 @@ import triton.language as tl
 
 from gcsim.compressors.coding import momentum as loops
 from gcsim.compressors.coding.selecting.marks import Marks
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row
-from gcsim.compressors.gpu.selecting.marks import limits_there, note_marked, parts_in_blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_block, own_row, parts_in_blocks
+from gcsim.compressors.gpu.selecting.marks import limits_there, note_marked
 from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
@@ -25,10 +25,10 @@ def fill_velocity(
     marks: Marks,
 ) -> None:  # fmt: skip
     """Each program treats a block."""
+    parts = parts_in_blocks(v, segments.length, segments.begin)
     launch_parts(
-        _accumulate, parts_in_blocks(v, segments), u, v, gradient.contiguous(),
-        limits_there(v, marks), marks.counts, marks.totals, float(np.float32(m)),
-        NESTEROV=nesterov, BLOCK=BLOCK,
+        _accumulate, parts, u, v, gradient.contiguous(), limits_there(v, marks), marks.counts,
+        marks.totals, float(np.float32(m)), NESTEROV=nesterov, BLOCK=BLOCK,
     )  # fmt: skip
 
 
@@ -59,10 +59,8 @@ def _accumulate(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = own_row(table, parts, tl.program_id(0))
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = within < n
-    at = tl.load(column + 2 * parts) + within
+    column, number, at, here = own_block(table, parts, BLOCK)
+    at += tl.load(column + 2 * parts)
     direction = tl.load(u + at, mask=here, other=0.0)
     added = tl.load(gradient + at, mask=here, other=0.0)
     if NESTEROV:
@@ -74,4 +72,4 @@ def _accumulate(
     velocity = tl.load(v + at, mask=here, other=0.0) + step
     tl.store(u + at, direction, mask=here)
     tl.store(v + at, velocity, mask=here)
-    note_marked(velocity, here, tl.load(limits + row), row, parts, counts, totals)
+    note_marked(velocity, here, number, tl.load(limits + row), row, parts, counts, totals)

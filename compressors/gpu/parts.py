@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.gpu.words import BLOCK, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.segments import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,13 @@ def parts_of(
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
     table = there((firsts[:-1], elements, *rows), like.device, np.int64)
     return Parts(table=table, firsts=firsts, index=index_type(max(elements, default=0)))
+
+
+def parts_in_blocks(
+    like: Tensor, elements: Column, *columns: NDArray[Any], size: int = BLOCK
+) -> Parts:
+    """The parts of so many elements each, a program for each `size` of them."""
+    return parts_of(like, elements.tolist(), (-(-elements // size)).tolist(), *columns)
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
@@ -108,6 +116,15 @@ def own_part(table, parts):
     program = tl.program_id(0)
     column = table + own_row(table, parts, program)
     return column, program - tl.load(column), tl.load(column + parts)
+
+
+@triton.jit
+def own_block(table, parts, BLOCK: tl.constexpr):
+    """(this program's column of the table, its number within the part, places of its block within
+    the part, whether they are there): for `parts_in_blocks`."""
+    column, number, n = own_part(table, parts)
+    at = number * BLOCK + tl.arange(0, BLOCK)
+    return column, number, at, at < n
 
 
 @triton.jit

@@ -18,9 +18,8 @@ from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.indices.index_coding import read_positions
 from gcsim.compressors.gpu.integers.packing import get_field, stray
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.selecting.marks import parts_in_blocks
-from gcsim.compressors.gpu.words import BLOCK, blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -41,9 +40,7 @@ def scatter_add(
         positions, wrong = found
     else:  # too long, or damaged
         positions = by_loop(decoded_positions, *given)
-    many = k.tolist()
-    columns = starts(k), segments.begin, segments.length
-    parts = parts_of(out, many, [blocks(each) for each in many], *columns)
+    parts = parts_in_blocks(out, k, starts(k), segments.begin, segments.length)
     launch_parts(
         _add, parts, out, positions, values.float(), wrong, float(np.float32(weight)), BLOCK=BLOCK
     )
@@ -57,9 +54,10 @@ def add_plain(
     """One launch; the order of positions is checked `when_known`."""
     wrong = out.new_zeros((), dtype=torch.int32)
     packed, _ = rooms(segments.length, segments.length, segments.column(Coder.PACKED))
+    parts = parts_in_blocks(out, segments.length, segments.begin, packed)
     launch_parts(
-        _add_plain, parts_in_blocks(out, segments, packed), out, message, table_of(found, out),
-        wrong, float(np.float32(weight)), BLOCK=BLOCK,
+        _add_plain, parts, out, message, table_of(found, out), wrong, float(np.float32(weight)),
+        BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, demand_ascending)
 

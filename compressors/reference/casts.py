@@ -19,16 +19,20 @@ from gcsim.compressors.quantization.floats.half import BrainFloat, HalfPrecision
 from gcsim.compressors.requests import AllReduce, Exchange
 
 
-class TorchFp16(HalfPrecision):
-    """fp16_compress_hook: cast to float16, divide, all-reduce, cast back."""
-
-    about = About(
-        title="PyTorch fp16_compress_hook",
+def _about(hook: str) -> About:
+    return About(
+        title=f"PyTorch {hook}",
         family="reference",
         collective="all-reduce",
         bits="16",
         paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     )
+
+
+class TorchFp16(HalfPrecision):
+    """fp16_compress_hook: cast to float16, divide, all-reduce, cast back."""
+
+    about = _about("fp16_compress_hook")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """One exchange in 16 bits, as the hooks do it; the mean, float32 `[n]`."""
@@ -40,12 +44,5 @@ class TorchFp16(HalfPrecision):
 class TorchBf16(BrainFloat):
     """bf16_compress_hook: cast to bfloat16, divide, all-reduce, cast back."""
 
-    about = About(
-        title="PyTorch bf16_compress_hook",
-        family="reference",
-        collective="all-reduce",
-        bits="16",
-        paper="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-    )
-
+    about = _about("bf16_compress_hook")
     exchange = TorchFp16.exchange

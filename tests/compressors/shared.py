@@ -12,16 +12,11 @@ from torch import Tensor
 
 from gcsim.compressors.base import Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.coding.indices.index_coding import coded_positions, decoded_positions
 from gcsim.compressors.coding.integers.digits import Form, fixed
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
-from gcsim.compressors.coding.one_bit.signs import (
-    Norm,
-    add_scaled_signs,
-    fold_signs,
-    lost_by,
-    nesterov,
-)
+from gcsim.compressors.coding.one_bit.signs import Norm, fold_signs, lost_by, nesterov
 from gcsim.compressors.coding.rounding.level_words import coded_levels, decoded_levels
 from gcsim.compressors.coding.rounding.levels import Levels, add_rounded, even, own, round_levels
 from gcsim.compressors.coding.rounding.norms import Norm as LevelNorm
@@ -180,9 +175,10 @@ def fold_average(
 def add_signs(
     out: Tensor, bits: Tensor, scales: Tensor, length: int, weight: float, overwrite: bool = False
 ) -> None:
-    """`add_scaled_signs` to a tensor alone, in blocks of `length` elements."""
-    cells = Segments.alone(out.numel()).cells(length)
-    add_scaled_signs(out, cells, bits, ZERO, scales, weight, overwrite=overwrite)
+    """`add_levels` of signs to a tensor alone, in blocks of `length` elements."""
+    cells, levels = Segments.alone(out.numel()).cells(length), as_bytes(scales)
+    given = Stripes.of(cells), bits, ZERO, levels, (4 * cells.first,) * 2, (weight, -weight)
+    add_levels(out, *given, overwrite=overwrite, scales=True)
 
 
 def error_of(coded: Tensor, scales: Tensor) -> Tensor:

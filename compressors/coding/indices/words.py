@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, Frames, columns_of, packed, read_ahead
+from gcsim.compressors.coding.indices.index_coding import demand_ascending
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.kernels import KernelCost, spread
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -121,100 +122,76 @@ def signed_words(
     """
     demand_short(segments, SIGN_BITS)
     words = np.empty(indices.numel(), dtype=np.uint32)
+    each = array(levels) if isinstance(levels, torch.Tensor) else levels.astype(np.float32)
     with written_back(memory) as rest:
         in_tiles(
             _sign_words, segments.tiles_of(k), array(indices), array(values), starts(k),
-            segments.table, _rows(levels, len(k), 1.0), rest, words,
+            segments.table, each, rest, words,
         )  # fmt: skip
     return tensor(words.view(np.int32), memory)
 
 
-def _unambiguous_launches(
-    found: tuple[Tensor, Column], _: object, __: object, ___: object, ____: object,
-    segments: Segments, **_____: object,
-) -> Iterable[KernelCost]:  # fmt: skip
-    n, name = segments.length, "variance_hybrid._add_and_send"
-    return (launch("streaming", name, n, 24 * n, 4 * found[0].numel()),)
-
-
-@counted_as(_unambiguous_launches)
-@primitive
-def unambiguous_signs(
-    residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, tau: float, zeta: float,
-) -> tuple[Tensor, Column]:  # fmt: skip
-    """Add a step, and take tau out of what exceeds it and whose mean outweighs its variance.
-
-    Parameters
-    ----------
-    residual, moment, gradient, second_moment : flat float32 of the table; the first two in place
-    alpha : r^2 > alpha v is unambiguous, in float64
-    tau : least |r|, and value that is taken out
-    zeta : decay of the moment
-
-    Returns
-    -------
-    (signs, int32 `[sum of k]`; k of each tensor)
-    """
-    demand_short(segments, SIGN_BITS)
-    words = np.empty(residual.numel(), dtype=np.int32)
-    counts = np.zeros(len(segments.tiles), dtype=np.int64)
-    with written_back(residual) as sums, written_back(moment) as squares:
-        in_tiles(
-            _send_signs, segments.tiles, segments.table, sums, squares,
-            np.ascontiguousarray(array(gradient)), np.ascontiguousarray(array(second_moment)),
-            np.float64(alpha), np.float32(tau), np.float32(zeta), words, counts,
-        )  # fmt: skip
-    return _joined(words, segments, counts, residual)
-
-
 def _clear_launches(
-    found: tuple[Tensor, Column, Tensor], _: object, __: object, ___: object, ____: object,
-    segments: Segments, **_____: object,
+    found: tuple[Tensor, Column, object], _: object, __: object, ___: object, ____: object,
+    segments: Segments, *, tau: float | None = None, **_____: object,
 ) -> Iterable[KernelCost]:  # fmt: skip
-    n, k = segments.length, found[0].numel()
+    n, moved = segments.length, 4 * found[0].numel()
+    if tau is not None:
+        yield launch("streaming", "variance_hybrid._add_and_send", n, 24 * n, moved)
+        return
     yield launch("streaming", "variance._add_and_find", n, 24 * n)
     name = f"variance_words.take_out:{_reach(segments)}"
-    yield replace(launch("gather_scatter", name, n, 8 * n, 4 * k), work=max(1, 4 * k))
+    yield replace(launch("gather_scatter", name, n, 8 * n, moved), work=max(1, moved))
 
 
 @counted_as(_clear_launches)
 @primitive
-def clear_powers(
-    delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, zeta: float,
-) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
-    """r += g, v += moment; take out what is clear, r^2 > alpha v; of the rest v decays by zeta.
+def clear_words(
+    residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
+    *, alpha: float, zeta: float, tau: float | None = None,
+) -> tuple[Tensor, Column, Tensor | None]:  # fmt: skip
+    """r += g, v += moment; take out what is clear, r^2 > alpha v; then v decays by zeta.
 
     Parameters
     ----------
-    delayed, moment, gradient, second_moment : flat float32 of the table; the first two in place
-    alpha, zeta : the criterion is evaluated in float64; no |r| below 2^-126 is clear
+    residual, moment, gradient, second_moment : flat float32 of the table; the first two in place
+    alpha : the criterion is evaluated in float64; no |r| below 2^-126 is clear
+    tau : only |r| > tau is clear, and its sign times tau is taken out; None: a power of two is
+        sent, and r and v become 0
 
     Returns
     -------
-    (words, int32 `[sum of k]`; k of each tensor; exponents, int8 `[tensors]`)
+    (words, int32 `[sum of k]`; k of each tensor; exponents of powers, int8 `[tensors]`)
     """
-    demand_short(segments, POWER_BITS)
-    tiles, table = segments.tiles, segments.table
-    words = np.empty(delayed.numel(), dtype=np.int32)
+    demand_short(segments, POWER_BITS if tau is None else SIGN_BITS)
+    tiles, table, decay = segments.tiles, segments.table, np.float32(zeta)
+    words, exponents = np.empty(residual.numel(), dtype=np.int32), None
     counts, tops = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.int32)
-    with written_back(delayed) as sums, written_back(moment) as squares:
+    with written_back(residual) as sums, written_back(moment) as squares:
         in_tiles(
             _find_clear, tiles, table, sums, squares, np.ascontiguousarray(array(gradient)),
-            np.ascontiguousarray(array(second_moment)), np.float64(alpha), np.float32(zeta),
+            np.ascontiguousarray(array(second_moment)), np.float64(alpha), least_clear(tau), decay,
             words, counts, tops,
         )  # fmt: skip
-        largest = np.zeros(len(table), dtype=np.int32)
-        np.maximum.at(largest, tiles[:, 0], tops)
-        caps = np.minimum(np.where(largest == 0, BIAS << MANTISSA_BITS, largest), LARGEST)
-        caps = caps.astype(np.int32) & _EXPONENT
-        in_tiles(
-            _take_words, tiles, table, sums.view(np.int32), squares.view(np.int32), caps,
-            words, counts,
-        )  # fmt: skip
-    exponents = ((caps >> MANTISSA_BITS) - BIAS).astype(np.int8)
-    return *_joined(words, segments, counts, delayed), tensor(exponents, delayed)
+        if tau is not None:
+            in_tiles(
+                _take_signs, tiles, table, sums, squares, np.float32(tau), decay, words, counts
+            )
+        else:
+            largest = np.zeros(len(table), dtype=np.int32)
+            np.maximum.at(largest, tiles[:, 0], tops)
+            caps = np.minimum(np.where(largest == 0, BIAS << MANTISSA_BITS, largest), LARGEST)
+            caps = caps.astype(np.int32) & _EXPONENT
+            in_tiles(
+                _take_powers, tiles, table, sums.view(np.int32), squares, caps, decay, words, counts
+            )
+            exponents = tensor(((caps >> MANTISSA_BITS) - BIAS).astype(np.int8), residual)
+    return *_joined(words, segments, counts, residual), exponents
+
+
+def least_clear(tau: float | None) -> np.float32:
+    """The magnitude above which elements may be clear."""
+    return np.nextafter(np.float32(2.0**-126), np.float32(0)) if tau is None else np.float32(tau)
 
 
 def _joined(
@@ -289,20 +266,13 @@ def add_words(
             _scatter_words, segments.tiles_of(frames.nonzero), data, frames.at, segments.table,
             head, known, weight, index_bits(head), target, wrong,
         )  # fmt: skip
-    demand_right(*wrong.tolist())
+    demand_right(wrong[0], wrong[1])
 
 
 def _demand_words(head: int, found: Frames) -> None:
     if head != 1 and (found.flags != (LEVELS_INSIDE if head else 0)).any():
         raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
     found.demand_sizes(head + 4 * found.nonzero)
-
-
-def _rows(levels: Levels, count: int, weight: float) -> NDArray[np.float32]:
-    """weight * levels, a row for each of `count` tensors."""
-    given = array(levels) if isinstance(levels, torch.Tensor) else levels
-    weighted = (given.astype(np.float64) * weight).astype(np.float32)
-    return np.ascontiguousarray(np.broadcast_to(weighted, (count, weighted.shape[1])))
 
 
 def index_bits(head: int) -> int:
@@ -312,8 +282,7 @@ def index_bits(head: int) -> int:
 
 def demand_right(unordered: int, strange: int) -> None:
     """`InputError` for words that did not ascend, or whose level is not-a-number."""
-    if unordered:
-        raise damaged("positions do not ascend below the tensor's length")
+    demand_ascending(unordered)
     if strange:
         raise damaged("a level is no normal float32")
 
@@ -331,7 +300,8 @@ def _sign_words(
         some = slice(firsts[t] + first, firsts[t] + last)
         index, value, word = indices[some], values[some], words[some]
         own = memory[table[t, 0] : table[t, 0] + table[t, 1]]
-        positive, negative = levels[t, 0], levels[t, 1]
+        row = levels[t % len(levels)]
+        positive, negative = row[0], row[1]
         for i in range(index.size):
             minus = value[i] < np.float32(0)
             own[index[i]] = value[i] - (negative if minus else positive)
@@ -339,7 +309,7 @@ def _sign_words(
 
 
 @loop
-def _list_chosen(chosen: Any, first: int, size: int, signs: Any, words: Any, at: int) -> int:
+def _list_chosen(chosen: Any, first: int, size: int, words: Any, at: int) -> int:
     """List a block's chosen in words[at:], from index `first` on; where the list ends.
 
     `chosen` is uint8, 0 or 1, and zero behind `size`.
@@ -348,76 +318,64 @@ def _list_chosen(chosen: Any, first: int, size: int, signs: Any, words: Any, at:
     for j in range(-(-size // 8)):
         if eights[j]:
             for i in range(8 * j, min(8 * j + 8, size)):
-                words[at] = np.int32(first + i) | signs[i]  # no branch, which none could predict
+                words[at] = np.int32(first + i)  # no branch, which none could predict
                 at += chosen[i]
     return at
 
 
 @loop
-def _send_signs(
-    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
-    second_moment: Any, alpha: float, tau: Any, zeta: Any, words: Any, counts: Any,
-) -> None:  # fmt: skip
-    """Each tile's words, from the tile's first place on."""
-    chosen = np.zeros(BLOCK, dtype=np.uint8)
-    signs = np.empty(BLOCK, dtype=np.int32)
-    for tile in range(start, stop):
-        t, begin, end = tiles[tile]
-        place = at = table[t, 0] + begin
-        for first in range(begin, end, BLOCK):
-            some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
-            r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
-            chosen[r.size :] = 0
-            for i in range(r.size):
-                total = r[i] + g[i]
-                second = v[i] + m[i]
-                size = abs(total)
-                wide = np.float64(total)
-                clear = (wide * wide > alpha * np.float64(second)) & (size > tau)
-                corrected = second - (np.float32(2) * size - tau) * tau
-                sent = tau if clear else np.float32(0)
-                kept = corrected if clear else second
-                r[i] = total - (sent if total > 0 else -sent)
-                v[i] = zeta * max(kept, np.float32(0))
-                chosen[i] = clear
-                signs[i] = np.int32(0) if total > 0 else _SIGN
-            at = _list_chosen(chosen, first, r.size, signs, words, at)
-        counts[tile] = at - place
-
-
-@loop
 def _find_clear(
-    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, gradient: Any,
-    second_moment: Any, alpha: float, zeta: Any, found: Any, counts: Any, tops: Any,
+    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
+    second_moment: Any, alpha: float, least: Any, zeta: Any, found: Any, counts: Any, tops: Any,
 ) -> None:  # fmt: skip
-    """Each tile's clear indices, from the tile's first place on, and its largest magnitude."""
+    """Each tile's clear indices, from the tile's first place on, and its largest magnitude.
+
+    Their v is left to decay.
+    """
     clear = np.zeros(BLOCK, dtype=np.uint8)
-    none = np.zeros(BLOCK, dtype=np.int32)
     sizes = np.empty(BLOCK, dtype=np.float32)
     bits = sizes.view(np.int32)
-    normal = np.float32(2.0**-126)
     for tile in range(start, stop):
         t, begin, end = tiles[tile]
         place = at = table[t, 0] + begin
         top = np.int32(0)
         for first in range(begin, end, BLOCK):
             some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
-            r, v, g, m = delayed[some], moment[some], gradient[some], second_moment[some]
+            r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
             clear[r.size :] = 0
             for i in range(r.size):
                 total = r[i] + g[i]
                 second = v[i] + m[i]
                 r[i] = total
-                v[i] = zeta * second  # of a sent element: set to zero later
                 wide = np.float64(total)
-                chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) >= normal)
+                chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) > least)
+                v[i] = second if chosen else zeta * second
                 clear[i] = chosen
                 sizes[i] = abs(total) if chosen else np.float32(0)
             for i in range(r.size):
                 top = max(top, bits[i])  # as integers, floats of one sign keep their order
-            at = _list_chosen(clear, first, r.size, none, found, at)
+            at = _list_chosen(clear, first, r.size, found, at)
         counts[tile] = at - place
         tops[tile] = top
+
+
+@loop
+def _take_signs(
+    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, tau: Any, zeta: Any,
+    found: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Replace each tile's indices by their signs, and take tau out."""
+    for tile in range(start, stop):
+        t, begin, _ = tiles[tile]
+        own = slice(table[t, 0], table[t, 0] + table[t, 1])
+        r, v, words = residual[own], moment[own], found[own]
+        for i in range(begin, begin + counts[tile]):
+            index = words[i]
+            total = r[index]
+            corrected = v[index] - (np.float32(2) * abs(total) - tau) * tau
+            v[index] = zeta * max(corrected, np.float32(0))
+            r[index] = total - (tau if total > 0 else -tau)
+            words[i] = index | (np.int32(0) if total > 0 else _SIGN)
 
 
 @inlined
@@ -433,23 +391,22 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
 
 
 @loop
-def _take_words(
-    start: int, stop: int, tiles: Any, table: Any, delayed: Any, moment: Any, caps: Any,
-    found: Any, counts: Any,
+def _take_powers(
+    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, caps: Any,
+    zeta: Any, found: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """Replace each tile's indices by their words, as far as these fit; r and v as int32."""
+    """Replace each tile's indices by their words, as far as these fit; r as int32."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
         own = slice(table[t, 0], table[t, 0] + table[t, 1])
-        r, v, words, at = delayed[own], moment[own], found[own], begin
+        r, v, words, at = residual[own], moment[own], found[own], begin
         for i in range(begin, begin + counts[tile]):
             index = words[i]
             word, fits = encode_word(r[index], index, caps[t])
             words[at] = word
             at += fits
-            stays = ~(-np.int32(fits))  # all bits or none: no branch
-            r[index] &= stays
-            v[index] &= stays
+            r[index] &= ~(-np.int32(fits))  # all bits or none: no branch
+            v[index] = np.float32(0) if fits else zeta * v[index]
         counts[tile] = at - begin
 
 
@@ -459,12 +416,11 @@ def _scatter_words(
     known: Any, weight: float, bits: int, out: Any, wrong: Any,
 ) -> None:  # fmt: skip
     shift, low = np.uint64(bits), np.uint64((1 << bits) - 1)
-    inside = np.empty(2, dtype=np.float32)
+    inside, level = np.empty(2, dtype=np.float32), np.empty(known.shape[1], dtype=np.float32)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         target = out[table[t, 0] : table[t, 0] + table[t, 1]]
         body = message[begins[t] : begins[t] + head + 4 * last]
-        level = np.empty(known.shape[1], dtype=np.float32)
         row = np.int64(body[0] ^ np.uint8(128)) if head == 1 else 0
         for j in range(level.size):
             level[j] = known[row, j] * weight

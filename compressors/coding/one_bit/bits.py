@@ -250,7 +250,7 @@ def _put_tiles(
         out = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
         times = _times(rows, columns, first, width, size)
-        some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        some = lines if size else _repeated(lines[:, line : line + width], times)
         limits, lows, highs = some[0], some[len(some) // 2], some[-1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at, CHUNK):
@@ -268,9 +268,9 @@ def _put_tiles(
                 source = row * columns + first + column
                 part, marks = own[source : source + length], flags[here - chunk :]
                 if random:
-                    _draw(part, marks, random16[here - chunk :], lines[0, line + cell])
+                    _draw(part, marks, random16[here - chunk :], limits[line + cell])
                 elif size:
-                    limit = lines[0, line + cell]
+                    limit = limits[line + cell]
                     for i in range(part.size):
                         marks[i] = np.uint8(part[i] >= limit)
                 else:
@@ -321,7 +321,7 @@ def _add_tiles(
         packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present, line = min(width, columns - first), begins[e]
         times = _times(rows, columns, first, width, size)
-        some = _repeated(lines[:, line : line + (width if size == 0 else 0)], times)
+        some = lines if size else _repeated(lines[:, line : line + width], times)
         lows, highs = some[0], some[1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at if present > 0 else begin, CHUNK):
@@ -343,7 +343,7 @@ def _add_tiles(
                         upper, lower = ones[i], zeros[i]
                         part[i] += upper if marks[i] else lower
                 else:
-                    zero, one = lines[0, line + cell], lines[1, line + cell]
+                    zero, one = lows[line + cell], highs[line + cell]
                     if add:
                         for i in range(part.size):
                             part[i] += one if marks[i] else zero

@@ -10,11 +10,12 @@ it is read next. A loop that writes e would wait for the scale and pass over p a
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
-from gcsim.compressors.coding.frames import as_bytes, put
+from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -30,13 +31,14 @@ from gcsim.compressors.loops import (
     tensor,
     written_back,
 )
-from gcsim.compressors.meter import counted_as, kernel, launch
+from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square of p."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
+_NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 
 
 @counted_as(
@@ -50,9 +52,12 @@ NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g = np.ascontiguousarray(array(values))
+    g, cells = np.ascontiguousarray(array(values)), segments.whole
     with written_back(bits) as out:
-        in_tiles(_sign_tiles, segments.tiles, g, segments.table, out, at)
+        in_tiles(
+            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
+            cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
+        )  # fmt: skip
 
 
 def pack_signs(values: Tensor) -> Tensor:
@@ -69,23 +74,22 @@ def pack_signs(values: Tensor) -> Tensor:
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
     """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
     check_packed(buffer, count, 1)
-    out, one = buffer.new_empty(count, dtype=torch.float32), torch.ones(1, device=buffer.device)
-    cells = Segments.alone(count).whole
-    add_scaled_signs(out, cells, buffer, ZERO, one, 1.0, overwrite=True)
+    out = buffer.new_empty(count, dtype=torch.float32)
+    write_signs(out, Segments.alone(count), buffer, ZERO)
     return out
 
 
-@loop
-def _sign_tiles(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, out: Any, at: Any
-) -> None:
-    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
-    for tile in range(start, stop):
-        t, begin, end = tiles[tile]
-        for first in range(begin, end, SUM_BLOCK):
-            last = min(first + SUM_BLOCK, end)
-            part = values[table[t, 0] + first : table[t, 0] + last]
-            put_signs(part, words, out[at[t] + first // 8 : at[t] + (last + 7) // 8])
+def write_signs(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
+    """Write +1 and -1 of each tensor's bits, as of a scale of 1; see `add_levels`."""
+    given = Stripes.of(segments.whole), bits, at, _one(out.device), (0 * at, 0 * at), (1.0, -1.0)
+    add_levels(out, *given, overwrite=True, scales=True)
+
+
+@cache
+@unpriced
+def _one(device: torch.device) -> Tensor:
+    """The bytes of a scale of 1."""
+    return torch.ones(1, device=device).view(torch.uint8)
 
 
 def lost_by(coded: Tensor, scales: Tensor, cells: Cells) -> Tensor:
@@ -146,7 +150,6 @@ def fold_signs(
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // SUM_BLOCK) + count
     sums = np.zeros(int(slots.sum()), dtype=np.float64)
-    m, c, a, b = (np.float32(factor) for factor in factors)
     squares = norm == "rms"
     g = np.ascontiguousarray(array(values))
     before = NONE if scales is None else array(scales)
@@ -155,7 +158,8 @@ def fold_signs(
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
         in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
-            starts(slots), m, c, a, b, keep, found, ZERO if pieces else at, sums, squares,
+            starts(slots), *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
+            squares,
         )  # fmt: skip
         if pieces:
             places[:] = found.reshape(places.shape)
@@ -172,25 +176,6 @@ def fold_signs(
     return fresh
 
 
-def add_scaled_signs(
-    out: Tensor, cells: Cells, bits: Tensor, at: Column, scales: Tensor | Column, weight: float, *,
-    overwrite: bool = False, room: Column | None = None,
-) -> None:  # fmt: skip
-    """out += weight * scale * sign, in place; with `overwrite`, out = weight * scale * sign.
-
-    `out` is a flat float32 of the cells' table. `scales` are float32 `[cells]`, or the column of
-    the bytes of `bits` where those of each tensor begin. See `add_levels`.
-    """
-    if isinstance(scales, torch.Tensor):
-        levels, places = as_bytes(scales), 4 * cells.first
-    else:
-        levels, places = bits, scales
-    add_levels(
-        out, Stripes.of(cells), bits, at, levels, (places, places), (weight, -weight),
-        overwrite=overwrite, scales=True, room=room,
-    )  # fmt: skip
-
-
 # --- loops ----------------------------------------------------------------------------------------
 
 
@@ -200,44 +185,33 @@ def _code_tiles(
     sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
     sums: Any, squares: bool,
 ) -> None:  # fmt: skip
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t, 0], table[t, 1]
-        own = slice(begin, begin + n)
-        _coding(
-            first, last, g[own], u[own], p[own], scales[cells[t] :], sizes[t], m, c, a, b, keep,
-            bits[at[t] : at[t] + (n + 7) // 8], sums[slots[t] :], squares,
-        )  # fmt: skip
-
-
-@loop
-def _coding(
-    start: int, stop: int, g: Any, u: Any, p: Any, scales: Any, length: int, m: Any, c: Any,
-    a: Any, b: Any, keep: bool, bits: Any, sums: Any, squares: bool,
-) -> None:  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
     words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(SUM_BLOCK, dtype=np.float32)
-    for first in range(start, stop, SUM_BLOCK):  # a tile stays in the cache
-        last = min(first + SUM_BLOCK, stop)
-        x = g[first:last]
-        if u.size:
-            _mix(x, u[first:last], mixed, m, c, a, b, keep)
-            x = mixed[: last - first]
-        coded = x
-        if p.size:
-            coded = p[first:last]
-        at = first
-        while at < last:  # the blocks that the tile meets
-            block = at // length
-            end = min(last, (block + 1) * length)
-            part = coded[at - first : end - first]
+    for tile in range(start, stop):
+        t, begin, tile_end = tiles[tile]
+        for first in range(begin, tile_end, SUM_BLOCK):  # a block stays in the cache
+            last = min(first + SUM_BLOCK, tile_end)
+            own = slice(table[t, 0] + first, table[t, 0] + last)
+            x = g[own]
+            if u.size:
+                _mix(x, u[own], mixed, m, c, a, b, keep)
+                x = mixed[: last - first]
+            coded = x
             if p.size:
-                _add_error(part, x[at - first : end - first], scales[block])
-            tile = first // SUM_BLOCK
-            sums[tile + block] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
-            at = end
-        put_signs(coded, words, bits[first // 8 : (last + 7) // 8])
+                coded = p[own]
+            here = first
+            while here < last:  # the cells that the block meets
+                cell = here // sizes[t]
+                end = min(last, (cell + 1) * sizes[t])
+                part = coded[here - first : end - first]
+                if p.size:
+                    _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
+                if sums.size:
+                    slot = slots[t] + first // SUM_BLOCK + cell
+                    sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+                here = end
+            put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
 @loop

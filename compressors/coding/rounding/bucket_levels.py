@@ -166,15 +166,8 @@ def _sum_above(part: Any, low: float) -> float:
     return total
 
 
-@loop
-def _quantiles(rows: Any, levels: Any) -> None:
-    last = levels.shape[1] - 1
-    for r in range(rows.shape[0]):
-        row = rows[r]
-        for j in range(last + 1):
-            numerator = j * (row.size - 1)
-            at, rest = numerator // last, numerator % last
-            low = np.float64(row[at])
-            if rest:
-                low += (np.float64(row[at + 1]) - low) * (np.float64(rest) / np.float64(last))
-            levels[r, j] = np.float32(low)
+def _quantiles(rows: NDArray[np.float32], levels: NDArray[np.float32]) -> None:
+    gaps, last = levels.shape[1] - 1, rows.shape[1] - 1
+    at, rest = np.divmod(np.arange(gaps + 1) * last, gaps)
+    low, high = rows[:, at].astype(np.float64), rows[:, np.minimum(at + 1, last)]
+    levels[:] = np.where(rest > 0, low + (high - low) * (rest / gaps), low)

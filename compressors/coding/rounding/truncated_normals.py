@@ -110,6 +110,7 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
 def _descend(
     levels: Any, sweeps: int, edges: Any, masses_above: Any, means_above: Any, density: Any
 ) -> None:
+    below = -masses_above  # ascending, as `last_not_above` needs them
     for _ in range(sweeps):
         for j in range(1, levels.size - 1):
             a, b = levels[j - 1], levels[j + 1]  # the best level between its neighbours as they are
@@ -121,8 +122,11 @@ def _descend(
             mass -= above_b
             if mass <= _NO_MASS:
                 continue  # nothing is there: all places are equal
-            share = (mean - a * mass) / (b - a)  # F(b) - F(l)
-            place = _place(edges, masses_above, density, above_b + share)
+            above = above_b + (mean - a * mass) / (b - a)  # l has F(b) - F(l) more above it than b
+            cell = last_not_above(below, -above)
+            place = edges[cell + 1]
+            if density[cell] > 0:  # within a cell the mass above a place is linear
+                place -= (above - masses_above[cell + 1]) / density[cell]
             margin = _MARGIN * (b - a)
             levels[j] = min(max(place, a + margin), b - margin)
 
@@ -138,21 +142,6 @@ def last_not_above(edges: Any, x: float) -> int:
         else:
             high = middle
     return low
-
-
-@loop
-def _place(edges: Any, masses_above: Any, density: Any, mass: float) -> Any:
-    """Place with so much mass above it; exact, as it is linear inside of a cell."""
-    low, high = 0, edges.size - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if masses_above[middle] >= mass:
-            low = middle
-        else:
-            high = middle
-    if density[low] <= 0:
-        return edges[high]
-    return edges[high] - (mass - masses_above[high]) / density[low]
 
 
 def _masses(edges: Numbers, means: Numbers, sigmas: Numbers) -> Numbers:

@@ -55,8 +55,8 @@ class Marks:
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
     """Numbers of a tensor's elements that are marked, not-a-number (counted on a device alone),
-    above and below zero (if asked for); then what `adjust` finds on a device: int32
-    `[.., tensors]`."""
+    above and below zero (if asked for); on a device then the limit's bits less one, and what
+    `adjust` finds: int32 `[.., tensors]`."""
 
     @classmethod
     def room(cls, like: Tensor, segments: Segments, up: Limits) -> Marks:

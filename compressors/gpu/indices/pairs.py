@@ -6,11 +6,11 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding.indices import pairs as loops
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
-from gcsim.compressors.gpu.words import BLOCK, blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_block, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 
 
 @kernel_of(loops.merged_pairs)
@@ -24,8 +24,7 @@ def merged_pairs(
     first = torch.ones_like(places)
     first[1:] = places[1:] != places[:-1]
     merged, sums = torch.full_like(places, loops.BEYOND), torch.zeros_like(terms)
-    many = room.tolist()
-    parts = parts_of(places, many, [blocks(each) for each in many], starts(many))
+    parts = parts_in_blocks(places, room, starts(room))
     given = places, terms, first, first.cumsum(0)
     launch_parts(_add, parts, *given, merged, sums, len(places), BLOCK=BLOCK)
     return merged, sums, room
@@ -34,10 +33,9 @@ def merged_pairs(
 @triton.jit
 def _add(places, terms, first, upto, merged, sums, total, table, parts, BLOCK: tl.constexpr):
     """Each index and its sum, behind those before it in its tensor."""
-    column, number, n = own_part(table, parts)
-    i = number * BLOCK + tl.arange(0, BLOCK)
+    column, _, i, here = own_block(table, parts, BLOCK)
     begin = tl.load(column + 2 * parts)
-    at, here = begin + i, i < n
+    at = begin + i
     begins = here & (tl.load(first + at, mask=here, other=0) != 0)
     again = begins & (at + 1 < total)
     again = again & (tl.load(first + at + 1, mask=again, other=1) == 0)

@@ -16,19 +16,11 @@ from gcsim.compressors.coding.indices import words as loops
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.gpu.frames import own_frame, table_of
 from gcsim.compressors.gpu.integers.packing import get_field
-from gcsim.compressors.gpu.parts import (
-    Parts,
-    launch_parts,
-    own_part,
-    own_row,
-    parts_of,
-    starts,
-    sum_before,
-)
-from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, there
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_in_blocks, sum_before
+from gcsim.compressors.gpu.words import BLOCK, float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 
 
 @kernel_of(loops.signed_words)
@@ -40,71 +32,41 @@ def signed_words(
     loops.demand_short(segments, loops.SIGN_BITS)
     words = memory.new_empty(len(values), dtype=torch.int32)
     each = levels if isinstance(levels, torch.Tensor) else there(levels, memory.device, np.float32)
-    many, first = k.tolist(), np.arange(len(k)) * 2 * (len(levels) > 1)
-    columns = starts(many), segments.begin.tolist(), first.tolist()
-    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
+    first = np.arange(len(k)) * 2 * (len(levels) > 1)
+    parts = parts_in_blocks(memory, k, starts(k), segments.begin, first)
     launch_parts(_sign, parts, memory, indices, values, each, words, BLOCK=BLOCK)
     return words
 
 
-@kernel_of(loops.unambiguous_signs)
-def unambiguous_signs(
+@kernel_of(loops.clear_words)
+def clear_words(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, tau: float, zeta: float,
-) -> tuple[Tensor, Column]:  # fmt: skip
-    """Two launches, and one wait."""
-    loops.demand_short(segments, loops.SIGN_BITS)
-    parts = _parts(residual, segments)
+    *, alpha: float, zeta: float, tau: float | None = None,
+) -> tuple[Tensor, Column, Tensor | None]:  # fmt: skip
+    """Two launches for signs, three for powers, and one wait."""
+    signs = tau is not None
+    loops.demand_short(segments, loops.SIGN_BITS if signs else loops.POWER_BITS)
+    parts, exponents = parts_in_blocks(residual, segments.length, segments.begin), None
     words = residual.new_empty(residual.numel(), dtype=torch.int32)
     chosen = residual.new_empty(residual.numel(), dtype=torch.uint8)
     counts = residual.new_empty(parts.firsts[-1], dtype=torch.int32)
-    k = residual.new_zeros(len(segments.table), dtype=torch.int32)
+    tops, k = residual.new_zeros((2, len(segments.table)), dtype=torch.int32)
     launch_parts(
-        _send, parts, residual, moment, gradient.contiguous(), second_moment.contiguous(), words,
-        chosen, counts, k, float64_bits(alpha), float(np.float32(tau)), float(np.float32(zeta)),
-        BLOCK=BLOCK,
+        _find, parts, residual, moment, gradient.contiguous(), second_moment.contiguous(), words,
+        chosen, counts, k, tops, float64_bits(alpha), float(loops.least_clear(tau)),
+        float(np.float32(zeta)), SIGNS=signs, BLOCK=BLOCK,
     )  # fmt: skip
-    return _listed(words, chosen, counts, k, parts)
-
-
-@kernel_of(loops.clear_powers)
-def clear_powers(
-    delayed: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
-    *, alpha: float, zeta: float,
-) -> tuple[Tensor, Column, Tensor]:  # fmt: skip
-    """Three launches and the joining of magnitudes, and one wait."""
-    loops.demand_short(segments, loops.POWER_BITS)
-    parts = _parts(delayed, segments)
-    words = delayed.new_empty(delayed.numel(), dtype=torch.int32)
-    chosen = delayed.new_empty(delayed.numel(), dtype=torch.uint8)
-    counts = delayed.new_empty(parts.firsts[-1], dtype=torch.int32)
-    tops, k = delayed.new_zeros((2, len(segments.table)), dtype=torch.int32)
-    exponents = delayed.new_zeros(len(k), dtype=torch.int8)
-    launch_parts(
-        _find, parts, delayed, moment, gradient.contiguous(), second_moment.contiguous(), chosen,
-        tops, float64_bits(alpha), float(np.float32(zeta)), BLOCK=BLOCK,
-    )  # fmt: skip
-    launch_parts(
-        _code, parts, delayed, moment, words, chosen, counts, k, tops, exponents,
-        MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST,
-        BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
-    )  # fmt: skip
-    return *_listed(words, chosen, counts, k, parts), exponents
-
-
-def _parts(like: Tensor, segments: Segments) -> Parts:
-    elements = segments.length.tolist()
-    return parts_of(like, elements, [blocks(n) for n in elements], segments.begin.tolist())
-
-
-def _listed(
-    words: Tensor, chosen: Tensor, counts: Tensor, k: Tensor, parts: Parts
-) -> tuple[Tensor, Column]:
-    """(the words of what is chosen; how many each part has)."""
+    if not signs:
+        exponents = residual.new_zeros(len(k), dtype=torch.int8)
+        launch_parts(
+            _code, parts, residual, moment, words, chosen, counts, k, tops, exponents,
+            MANTISSA=loops.MANTISSA_BITS, POWER=loops.POWER_BITS, DEEPEST=loops.DEEPEST,
+            BIAS=loops.BIAS, LARGEST=loops.LARGEST, BLOCK=BLOCK,
+        )  # fmt: skip
     many = np.array(k.tolist(), dtype=np.int64)
     out = words.new_empty(int(many.sum()))
     launch_parts(_list, parts, words, chosen, counts, out, BLOCK=BLOCK)
-    return out, many
+    return out, many, exponents
 
 
 @kernel_of(loops.add_words)
@@ -115,9 +77,10 @@ def add_words(
     """One launch; words are checked `when_known`."""
     wrong = out.new_zeros(2, dtype=torch.int32)
     known = there(loops.powers() if levels is None else levels, out.device)
+    parts = parts_in_blocks(out, segments.length, segments.begin)
     launch_parts(
-        _add, _parts(out, segments), out, message, table_of(found, out), known, wrong,
-        float64_bits(weight), HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
+        _add, parts, out, message, table_of(found, out), known, wrong, float64_bits(weight),
+        HEAD=head, BITS=loops.index_bits(head), BLOCK=BLOCK,
     )  # fmt: skip
     when_known(wrong, loops.demand_right)
 
@@ -134,35 +97,11 @@ def _note(chosen, counts, k, table, parts):
 
 
 @triton.jit(do_not_specialize=["alpha"])
-def _send(
-    r, v, gradient, second_moment, words, chosen, counts, k, alpha: tl.uint64, tau, zeta,
-    table, parts, BLOCK: tl.constexpr,
-):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = within < n
-    at = tl.load(column + 2 * parts) + within
-    total = tl.load(r + at, mask=here, other=0.0) + tl.load(gradient + at, mask=here, other=0.0)
-    second = tl.load(v + at, mask=here, other=0.0)
-    second = second + tl.load(second_moment + at, mask=here, other=0.0)
-    size = tl.abs(total)
-    wide = total.to(tl.float64)
-    clear = here & (wide * wide > float64(alpha) * second.to(tl.float64)) & (size > tau)
-    corrected = second - (2.0 * size - tau) * tau
-    positive = total > 0.0
-    off = tl.where(clear, tau, 0.0)
-    tl.store(r + at, total - tl.where(positive, off, -off), mask=here)
-    tl.store(v + at, zeta * tl.maximum(tl.where(clear, corrected, second), 0.0), mask=here)
-    tl.store(words + at, (within | tl.where(positive, 0, 1 << 31)).to(tl.int32), mask=here)
-    tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    _note(clear, counts, k, table, parts)
-
-
-@triton.jit(do_not_specialize=["alpha"])
 def _find(
-    r, v, gradient, second_moment, chosen, tops, alpha: tl.uint64, zeta, table, parts,
-    BLOCK: tl.constexpr,
+    r, v, gradient, second_moment, words, chosen, counts, k, tops, alpha: tl.uint64, least, zeta,
+    table, parts, SIGNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """What is clear: signs are taken out, of magnitude `least`; else the largest is noted."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
@@ -170,15 +109,22 @@ def _find(
     total = tl.load(r + at, mask=here, other=0.0) + tl.load(gradient + at, mask=here, other=0.0)
     second = tl.load(v + at, mask=here, other=0.0)
     second = second + tl.load(second_moment + at, mask=here, other=0.0)
-    tl.store(r + at, total, mask=here)
-    tl.store(v + at, zeta * second, mask=here)  # of a sent element: set to zero later
-    wide = total.to(tl.float64)
-    size = total.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    clear = (wide * wide > float64(alpha) * second.to(tl.float64)) & here
-    clear = clear & (size >= 0x00800000)  # 2^-126
+    wide, size = total.to(tl.float64), tl.abs(total)
+    clear = here & (wide * wide > float64(alpha) * second.to(tl.float64)) & (size > least)
     tl.store(chosen + at, clear.to(tl.uint8), mask=here)
-    top = tl.max(tl.where(clear, size, 0), axis=0)
-    tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
+    if SIGNS:
+        positive = total > 0.0
+        tl.store(words + at, (within | tl.where(positive, 0, 1 << 31)).to(tl.int32), mask=here)
+        corrected = second - (2.0 * size - least) * least
+        second = tl.where(clear, tl.maximum(corrected, 0.0), second)
+        off = tl.where(clear, least, 0.0)
+        total = total - tl.where(positive, off, -off)
+        _note(clear, counts, k, table, parts)
+    else:
+        top = tl.max(tl.where(clear, size, 0.0).to(tl.int32, bitcast=True), axis=0)
+        tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
+    tl.store(r + at, total, mask=here)
+    tl.store(v + at, zeta * second, mask=here)  # of a sent power: set to zero later
 
 
 @triton.jit

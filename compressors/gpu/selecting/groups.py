@@ -12,8 +12,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import groups as loops
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import BLOCK, bits64, blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_block, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK, bits64
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -27,8 +27,7 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
     """The table is that of the loop, turned."""
     runs = -(-n // groups)
     dealt = like.new_empty((groups, int(runs.sum())), dtype=torch.int16)
-    columns = [column.tolist() for column in (n, starts(runs), keys)]
-    parts = parts_of(like, runs.tolist(), (-(-runs // _RUNS)).tolist(), *columns)
+    parts = parts_in_blocks(like, runs, n, starts(runs), keys, size=_RUNS)
     launch_parts(_shuffle, parts, dealt, groups, dealt.shape[1], RUNS=_RUNS)
     return dealt.view(torch.uint16).T
 
@@ -37,10 +36,9 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
 def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group: int) -> Tensor:
     """Groups without an element of a run have -1 there at first; the host waits for the others."""
     runs = -(-(segments.length - count) // dealt.shape[1])
-    many = (count + runs).tolist()
-    columns = [each.tolist() for each in (segments.begin, count, starts(count), starts(runs))]
-    parts = parts_of(always, many, [blocks(n) for n in many], *columns)
-    out = always.new_empty(sum(many))
+    many = count + runs
+    parts = parts_in_blocks(always, many, segments.begin, count, starts(count), starts(runs))
+    out = always.new_empty(int(many.sum()))
     column = dealt.view(torch.int16)[:, group]
     launch_parts(
         _turn, parts, always, column, column.stride(0), out, dealt.shape[1],
@@ -58,10 +56,8 @@ def _shuffle(dealt, groups, stride, table, parts, RUNS: tl.constexpr):
 
     What a thread stores another one may load, since layouts differ: hence barriers.
     """
-    column, program, runs = own_part(table, parts)
+    column, _, run, here = own_block(table, parts, RUNS)
     key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
-    run = program.to(tl.int64) * RUNS + tl.arange(0, RUNS)
-    here = run < runs
     length = tl.load(column + 2 * parts) - run * groups
     own = dealt + tl.load(column + 3 * parts) + run
     for i in range(groups):
@@ -89,14 +85,13 @@ def _turn(
     always, dealt, stride, out, groups, steps, table, parts,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, program, n = own_part(table, parts)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column, _, at, here = own_block(table, parts, BLOCK)
     count = tl.load(column + 3 * parts)
     own = always + tl.load(column + 4 * parts)
     first = tl.load(column + 5 * parts)
     place = tl.load(own + at, mask=at < count, other=0)
     run = at - count
-    grouped = (run >= 0) & (at < n)
+    grouped = (run >= 0) & here
     dealt_here = tl.load(dealt + (first + run) * stride, mask=grouped, other=0).to(tl.int64) & 65535
     rank = run * groups + dealt_here
     low = tl.zeros([BLOCK], dtype=tl.int64)  # of `always` at or below: a search by halves
@@ -109,4 +104,4 @@ def _turn(
         high = tl.where(open & (below == 0), middle, high)
     place = tl.where(grouped, rank + low, place) + tl.load(column + 2 * parts)
     place = tl.where(grouped & (dealt_here >= groups), -1, place)
-    tl.store(out + tl.load(column + 4 * parts) + first + at, place, mask=at < n)
+    tl.store(out + tl.load(column + 4 * parts) + first + at, place, mask=here)

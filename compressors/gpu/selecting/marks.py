@@ -1,8 +1,7 @@
 """Marks of a bucket and what they mark: the kernels of `coding/selecting/marks.py`.
 
 Marked elements are counted block by block, and a second pass writes each block's behind those of
-the blocks before: the order is the elements' own. The host waits once, for
-the totals, which decide on the length of the message.
+the blocks before. The host waits once, for the totals, which decide on the length of the message.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import marks as loops
 from gcsim.compressors.coding.selecting.marks import BLOCK, LOWER, ROUNDS, Marks, demand_numbers
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, own_row, parts_of, sum_before
-from gcsim.compressors.gpu.words import blocks, float64, float64_bits, there
+from gcsim.compressors.gpu.parts import launch_parts, own_block, own_row, parts_in_blocks
+from gcsim.compressors.gpu.selecting.selection import listed
+from gcsim.compressors.gpu.words import float64, float64_bits, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Column, Segments
 
 
 @kernel_of(loops.fill_marks)
@@ -27,9 +27,10 @@ def fill_marks(
 ) -> None:
     """Each program counts a block."""
     more = values if added is None else added.contiguous()
+    parts = parts_in_blocks(values, segments.length, segments.begin)
     launch_parts(
-        _mark, parts_in_blocks(values, segments), values, more, limits_there(values, marks),
-        marks.counts, marks.totals, ADD=added is not None, SIDES=sides, BLOCK=BLOCK,
+        _mark, parts, values, more, limits_there(values, marks), marks.counts, marks.totals,
+        ADD=added is not None, SIDES=sides, BLOCK=BLOCK,
     )  # fmt: skip
 
 
@@ -50,11 +51,11 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
         return loops.by_rounds(marks, k, raised, again)
     enough = np.ceil(LOWER * k).astype(np.int64)
     launch_parts(
-        _lower, parts_in_blocks(values, segments, enough), values, limits_there(values, marks),
-        marks.totals, float64_bits(LOWER), ROUNDS=ROUNDS, BLOCK=BLOCK,
+        _lower, parts_in_blocks(values, segments.length, segments.begin, enough), values,
+        limits_there(values, marks), marks.totals, float64_bits(LOWER), ROUNDS=ROUNDS, BLOCK=BLOCK,
     )  # fmt: skip
     passed, below = marks.host[0], iter(marks.host[5:])
-    marks.up = marks.host[4].view(np.float32).copy()
+    marks.up = (marks.host[4] + 1).view(np.float32)
 
     def lowered(rows: NDArray[np.bool_]) -> None:
         passed[rows] = next(below)[rows]
@@ -66,22 +67,10 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
 def take(
     values: Tensor, segments: Segments, marks: Marks, *, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """A program writes what its block has marked."""
-    total = int(marks.passed.sum())
+    """One launch."""
     demand_numbers(marks.host[1].any())
-    indices = values.new_empty(total, dtype=torch.int64)
-    taken = values.new_empty(total)
-    launch_parts(
-        _take, parts_in_blocks(values, segments, starts(marks.passed)), values,
-        limits_there(values, marks), marks.counts, indices, taken, CLEAR=clear, BLOCK=BLOCK,
-    )  # fmt: skip
-    return indices, taken
-
-
-def parts_in_blocks(values: Tensor, segments: Segments, *columns: Column) -> Parts:
-    """Tensors in blocks, with begins."""
-    elements, rows = segments.length.tolist(), [each.tolist() for each in columns]
-    return parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist(), *rows)
+    given = values, segments, marks.passed, marks.totals[4:], marks.counts[None]
+    return listed(*given, cleared=[values] * clear)[:2]
 
 
 def limits_there(values: Tensor, marks: Marks) -> Tensor:
@@ -93,8 +82,10 @@ def limits_there(values: Tensor, marks: Marks) -> Tensor:
 
 
 @triton.jit
-def note_marked(v, here, limit, row, rows, counts, totals):
+def note_marked(v, here, number, limit, row, rows, counts, totals):
     """Mark and count the values of a block that reach its row's limit; NaN does."""
+    if number == 0:  # what is above these bits
+        tl.store(totals + 4 * rows + row, limit.to(tl.int32, bitcast=True) - 1)
     marked = here & ((tl.abs(v) < limit) == 0)
     hits = tl.sum(marked.to(tl.int32), axis=0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -102,7 +93,6 @@ def note_marked(v, here, limit, row, rows, counts, totals):
     tl.store(counts + tl.program_id(0), hits)
     tl.atomic_add(totals + row, hits, mask=hits > 0)
     tl.atomic_add(totals + rows + row, strange, mask=strange > 0)
-    return marked
 
 
 @triton.jit
@@ -111,14 +101,13 @@ def _mark(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = own_row(table, parts, tl.program_id(0))
-    column, number, n = own_part(table, parts)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
+    column, number, at, here = own_block(table, parts, BLOCK)
+    at += tl.load(column + 2 * parts)
+    v = tl.load(values + at, mask=here, other=0.0)
     if ADD:
-        v = v + tl.load(added + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
-        tl.store(source, v, mask=at < n)
-    note_marked(v, at < n, tl.load(limits + row), row, parts, counts, totals)
+        v = v + tl.load(added + at, mask=here, other=0.0)
+        tl.store(values + at, v, mask=here)
+    note_marked(v, here, number, tl.load(limits + row), row, parts, counts, totals)
     if SIDES:  # what is not there is 0
         tl.atomic_add(totals + 2 * parts + row, tl.sum((v > 0).to(tl.int32), axis=0))
         tl.atomic_add(totals + 3 * parts + row, tl.sum((v < 0).to(tl.int32), axis=0))
@@ -131,37 +120,15 @@ def _lower(
 ):  # fmt: skip
     """Count the elements that pass limits lowered once, twice, …, where too few pass."""
     row = own_row(table, parts, tl.program_id(0))
-    column, number, n = own_part(table, parts)
+    column, _, at, here = own_block(table, parts, BLOCK)
     limit = tl.load(limits + row)
     own = totals + 4 * parts + row
-    if number == 0:
-        tl.store(own, limit.to(tl.int32, bitcast=True))
     few = tl.load(totals + row) < tl.load(column + 3 * parts)
     if few & (limit > 0) & (limit < float("inf")):
-        at = number * BLOCK + tl.arange(0, BLOCK)
-        v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+        v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
         lowered = limit.to(tl.float64)
         for _ in tl.static_range(ROUNDS):
             lowered = lowered * float64(factor)
             own += parts
-            marked = (at < n) & ((tl.abs(v) < lowered.to(tl.float32)) == 0)
+            marked = here & ((tl.abs(v) < lowered.to(tl.float32)) == 0)
             tl.atomic_add(own, tl.sum(marked.to(tl.int32), axis=0))
-
-
-@triton.jit
-def _take(
-    values, limits, counts, indices, taken, table, parts, CLEAR: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    program = tl.program_id(0)
-    row = own_row(table, parts, program)
-    column, number, n = own_part(table, parts)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    source = values + tl.load(column + 2 * parts) + at
-    v = tl.load(source, mask=at < n, other=0.0)
-    hit = (at < n) & ((tl.abs(v) < tl.load(limits + row)) == 0)
-    place = tl.load(column + 3 * parts) + sum_before(counts, program - number, program, BLOCK) - 1
-    place += tl.cumsum(hit.to(tl.int32), axis=0)
-    tl.store(indices + place, at, mask=hit)
-    tl.store(taken + place, v, mask=hit)
-    if CLEAR:
-        tl.store(source, tl.zeros([BLOCK], dtype=tl.float32), mask=hit)

@@ -12,7 +12,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import scales as loops
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_in_blocks
 from gcsim.compressors.gpu.scans import SQUARES, joined
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -67,9 +67,8 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
 
 def _parts(values: Tensor, segments: Segments) -> Parts:
     """Parts in blocks, with begins and numbers."""
-    elements = segments.length.tolist()
-    programs = [blocks(n) for n in elements]
-    return parts_of(values, elements, programs, segments.begin.tolist(), range(len(elements)))
+    numbers = np.arange(len(segments.table))
+    return parts_in_blocks(values, segments.length, segments.begin, numbers)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -17,7 +17,14 @@ import triton.language as tl
 
 from gcsim.compressors.coding.selecting import selection as loops
 from gcsim.compressors.coding.selecting.selection import check_k
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of, sum_before
+from gcsim.compressors.gpu.parts import (
+    launch_parts,
+    own_block,
+    own_part,
+    own_row,
+    parts_in_blocks,
+    sum_before,
+)
 from gcsim.compressors.gpu.words import BLOCK, blocks, float64, float64_bits, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
@@ -36,9 +43,7 @@ def sampled(
 ) -> Tensor:  # fmt: skip
     """A program reads a block of the samples."""
     out = memory.new_empty(int(counts.sum()))
-    columns = [each.tolist() for each in (segments.begin + start, stride, starts(counts))]
-    many = counts.tolist()
-    parts = parts_of(memory, many, [blocks(n) for n in many], *columns)
+    parts = parts_in_blocks(memory, counts, segments.begin + start, stride, starts(counts))
     terms = memory, added.contiguous(), added if momentum is None else momentum
     form = 0 if momentum is None else 1 + nesterov
     launch_parts(_sample, parts, *terms, out, float(np.float32(m)), FORM=form, BLOCK=BLOCK)
@@ -61,9 +66,8 @@ def deliver(
     kept: loops.Elements, weight: float,
 ) -> None:  # fmt: skip
     """Each own element is looked for among the tensor's kept ones, by halves."""
-    most = np.maximum(own[2], kept[2])
-    columns = [segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]]
-    parts = parts_of(update, most.tolist(), (-(-most // BLOCK)).tolist(), *columns)
+    columns = segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]
+    parts = parts_in_blocks(update, np.maximum(own[2], kept[2]), *columns)
     launch_parts(
         _deliver, parts, *own[:2], *kept[:2], update, residual, float64_bits(weight),
         int(kept[2].max(initial=0)).bit_length(), BLOCK=BLOCK,
@@ -93,29 +97,36 @@ def select(
     side = np.repeat(np.arange(sides), len(segments.table)) + (sides > 1)
     ranked = np.where(limit == RANKED, length, 0)
     counts, state = count_digits(values, ranked, begin, k, side, added)
-    settled, first = torch.empty_like(state), starts(k)
-    programs = -(-length // BLOCK)
-    rows = [each.tolist() for each in (begin, side, limit)]
-    parts = parts_of(values, length.tolist(), programs.tolist(), *rows)
+    settled = torch.empty_like(state)
+    parts = parts_in_blocks(values, length, begin, side, limit)
     found = values.new_empty((2, parts.firsts[-1]), dtype=torch.int32)
     strange = counts[-1:]
     launch_parts(
         _count, parts, values, counts, state, settled, found, parts.firsts[-1], strange, BINS=1024,
         BLOCK=BLOCK,
     )  # fmt: skip
-    total, many = int(k.sum()), k.reshape(sides, -1).sum(0)
+    return *listed(values, segments, k, settled, found, sides=sides, cleared=cleared), strange
+
+
+def listed(
+    values: Tensor, segments: Segments, k: Column, settled: Tensor, found: Tensor, *,
+    sides: int = 1, cleared: Sequence[Tensor] = (),
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`select`, where the bits above which all are taken, and how many equal ones are, are known.
+
+    settled : both of each row, int32 `[2, rows]`; found : a block's elements above and equal to
+    them, int32 `[2, programs]`, or only those above
+    """
+    total, many, first = int(k.sum()), k.reshape(sides, -1).sum(0), starts(k).reshape(sides, -1)
     indices = values.new_empty(total, dtype=torch.int64)
     taken, sizes = values.new_empty(total), values.new_empty(total if sides > 1 else 0)
-    tensors = len(segments.table)
-    rows = [each.tolist() for each in (segments.begin, starts(many), many, first[:tensors])]
-    rows.append(first[-tensors:].tolist())
-    own = parts_of(values, segments.length.tolist(), programs[:tensors].tolist(), *rows)
-    targets = (*cleared, values, values)[:2]
+    columns = segments.begin, starts(many), many, first[0], first[-1]
     launch_parts(
-        _take, own, values, settled, len(k), found, parts.firsts[-1], indices, taken, sizes,
-        *targets, SIDES=sides, CLEARS=len(cleared), BLOCK=BLOCK,
+        _take, parts_in_blocks(values, segments.length, *columns), values, settled, len(k), found,
+        found[:-1].numel(), indices, taken, sizes, *(*cleared, values, values)[:2], SIDES=sides,
+        CLEARS=len(cleared), BLOCK=BLOCK,
     )  # fmt: skip
-    return indices, taken, sizes, strange
+    return indices, taken, sizes
 
 
 def count_digits(
@@ -126,9 +137,8 @@ def count_digits(
     rank among those that have them) before it: int32 `[2, rows]`)."""
     most, rows = max(1, blocks(int(length.max(initial=0)))), len(k)
     together = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
-    programs = -(-length // (BLOCK * together))
-    side = np.broadcast_to(side, rows)
-    parts = parts_of(values, length.tolist(), programs.tolist(), begin.tolist(), side.tolist())
+    columns = begin, np.broadcast_to(side, rows)
+    parts = parts_in_blocks(values, length, *columns, size=BLOCK * together)
     counts = values.new_zeros(4096 * rows + 1, dtype=torch.int32)
     states = values.new_empty((2, 2, rows), dtype=torch.int32)
     before = there(np.stack((np.zeros(rows), k)), values.device, np.int32)
@@ -152,9 +162,7 @@ def count_digits(
 def _sample(
     memory, added, momentum, out, m, table, parts, FORM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    column, number, n = own_part(table, parts)
-    i = number * BLOCK + tl.arange(0, BLOCK)
-    here = i < n
+    column, _, i, here = own_block(table, parts, BLOCK)
     at = tl.load(column + 2 * parts) + i * tl.load(column + 3 * parts)
     more = tl.load(added + at, mask=here, other=0.0)
     if FORM == 1:
@@ -170,8 +178,7 @@ def _deliver(
     own, values, kept, sums, update, residual, weight: tl.uint64, steps, table, parts,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    column, number, _ = own_part(table, parts)
-    i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column, _, i, _ = own_block(table, parts, BLOCK)
     begin = tl.load(column + 2 * parts)
     count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
     first = tl.load(column + 5 * parts)
@@ -263,7 +270,7 @@ def _count(
     """Count a block's magnitudes above the k-th, and equal to it."""
     program = tl.program_id(0)
     row = own_row(table, parts, program)
-    column, number, n = own_part(table, parts)
+    column, number, at, here = own_block(table, parts, BLOCK)
     limit = tl.load(column + 4 * parts)
     least = limit.to(tl.int32) - 2  # what is above is taken
     left = tl.cast(0, tl.int32)
@@ -272,10 +279,9 @@ def _count(
     if number == 0:
         tl.store(settled + row, least)
         tl.store(settled + parts + row, left)
-    at = number * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=at < n, other=0.0)
+    v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    here = (at < n) & _of_side(v, tl.load(column + 3 * parts))
+    here = here & _of_side(v, tl.load(column + 3 * parts))
     tl.store(found + program, tl.sum((here & (size > least)).to(tl.int32), axis=0))
     tl.store(found + programs + program, tl.sum((here & (size == least)).to(tl.int32), axis=0))
     if tl.max(size, axis=0) > 0x7F800000:
@@ -288,10 +294,9 @@ def _take(
     SIDES: tl.constexpr, CLEARS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = own_row(table, parts, tl.program_id(0))
-    column, number, n = own_part(table, parts)
-    at = number * BLOCK + tl.arange(0, BLOCK)
+    column, _, at, there = own_block(table, parts, BLOCK)
     begin = tl.load(column + 2 * parts)
-    v = tl.load(values + begin + at, mask=at < n, other=0.0)
+    v = tl.load(values + begin + at, mask=there, other=0.0)
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     chosen = at < 0
     before = tl.cast(0, tl.int64)
@@ -302,11 +307,11 @@ def _take(
         left = tl.load(settled + rows + row + side * parts)
         above = sum_before(found, start, program, BLOCK)
         ties = sum_before(found + programs, start, program, BLOCK)
-        here = (at < n) & _of_side(v, side + SIDES - 1 if SIDES > 1 else 0)
+        here = there & _of_side(v, side + SIDES - 1 if SIDES > 1 else 0)
         tie = here & (size == least)
         rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
         own = (here & (size > least)) | (tie & (rank <= left))
-        passed = above + tl.minimum(ties, left)
+        passed = above + tl.where(left > 0, tl.minimum(ties, left), 0)
         if SIDES > 1:
             place = tl.load(column + (5 + side) * parts) + passed
             place += tl.cumsum(own.to(tl.int32), axis=0) - 1

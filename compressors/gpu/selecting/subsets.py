@@ -15,8 +15,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting import subsets as loops
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import BLOCK, bits64, blocks, there
+from gcsim.compressors.gpu.parts import launch_parts, own_block, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK, bits64, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, spread, starts
@@ -36,10 +36,8 @@ def _draw_pieces(
     for more in itertools.count(1):
         draws = (expected + 6 * more * np.sqrt(expected + 1)).astype(np.int64) + 1
         draws[drawn == 0] = 0
-        columns = [column.tolist() for column in (*known, starts(draws))]
-        many = draws.tolist()
-        parts = parts_of(like, many, [blocks(m) for m in many], *columns)
-        positions = like.new_empty(sum(many), dtype=torch.int64)
+        parts = parts_in_blocks(like, draws, *known, starts(draws))
+        positions = like.new_empty(int(draws.sum()), dtype=torch.int64)
         launch_parts(_draw, parts, positions, BLOCK=BLOCK)
         ordered, order = positions.sort(stable=True)
         fresh = torch.ones_like(positions)
@@ -58,13 +56,12 @@ def _draw_pieces(
 
 @triton.jit
 def _draw(positions, table, parts, BLOCK: tl.constexpr):
-    column, program, draws = own_part(table, parts)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column, _, at, here = own_block(table, parts, BLOCK)
     n = tl.load(column + 2 * parts).to(tl.uint64)
     key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
     bits = bits64(key, at + 4 * tl.load(column + 4 * parts)) >> 20
     position = tl.load(column + 3 * parts) + ((bits * n) >> 44).to(tl.int64)
-    tl.store(positions + tl.load(column + 8 * parts) + at, position, mask=at < draws)
+    tl.store(positions + tl.load(column + 8 * parts) + at, position, mask=here)
 
 
 @triton.jit
@@ -72,10 +69,9 @@ def _mark(
     positions, fresh, upto, taken, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The first different positions, as many as are drawn; of a complement they are cleared."""
-    column, program, draws = own_part(table, parts)
+    column, _, at, here = own_block(table, parts, BLOCK)
     start = tl.load(column + 8 * parts)
-    at = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = (at < draws) & (tl.load(fresh + start + at, mask=at < draws, other=0) != 0)
+    here = here & (tl.load(fresh + start + at, mask=here, other=0) != 0)
     before = tl.load(upto + start) - 1  # of the pieces before; a piece's first draw is fresh
     rank = tl.load(upto + start + at, mask=here, other=0) - before
     here = here & (rank <= tl.load(column + 6 * parts))

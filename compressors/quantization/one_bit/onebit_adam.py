@@ -39,20 +39,20 @@ and runtime/comm/nccl.py (scale, chunks, mask, defaults).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, frames, read, seal
-from gcsim.compressors.coding.integers.packing import damaged
-from gcsim.compressors.coding.one_bit.signs import Norm, add_scaled_signs, fold_signs
+from gcsim.compressors.coding.frames import Codec, joined, read
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
+from gcsim.compressors.coding.one_bit.signs import Norm
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
+from gcsim.compressors.quantization.one_bit.scaled_sign import SignMemory, sign_error
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, Exchange
 from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
@@ -87,6 +87,10 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         paper="Tang et al., ICML 2021, arXiv:2102.02888",
     )
 
+    def __init__(self, worker: Worker, parameters: OneBitAdamParameters) -> None:
+        super().__init__(worker, parameters)
+        self.sent, self.owned = SignMemory(), SignMemory()
+
     @classmethod
     def warmup_steps(cls, parameters: OneBitAdamParameters) -> int:
         return parameters.freeze_step
@@ -105,7 +109,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         if parameters.update == "adam":
             return Properties(scale_free=True)
         norm = parameters.scale
-        return Properties(error_bound=lambda v: sign_error(v, norm), error_is_exact=True)
+        return Properties(error_bound=lambda v: sign_error(v, norm=norm), error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         if step < self.parameters.freeze_step:
@@ -115,13 +119,17 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         m, beta, rank = self.kept("momentum", bucket), self.parameters.beta1, self.worker.rank
         chunks = self._chunks(bucket)
         own = chunks.alone[rank]
-        factors = beta, 1.0 - beta, 0.0, 1.0  # b1 m + (1 - b1) g is coded
-        given = bucket, "worker", bucket.gradient, chunks, own
-        received = yield AllToAll(payloads=self._coded(*given, mixed=m, factors=factors))
+        index, norm, part = bucket.layout.index, self.parameters.scale, Segments.of(own)
+        message = self.sent.encode(
+            index, bucket.gradient, Segments.alone(m.numel()).whole, Segments.of(chunks), part=part,
+            mixed=m, factors=(beta, 1.0 - beta, 0.0, 1.0), norm=norm,  # b1 m + (1 - b1) g is coded
+        )  # fmt: skip
+        received = yield AllToAll(payloads=list(message.chunk(self.worker.count)))
         mean = torch.empty_like(chunks.slices[rank].of(bucket.gradient))
         for number, message in enumerate(received):
             add_chunks(message, own, mean, 1.0 / self.worker.count, overwrite=number == 0)
-        (answer,) = self._coded(bucket, "owner", mean, own, own)
+        cells = Segments.alone(mean.numel()).whole
+        answer = self.owned.encode(index, mean, cells, part, part=part, norm=norm)
         parts = yield AllGather(payload=answer, part=True)
         fill_once(_write_chunks, parts, m, chunks)
         return self._compressed(bucket, m)
@@ -154,26 +162,6 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         chunks: BucketLayout = facts[key]
         return chunks
 
-    def _coded(
-        self, bucket: Bucket, who: str, values: Tensor, chunks: BucketLayout, own: BucketLayout,
-        **mixing: Any,
-    ) -> list[Tensor]:  # fmt: skip
-        """A message for each chunk: signs of values plus what the last ones lost, and their scale.
-
-        For `mixing` see `fold_signs`. Kept are the vector that was coded last, and its scale.
-        """
-        frames_of_all, index = Segments.of(chunks), bucket.layout.index
-        coded, scales = self.state[f"{who}'s vector"], self.state[f"{who}'s scale"]
-        if index not in coded:
-            coded[index], scales[index] = torch.zeros_like(values), values.new_zeros(1)
-        sizes, part = 4 + frames_of_all.length // 8, Segments.of(own)
-        message, at = frames(values, Codec.SIGN_BLOCK, frames_of_all, sizes, fixed=True, part=part)
-        scales[index] = fold_signs(
-            values, Segments.alone(values.numel()).whole, message, at + 4, head=at, pieces=True,
-            coded=coded[index], scales=scales[index], norm=self.parameters.scale, **mixing,
-        )  # fmt: skip
-        return list(seal(message, at, sizes).chunk(len(sizes)))
-
 
 def chunks_of(n: int, count: int) -> BucketLayout:
     """`count` equal chunks of whole bytes of signs; together as long as n elements or longer."""
@@ -189,10 +177,7 @@ def chunks_of(n: int, count: int) -> BucketLayout:
 
 def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) -> None:
     """Overwrite the whole vector, float32 `[n]`, by its chunks."""
-    each, size = list(parts), HEADER_BYTES + 4 + chunks.slices[0].numel // 8
-    if any(message.numel() != size for message in each):
-        raise damaged(f"chunks of {[message.numel() for message in each]} bytes, not {size} each")
-    add_chunks(torch.cat(each), chunks, out, 1.0, overwrite=True)
+    add_chunks(joined(parts), chunks, out, 1.0, overwrite=True)
 
 
 def add_chunks(
@@ -211,14 +196,5 @@ def add_chunks(
         length = np.clip(n - whole.begin, 0, whole.length)
         chunks.facts[n] = Segments(np.stack((whole.begin, length), axis=1)).whole
     cells: Cells = chunks.facts[n]
-    add_scaled_signs(out, cells, message, at + 4, at, weight, overwrite=overwrite, room=size)
-
-
-def sign_error(vector: Tensor, norm: Norm) -> float:
-    """|Q(v) - v|^2 of one float32 `[n]`, in units of v squared."""
-    energy = float(vector.double().square().sum())
-    magnitude = float(vector.double().abs().sum())
-    n = max(1, vector.numel())
-    if norm == "mean_abs":
-        return energy - magnitude**2 / n
-    return 2 * energy - 2 * math.sqrt(energy / n) * magnitude
+    given = message, at + 4, message, (at, at), (weight, -weight)
+    add_levels(out, Stripes.of(cells), *given, overwrite=overwrite, scales=True, room=size)

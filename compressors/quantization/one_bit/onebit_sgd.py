@@ -33,7 +33,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, frames, read, seal
+from gcsim.compressors.coding.frames import Codec, frames, joined, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import Matrices, column_levels, matrix_shape
@@ -183,7 +183,4 @@ def _write_all(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
     """Decode the answers of all owners, in order: together they are the frames of all stripes."""
-    each = list(answers)
-    if len({len(message) for message in each}) != 1:
-        raise damaged(f"stripes of {[len(message) for message in each]} bytes")
-    add_decoded(torch.cat(each), layout, out, 1.0, stripes=stripes, overwrite=True)
+    add_decoded(joined(answers), layout, out, 1.0, stripes=stripes, overwrite=True)

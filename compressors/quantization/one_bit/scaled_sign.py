@@ -1,40 +1,55 @@
-"""Scaled sign and EF-signSGD: an element is its sign, times one magnitude per tensor.
+"""Signs times a magnitude: scaled sign, EF-signSGD, and dist-EF-blockSGDM.
 
     Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
 
-The scale, mean |v|, is the best for given signs. Q contracts by |v|_1^2 / (n |v|^2), between 1 / n
-and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the magnitudes, the larger the error).
+The scale, mean |v| of a tensor or of a block of it, is the best for given signs. Q contracts by
+|v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the
+magnitudes, the larger the error). Biased. A payload holds one float32 a tensor or block, and n
+bits. The bit of zero says positive: an all-zero tensor has the scale zero, a zero among others does
+not stay zero.
 
 `ScaledSign` sends Q(g). `EfSignSgd` adds what earlier steps lost: p = g + e, Q(p) travels,
 e = p - Q(p); state: n floats (p, from which e follows). The update is the mean of what the workers
-sent, from an all-gather. (`ef_block_sgdm` has a server that codes the mean in the same way.)
+sent, from an all-gather.
 
-Biased. A payload holds one float32 and n bits a tensor. The bit of zero says positive: an all-zero
-tensor has the scale zero, a zero among others does not stay zero.
+`EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
+plus error p = g + m u + e; Q(p) travels. Server: the mean of what the workers sent plus its own
+error, q, is coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a
+momentum-SGD direction. Without a server each worker serves a stripe of the elements, as in
+DeepSpeed's 1-bit Adam. Where a stripe's end cuts a block, that is one scale more, which is not
+counted; the authors' code has rank 0 serve, over broadcasts (`servers: 1`). The server's error
+lives in the object whose callable the driver runs: worker 0's.
 
-Assumes that the error is kept of gradients, where the paper keeps it of learning rate times
-gradient: with a constant rate the two are the same.
+Assumes that errors are kept of gradients, where the papers keep them of learning rate times
+gradient (rescaled by lr_{t-1} / lr_t in the second one): with a constant rate the two are the same.
+Weight decay is the optimiser's. Blocks are whole tensors unless `block_elements` cuts them.
 
 Source: S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD and other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction).
+Gradient Compression Schemes", ICML 2019, arXiv:1901.09847 (EF-signSGD and the contraction); S.
+Zheng, Z. Huang, J. Kwok, "Communication-Efficient Distributed Blockwise Momentum SGD with
+Error-Feedback", NeurIPS 2019, arXiv:1905.10936 (the variant with blocks and Nesterov's momentum);
+code: ZiyueHuang/dist-ef-sgdm.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
+from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
-from gcsim.compressors.coding.one_bit.signs import add_scaled_signs, fold_signs, lost_by, nesterov
+from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
+from gcsim.compressors.coding.one_bit.signs import Norm, fold_signs, lost_by, nesterov
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
-from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.requests import AllGather, Exchange, PushPull
 from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
@@ -52,7 +67,7 @@ class ScaledSign(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties(error_bound=lambda v: sign_error(v, None), error_is_exact=True)
+        return Properties(error_bound=sign_error, error_is_exact=True)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield AllGather(payload=self._encode(bucket))
@@ -81,52 +96,110 @@ class EfSignSgd(ScaledSign):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        return Properties(
-            error_bound=lambda v: sign_error(v, None), error_is_exact=True, conserves=True
-        )
+        return Properties(error_bound=sign_error, error_is_exact=True, conserves=True)
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        return self._memory.error(bucket)
+        return self._memory.error(bucket, cells_of(bucket))
 
     def _encode(self, bucket: Bucket) -> Tensor:
-        return self._memory.encode(bucket)
+        return self._memory.encode(bucket.layout.index, bucket.gradient, cells_of(bucket))
+
+
+class EfBlockSgdmParameters(CompressorParameters):
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, Nesterov momentum on each worker")
+    block_elements: int | None = Field(
+        None, ge=1, description="most elements that share a scale; null: one scale a tensor"
+    )
+
+
+class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
+    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
+
+    about = About(
+        title="dist-EF-blockSGDM",
+        family="quantization",
+        collective="push-pull, one bit both ways",
+        without_server="alltoall_allgather",
+        bits="1 + 32 blocks / n, each way",
+        state="momentum (n), error (n); server: error (n)",
+        paper="Zheng et al., NeurIPS 2019, arXiv:1905.10936",
+    )
+
+    def __init__(self, worker: Worker, parameters: EfBlockSgdmParameters) -> None:
+        super().__init__(worker, parameters)
+        self._memory, self._server = SignMemory(), SignMemory()
+
+    @classmethod
+    def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
+        """Properties for the checker: the first direction is 1 + m gradients long."""
+        most, gain = parameters.block_elements, 1.0 + parameters.momentum
+        return Properties(
+            error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
+        )
+
+    @classmethod
+    def momentum(cls, parameters: EfBlockSgdmParameters) -> tuple[float, bool]:
+        return parameters.momentum, True
+
+    def residual_of(self, bucket: Bucket) -> Tensor:
+        """Residual: the server's error counts for all workers."""
+        cells = cells_of(bucket, self.parameters.block_elements)
+        error = self._memory.error(bucket, cells)
+        return error.add_(self._server.error(bucket, cells), alpha=self.worker.count)
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        p, index = self.parameters, bucket.layout.index
+        cells, velocity = cells_of(bucket, p.block_elements), self.kept("momentum", bucket)
+        factors = nesterov(p.momentum)
+        message = self._memory.encode(
+            index, bucket.gradient, cells, mixed=velocity, factors=factors, keep=True
+        )
+
+        def serve(payloads: Iterable[Tensor]) -> Tensor:
+            """The mean plus the server's error, coded; what was lost is kept."""
+            return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
+
+        answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
+        return mean_of(answer, bucket, 1)
 
 
 class SignMemory:
     """Sign coding with a memory of what it has lost, bucket by bucket.
 
     Kept are the vector p that was coded last and its scales: the error p - Q(p) follows from them
-    (see `coding.one_bit.signs`). Blocks have at most `most` elements, None: they are whole tensors.
+    (see `coding.one_bit.signs`).
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        self._coded: dict[int, Tensor] = {}
-        self._scales: dict[int, Tensor] = {}
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def encode(self, bucket: Bucket, momentum: Tensor | None = None, decay: float = 0.0) -> Tensor:
-        """The message of the bucket's gradient plus what the last one lost.
+    def encode(
+        self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
+        part: Segments | None = None, **mixing: Any,
+    ) -> Tensor:  # fmt: skip
+        """The message of a bucket's values plus what the last one lost.
 
-        With `momentum`, float32 `[n]`, that is updated in place and Nesterov's direction is
-        coded in the place of the gradient; see `nesterov`.
+        One tensor may be cut into equal pieces, the frames of `tensors`; for `part` see `frames`,
+        for `mixing` `fold_signs`.
         """
-        index, cells = bucket.layout.index, Segments.of(bucket.layout).even_cells(self._most)
-        coded = bucket_state(self._coded, bucket)
-        if index not in self._scales:
-            self._scales[index] = _no_scales(coded, cells)
-        message, self._scales[index] = _message(
-            bucket.gradient, cells, coded=coded, scales=self._scales[index], mixed=momentum,
-            factors=nesterov(decay), keep=momentum is not None,
-        )  # fmt: skip
+        if index not in self.kept:
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
+        coded, scales = self.kept[index]
+        mixing |= {"coded": coded, "scales": scales}
+        message, scales = _message(values, cells, tensors, part, **mixing)
+        self.kept[index] = coded, scales
         return message
 
-    def error(self, bucket: Bucket) -> Tensor:
+    def error(self, bucket: Bucket, cells: Cells) -> Tensor:
         """Error that is lost and not made up for: float32 `[n]`, a fresh tensor."""
-        index = bucket.layout.index
-        if index not in self._scales:
-            return torch.zeros_like(bucket.gradient)
-        cells = Segments.of(bucket.layout).even_cells(self._most)
-        return lost_by(self._coded[index], self._scales[index], cells)
+        if kept := self.kept.get(bucket.layout.index):
+            return lost_by(*kept, cells)
+        return torch.zeros_like(bucket.gradient)
+
+
+def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
+    """Elements of a bucket's tensors that share a scale: blocks of at most `most`, or tensors."""
+    return Segments.of(bucket.layout).even_cells(most)
 
 
 @counted_as(
@@ -144,11 +217,17 @@ def encode(vector: Tensor, layout: BucketLayout, most: int | None = None) -> Ten
     return _message(vector, Segments.of(layout).even_cells(most))[0]
 
 
-def _message(values: Tensor, cells: Cells, **memory: Any) -> tuple[Tensor, Tensor]:
+def _message(
+    values: Tensor, cells: Cells, tensors: Segments | None = None, part: Segments | None = None,
+    **memory: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(the message; the scales of all blocks, float32); for `memory` see `fold_signs`."""
-    sizes = 4 * cells.count + packed_bytes(cells.segments.length, 1)
-    message, at = frames(values, Codec.SIGN_BLOCK, cells.segments, sizes, fixed=True)
-    scales = fold_signs(values, cells, message, at + 4 * cells.count, head=at, **memory)
+    pieces, head = tensors is not None, 4 * cells.count
+    tensors = tensors or cells.segments
+    head = tensors.column(4) if pieces else head
+    sizes = head + packed_bytes(tensors.length, 1)
+    message, at = frames(values, Codec.SIGN_BLOCK, tensors, sizes, fixed=True, part=part)
+    scales = fold_signs(values, cells, message, at + head, head=at, pieces=pieces, **memory)
     return seal(message, at, sizes), scales
 
 
@@ -182,18 +261,21 @@ def add_decoded(
     found.demand_sizes(4 * blocks + sign_bytes)
     whole = segments.cells(None)
     cells = whole if (blocks <= 1).all() else Cells(segments, np.maximum(1, size), blocks)
-    at = found.at + 4 * blocks
-    add_scaled_signs(out, cells, message, at, found.at, weight, overwrite=overwrite)
+    given = message, found.at + 4 * blocks, message, (found.at, found.at), (weight, -weight)
+    add_levels(out, Stripes.of(cells), *given, overwrite=overwrite, scales=True)
 
 
-def sign_error(vector: Tensor, most: int | None, gain: float = 1.0) -> float:
+def sign_error(
+    vector: Tensor, most: int | None = None, gain: float = 1.0, norm: Norm = "mean_abs"
+) -> float:
     """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements, units of v^2.
 
-    |v|^2 - gain (2 - gain) |v|_1^2 / n, because |Q(v)|^2 and Q(v) v are both |v|_1^2 / n.
+    |v|^2 + n s^2 - 2 s |v|_1 of each block, with the scale s times the gain.
     """
     error = 0.0
     for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
-        block = vector[begin:end].double()
-        kept = block.abs().sum().square() / block.numel()
-        error += float(block.square().sum() - gain * (2.0 - gain) * kept)
+        block, n = vector[begin:end].double(), end - begin
+        energy, magnitude = float(block.square().sum()), float(block.abs().sum())
+        scale = gain * (magnitude / n if norm == "mean_abs" else math.sqrt(energy / n))
+        error += energy + n * scale**2 - 2 * scale * magnitude
     return error

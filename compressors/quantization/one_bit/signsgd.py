@@ -22,7 +22,6 @@ Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from pydantic import Field
@@ -31,11 +30,9 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, P
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels
-from gcsim.compressors.coding.one_bit.signs import put_sign_bits
+from gcsim.compressors.coding.one_bit.signs import put_sign_bits, write_signs
 from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, votes_of
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import unpriced
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments
@@ -143,17 +140,4 @@ def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
 
     Raises `InputError` when the message is damaged or of another layout.
     """
-    _write(out, Segments.of(layout), message, bits_in(message, layout))
-
-
-def _write(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
-    stripes, places = Stripes.of(segments.whole), (0 * at, 0 * at)
-    given = stripes, bits, at, _one(out.device), places, (1.0, -1.0)
-    add_levels(out, *given, overwrite=True, scales=True)
-
-
-@cache
-@unpriced
-def _one(device: torch.device) -> Tensor:
-    """The bytes of a scale of 1."""
-    return torch.ones(1, device=device).view(torch.uint8)
+    write_signs(out, Segments.of(layout), message, bits_in(message, layout))

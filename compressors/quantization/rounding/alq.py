@@ -66,12 +66,6 @@ from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.levels import Table
 from gcsim.compressors.coding.rounding.norms import cell_norms, cell_sums, table_errors
-from gcsim.compressors.coding.rounding.tables import (
-    TableParameters,
-    add_decoded,
-    encode_message,
-    exponential_levels,
-)
 from gcsim.compressors.coding.rounding.truncated_normals import (
     Histogram,
     Numbers,
@@ -81,6 +75,12 @@ from gcsim.compressors.coding.rounding.truncated_normals import (
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.properties import Properties
+from gcsim.compressors.quantization.rounding.nuqsgd import (
+    TableParameters,
+    add_decoded,
+    encode_message,
+    exponential_levels,
+)
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.segments import Segments
 

@@ -10,6 +10,9 @@ The paper's levels hold zero: of 2^bits codes one is not used, and m = 2^(bits-1
 published code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes
 ±p^m at random (`zero`). Both have p = 1/2, and the Euclidean norm.
 
+A frame holds the norms (float32) and the codes of `bits` bits; no table travels. Where workers know
+several tables, the frame's flags say which one its codes are of: flags = bits + 16 number.
+
 Assumes a fixed width; the paper codes levels by Elias' code.
 
 Source: A. Ramezani-Kebrya et al., "NUQSGD: Provably Communication-efficient Data-parallel SGD via
@@ -19,20 +22,48 @@ Tabrizian/learning-to-quantize.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, Worker
-from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.rounding.tables import (
-    TableParameters,
-    add_decoded,
-    encode_message,
-    exponential_levels,
-    table_error,
-)
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.coding.frames import Codec, read
+from gcsim.compressors.coding.integers.digits import fixed
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_encoded, encoded
+from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
+from gcsim.compressors.segments import Segments, keys_of
+from gcsim.errors import InputError
+
+_NUMBER_AT = 4
+"""Bits of a frame's flags before the table's number: widths up to 8 fit them."""
+
+
+def exponential_levels(bits: int, multiplier: float, *, zero: bool) -> Table:
+    """Levels ±1, ±p, ±p^2, …, ascending, p the multiplier: float32.
+
+    Without zero 2^bits levels, the smallest magnitude p^(2^(bits-1) - 1); with zero 2^bits - 1,
+    and the smallest is p^(2^(bits-1) - 2).
+    """
+    magnitudes = multiplier ** np.arange(2 ** (bits - 1) - zero, dtype=np.float64)
+    return np.concatenate((-magnitudes, [0.0] * zero, magnitudes[::-1])).astype(np.float32)
+
+
+class TableParameters(CompressorParameters):
+    """Hyper-parameters of every method with a table of levels that all workers know."""
+
+    bits: int = Field(4, ge=2, le=8, description="of an element's code")
+    bucket: int | None = Field(
+        1024,
+        ge=1,
+        le=65535,
+        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
+    )
+    norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
 
 
 class NuqsgdParameters(TableParameters):
@@ -79,3 +110,53 @@ class Nuqsgd(Compressor[NuqsgdParameters]):
         message = encode_message(bucket, [self.levels], chosen, self.worker, step, purpose)
         payloads = yield AllGather(payload=message)
         return self.mean_of(payloads, bucket, add_decoded, tables=[self.levels], chosen=chosen)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def encode_message(
+    bucket: Bucket, tables: Sequence[Table], chosen: TableParameters, worker: Worker, step: int,
+    purpose: str, numbered: Mapping[int, int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The message of a bucket's gradient: uint8, one frame a tensor; `purpose`: of the key.
+
+    `numbered`: of tensors' tables, by the tensor's index; the first where it says nothing.
+    """
+    gradient, layout, form = bucket.gradient, bucket.layout, fixed(chosen.bits)
+    cells, known = Segments.of(layout).cells(chosen.bucket), numbered or {}
+    numbers = np.array([known.get(piece.index, 0) for piece in layout.slices])
+    keys = keys_of(layout, worker.seed, step, purpose, worker.rank)
+    norms = cell_norms(gradient, cells, chosen.norm)
+    levels = Levels(kind=KNOWN, cells=cells, numbers=norms, tables=tables, chosen=numbers)
+    flags = chosen.bits | numbers << _NUMBER_AT
+    return encoded(
+        gradient, levels, keys, Codec.TABLE, form, flags=flags, params=chosen.bucket or 0,
+        fixed=numbered is None,
+    )  # fmt: skip
+
+
+def add_decoded(
+    message: Tensor, layout: BucketLayout, out: Tensor, weight: float, tables: Sequence[Table],
+    chosen: TableParameters,
+) -> None:  # fmt: skip
+    """Add what `encode_message` made; `InputError` for another width or bucket length, too."""
+    segments, found = Segments.of(layout), read(message, layout, Codec.TABLE)
+    form, size = fixed(chosen.bits), chosen.bucket or 0
+    numbers, widths = np.divmod(found.flags, 1 << _NUMBER_AT)
+    if ((widths != chosen.bits) | (found.params != size) | (numbers >= len(tables))).any():
+        raise InputError(
+            f"damaged payload: codes of {widths} bits into tables {numbers}, {found.params} "
+            f"elements a norm; expected {chosen.bits} bits, {len(tables)} tables and {size}"
+        )
+    levels = Levels(
+        kind=KNOWN, cells=segments.cells(chosen.bucket), numbers=message, places=found.at,
+        tables=tables, chosen=numbers,
+    )  # fmt: skip
+    add_encoded(out, levels, found, form, weight)
+
+
+def table_error(values: Tensor, levels: Table, *, size: int | None, norm: Norm) -> float:
+    """E|Q(v) - v|^2 of float32 `[n]`: sum norm^2 (r - lo) (hi - r), in float64."""
+    cells = Segments.alone(values.numel()).cells(size)
+    return float(table_errors(values, cells, cell_norms(values, cells, norm), levels)[0])

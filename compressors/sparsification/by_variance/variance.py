@@ -43,7 +43,7 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import Codec, packed
-from gcsim.compressors.coding.indices.words import add_powers, clear_powers
+from gcsim.compressors.coding.indices.words import add_powers, clear_words
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
@@ -84,10 +84,11 @@ class VarianceBased(Compressor[VarianceParameters]):
         """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
         segments, chosen = Segments.of(bucket.layout), self.parameters
         given = bucket.gradient, moments_of(bucket, "variance"), segments
-        words, k, exponents = clear_powers(
+        words, k, exponents = clear_words(
             self.kept("delayed", bucket), self.kept("moment", bucket), *given,
             alpha=chosen.alpha, zeta=chosen.zeta,
         )  # fmt: skip
+        assert exponents is not None
         parts = (exponents, segments.column(1)), (words, 4 * k)
         return packed(words, Codec.VARIANCE, segments, *parts, nonzero=k)
 

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, bucket_state
-from gcsim.compressors.coding.indices.words import add_signed, signed_message, unambiguous_signs
+from gcsim.compressors.coding.indices.words import add_signed, clear_words, signed_message
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
@@ -69,7 +69,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         """Add a step's gradient, send signs, take them off: uint8, one frame a tensor."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         given = bucket.gradient, moments_of(bucket, "variance_hybrid"), segments
-        words, k = unambiguous_signs(
+        words, k, _ = clear_words(
             bucket_state(self.residual, bucket), self.kept("moment", bucket), *given,
             alpha=chosen.alpha, tau=chosen.tau, zeta=chosen.zeta,
         )  # fmt: skip

@@ -16,9 +16,10 @@ from gcsim.compressors.coding.integers.digits import digits, fixed
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import binary, columns
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
-from gcsim.compressors.coding.rounding import bucket_levels, norms, tables
+from gcsim.compressors.coding.rounding import bucket_levels, norms
 from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_rounded, own, round_levels
 from gcsim.compressors.quantization.rounding.alq import AlqParameters, statistics
+from gcsim.compressors.quantization.rounding.nuqsgd import exponential_levels
 from gcsim.compressors.segments import ZERO, Cells, Segments, starts
 from tests.compressors.gpu.conftest import demand_same, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, LENGTHS, SEEDS, VECTORS, few, vector
@@ -113,7 +114,7 @@ def test_levels_of_least_error(n: int, size: int, count: int, seed: int, sweeps:
 def test_tables_that_all_know(
     parts: list[Tensor], size: int, key: np.uint64, bits: int, zero: bool
 ) -> None:
-    levels = np.stack([tables.exponential_levels(bits, p, zero=zero) for p in (0.8, 0.5)])
+    levels = np.stack([exponential_levels(bits, p, zero=zero) for p in (0.8, 0.5)])
     values, cells = flat(parts, size)
     found = demand_same(norms.cell_norms, values, cells, "max")
     numbers, sizes = np.arange(len(parts)) % 2, packed_bytes(cells.segments.length, bits)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gcsim.compressors.coding.selecting import sampling, scales, subsets
 from gcsim.compressors.coding.selecting.groups import deal, turn
-from gcsim.compressors.random import stream
 from gcsim.compressors.segments import Segments
 from tests.compressors.gpu.conftest import ON_HOST, demand_same, equal, host_copies, kernels
 from tests.compressors.gpu.examples import EXACT, KEYS, SEEDS, few, vector
@@ -23,7 +22,7 @@ def test_random_subsets_of_a_bucket(share: float, seed: int) -> None:
     k = np.rint(share * segments.length).astype(np.int64)
     found = demand_same(
         lambda like: subsets.draw_subset(
-            like, segments, k, [stream(seed, 0, t, "test") for t in range(5)]
+            like, segments, k, [(seed, 0, t, "test") for t in range(5)]
         ),
         torch.zeros(0),
     )
@@ -33,7 +32,9 @@ def test_random_subsets_of_a_bucket(share: float, seed: int) -> None:
 def test_a_subset_of_several_segments() -> None:
     n = 2 * subsets.SEGMENT + 77
     demand_same(
-        lambda like: subsets.distinct_positions(like, stream(1, 0, 0, "test"), n, 50),
+        lambda like: subsets.draw_subset(
+            like, Segments.alone(n), np.array([50]), [(1, 0, 0, "test")]
+        ),
         torch.zeros(0),
     )
 
@@ -50,11 +51,11 @@ def drawn(
     moments = scales.saturation(*given, each.numpy()).tolist()
     reached = scales.scales_for_count(*given, 0.1 * weights.segments.length.astype(np.float64), 3)
     keys = key + number.astype(np.uint64)
-    apart = sampling.draw_apart(*given, each, keys, expected=number)
+    apart = sampling.draw_poisson(*given, each, keys, expected=number, apart=True)
     found = sampling.draw_poisson(
         *given, each, keys, expected=number, factor=factor,
         prior=prior if factor < 1.0 else None, chances=chances,
-    ), apart  # fmt: skip
+    )[:2], apart  # fmt: skip
     lowered = weights.values.clone(), weights.sums.clone()
     sampling.lift(*given, each, 0.3, 1.0)
     exact = scales.exact_scales(torch.cat((each, each * 1e-39, each * 1e300)))

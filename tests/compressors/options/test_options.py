@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.lockstep import CollectiveRecord, Collectives, lockstep
+from gcsim.compressors.lockstep import CollectiveRecord, Collectives, in_rank_order, lockstep
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.options.method import OPTIONS, Method, method_of
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import REGISTRY, compressor_class
-from gcsim.compressors.requests import AllReduce, Exchange
+from gcsim.compressors.requests import Operation
 from gcsim.errors import InputError
 from tests.compressors.ddp.plan import OTHERS, PHASES
 
@@ -144,42 +144,14 @@ def test_beside_dense_tensors_is_the_method_on_the_others_alone(kind: str, given
         assert len(sent) <= len(sent_alone) + 1
 
 
-def rounded(exchanges: list[Exchange]) -> list[Tensor]:
-    """The oracle: a driver whose float32 sums are numpy's of float16, in rank order."""
-    replies: list[Any] = [None] * len(exchanges)
-    while True:
-        asked: list[Any] = []
-        updates: list[Tensor] = []
-        for exchange, reply in zip(exchanges, replies, strict=True):
-            try:
-                asked.append(exchange.send(reply))
-            except StopIteration as stop:
-                updates.append(stop.value)
-        if updates:
-            return updates
-        first = asked[0]
-        if (
-            isinstance(first, AllReduce)
-            and first.op == "sum"
-            and first.tensor.dtype == torch.float32
-        ):
-            total = asked[0].tensor.numpy().astype(np.float16)
-            for other in asked[1:]:
-                total = total + other.tensor.numpy().astype(np.float16)
-            replies = [torch.from_numpy(total.astype(np.float32)) for _ in asked]
-        else:
-            replies = carried_out(asked)
-
-
-def carried_out(requests: list[Any]) -> list[Any]:
-    """Replies of one collective, by lockstep."""
-
-    def one(request: Any) -> Exchange:
-        reply: Any = yield request
-        return reply  # type: ignore[no-any-return]  # whatever the request's is
-
-    replies: list[Any] = lockstep([one(request) for request in requests])
-    return replies
+def rounded(tensors: Sequence[Tensor], op: Operation) -> Tensor:
+    """The oracle: float32 sums are numpy's of float16, in rank order."""
+    if op != "sum" or tensors[0].dtype != torch.float32:
+        return in_rank_order(tensors, op)
+    total = tensors[0].numpy().astype(np.float16)
+    for other in tensors[1:]:
+        total = total + other.numpy().astype(np.float16)
+    return torch.from_numpy(total.astype(np.float32))
 
 
 @pytest.mark.parametrize(("kind", "given"), CASES, ids=NAMES)
@@ -208,7 +180,7 @@ def test_float_sums_are_halved_and_equal_the_oracle(kind: str, given: Given) -> 
         given_now = buckets(WHOLE, step, "second_moments" in cls.requires)
         with torch.no_grad():
             exchanges = [m.exchange(b, step) for m, b in zip(team, given_now, strict=True)]
-            expected = rounded(exchanges)
+            expected = lockstep(exchanges, reduction=rounded)
         assert all(torch.equal(a, b) for a, b in zip(updates, expected, strict=True))
 
 

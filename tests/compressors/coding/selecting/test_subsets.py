@@ -11,17 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.compressors.coding.selecting.subsets import distinct_positions
-from gcsim.compressors.random import stream
+from gcsim.compressors.coding.selecting.subsets import draw_subset
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InternalError
 
-LIKE = torch.zeros(0)
+
+def drawn(seed: int, n: int, k: int) -> torch.Tensor:
+    """A subset of one tensor."""
+    streams = [(seed, 0, 0, "d")]
+    return draw_subset(torch.zeros(0), Segments.alone(n), np.array([k]), streams)
 
 
 @given(st.integers(0, 700), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_subset_is_k_ascending_positions_below_n(n: int, part: float, seed: int) -> None:
     k = round(part * n)
-    found = distinct_positions(LIKE, stream(seed, 0, 0, "d"), n, k)
+    found = drawn(seed, n, k)
     assert found.dtype == torch.int64
     assert found.numel() == k
     assert bool((found.diff() > 0).all())
@@ -33,9 +37,7 @@ def test_all_subsets_are_equally_likely(k: int) -> None:
     # C(6, k) outcomes; chi-square below its 1 - 1e-4 quantile for that many degrees of freedom.
     quantile = {1: 25.7, 2: 42.6, 3: 51.2, 5: 25.7}[k]  # for 5, 14, 19, 5
     draws, outcomes = 6000, list(itertools.combinations(range(6), k))
-    seen = Counter(
-        tuple(distinct_positions(LIKE, stream(s, 0, 0, "d"), 6, k).tolist()) for s in range(draws)
-    )
+    seen = Counter(tuple(drawn(s, 6, k).tolist()) for s in range(draws))
     expected = draws / len(outcomes)
     assert sum((seen[o] - expected) ** 2 / expected for o in outcomes) < quantile
 
@@ -45,7 +47,7 @@ def test_large_subsets_fall_evenly_on_segments(part: float) -> None:
     # 2.5 segments of 2^20: parts of n; the count in each part is hypergeometric.
     n = 5 << 19
     k = round(part * n)
-    found = distinct_positions(LIKE, stream(3, 0, 0, "d"), n, k)
+    found = drawn(3, n, k)
     assert found.numel() == k
     assert bool((found.diff() > 0).all())
     counts = np.histogram(found.numpy(), bins=50, range=(0, n))[0]
@@ -55,4 +57,4 @@ def test_large_subsets_fall_evenly_on_segments(part: float) -> None:
 
 def test_impossible_subsets_are_refused() -> None:
     with pytest.raises(InternalError):
-        distinct_positions(LIKE, stream(0, 0, 0, "x"), 2, 3)
+        drawn(0, 2, 3)

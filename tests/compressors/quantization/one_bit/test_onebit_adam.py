@@ -20,8 +20,8 @@ from gcsim.compressors.quantization.one_bit.onebit_adam import (
     OneBitAdamParameters,
     add_chunks,
     chunks_of,
-    sign_error,
 )
+from gcsim.compressors.quantization.one_bit.scaled_sign import sign_error
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, error_of, members
 
@@ -150,8 +150,8 @@ def test_known_distributions_lose_known_parts(
     assert 1 - ratio**2 == pytest.approx(mean_abs, abs=1e-3)
     values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
     energy = float(values.double().square().sum())
-    assert sign_error(values, "rms") / energy == pytest.approx(rms, abs=0.004)
-    assert sign_error(values, "mean_abs") / energy == pytest.approx(mean_abs, abs=0.004)
+    assert sign_error(values, norm="rms") / energy == pytest.approx(rms, abs=0.004)
+    assert sign_error(values, norm="mean_abs") / energy == pytest.approx(mean_abs, abs=0.004)
 
 
 def test_a_start_at_the_settled_step_needs_no_warm_up(
@@ -202,8 +202,8 @@ def test_what_one_step_loses_the_next_one_adds(
         wanted = 0.9 * m + 0.1 * torch.stack(given).mean(0).double() + before
         m = step_of(group, layout_of(*SIZES), given, step)[0].double() * 0.1
         server, own = (
-            [error_of(w.state[f"{who}'s vector"][0], w.state[f"{who}'s scale"][0]) for w in group]
-            for who in ("owner", "worker")
+            [error_of(*memory.kept[0]) for memory in memories]
+            for memories in zip(*((w.owned, w.sent) for w in group), strict=True)
         )
         before = torch.stack(own).mean(0)
         before = (before + torch.cat(server)).double()

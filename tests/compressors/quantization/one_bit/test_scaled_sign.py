@@ -1,44 +1,50 @@
-"""Scaled sign has exactly the error of its formula; EF-signSGD makes up for what it loses."""
+"""Scaled sign has exactly the error of its formula; EF-signSGD makes up for what it loses;
+dist-EF-blockSGDM codes both directions so."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gcsim.compressors.base import CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import HEADER_BYTES
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.quantization.one_bit.scaled_sign import (
+    EfBlockSgdm,
     EfSignSgd,
     ScaledSign,
     add_decoded,
     encode,
     sign_error,
 )
-from tests.compressors.shared import Draw, LayoutOf
+from gcsim.compressors.requests import PushPull
+from gcsim.compressors.segments import Segments
+from gcsim.errors import InputError
+from tests.compressors.shared import Draw, LayoutOf, fold, members
 
 Exchange = Callable[..., list[torch.Tensor]]
+Vector = np.ndarray[Any, Any]
 SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 BLOCKS = [slice(0, 37), slice(37, 42), slice(42, 43)]
 
 
-def workers(cls: type[ScaledSign], count: int) -> list[ScaledSign]:
-    chosen = CompressorParameters()
-    return [cls(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+blocked = partial(members, EfBlockSgdm)
 
 
-def coded(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Mean magnitude times sign (of zero: +), tensor by tensor."""
+def coded(vector: Vector, blocks: list[slice] = BLOCKS) -> Vector:
+    """Reference coder: mean magnitude times sign (of zero: +), block by block."""
     out = np.empty_like(vector)
-    for block in BLOCKS:
+    for block in blocks:
         out[block] = np.abs(vector[block]).mean() * np.where(vector[block] < 0, -1.0, 1.0)
     return out
 
@@ -55,7 +61,7 @@ def test_updates_follow_the_algorithm_step_by_step(
     cls: type[ScaledSign], count: int, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
     # Independent float64 loop: p = g + e, e = p - Q(p).
-    layout, group = layout_of(*SIZES), workers(cls, count)
+    layout, group = layout_of(*SIZES), members(cls, count)
     remember = cls is EfSignSgd
     errors = np.zeros((count, N))
     for step in range(5):
@@ -78,16 +84,22 @@ def test_updates_follow_the_algorithm_step_by_step(
         (0.8, 1 - 2 / math.pi * math.exp(-0.64)),  # .6643
     ],
 )
-def test_known_distributions_lose_known_parts(sigma: float, expected: float, normal: Draw) -> None:
+def test_known_distributions_lose_known_parts(
+    sigma: float, expected: float, normal: Draw, layout_of: LayoutOf
+) -> None:
     values = normal(1_000_000, 1) * (sigma * normal(1_000_000, 2)).exp()
-    part = sign_error(values, None) / float(values.double().square().sum())
-    assert part == pytest.approx(expected, abs=0.003)
+    layout, decoded = layout_of(1_000_000), torch.zeros(1_000_000)
+    add_decoded(encode(values, layout), layout, decoded, 1.0)
+    energy = float(values.double().square().sum())
+    error = float((values - decoded).double().square().sum())
+    assert error == pytest.approx(sign_error(values), rel=1e-5)
+    assert error / energy == pytest.approx(expected, abs=0.003)
 
 
 def test_a_worker_that_has_not_begun_owes_nothing(layout_of: LayoutOf) -> None:
     bucket = Bucket(layout=layout_of(*SIZES), gradient=torch.ones(N))
-    assert torch.equal(owing(workers(EfSignSgd, 2)[0], bucket), torch.zeros(N))
-    assert workers(ScaledSign, 2)[0].residual_of(bucket) is None
+    assert torch.equal(owing(members(EfSignSgd, 2)[0], bucket), torch.zeros(N))
+    assert members(ScaledSign, 2)[0].residual_of(bucket) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 1001])
@@ -98,7 +110,7 @@ def test_a_tensor_takes_one_scale_and_one_bit_an_element(
     bucket = Bucket(layout=layout_of(n, 3), gradient=normal(n + 3))
     expected = HEADER_BYTES + (4 if n else 0) + math.ceil(n / 8) + HEADER_BYTES + 4 + 1
     meter = Meter(1)
-    exchange(workers(cls, 1), [bucket], 0, meter)
+    exchange(members(cls, 1), [bucket], 0, meter)
     assert meter.collectives == [CollectiveRecord(kind="all_gather", sent=(expected,))]
 
 
@@ -115,7 +127,182 @@ def test_decoding_gives_scale_times_sign_exactly(layout_of: LayoutOf) -> None:
 def test_extremes_stay_finite(
     cls: type[ScaledSign], scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
 ) -> None:
-    group, layout = workers(cls, 3), layout_of(64)
+    group, layout = members(cls, 3), layout_of(64)
     for step in range(4):
         gradients = [normal(64, rank) * scale for rank in range(3)]
         assert step_of(group, layout, gradients, step)[0].isfinite().all()
+
+
+# --- dist-EF-blockSGDM ----------------------------------------------------------------------------
+
+
+def test_updates_follow_the_published_algorithm_step_by_step(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Independent float64 loop over Algorithm 2 of Zheng et al. (rho = 1), three workers.
+    m, count = 0.9, 3
+    layout, group = layout_of(37, 5, 1), blocked(count)
+    u, e = np.zeros((count, 43)), np.zeros((count, 43))
+    server = np.zeros(43)
+    for step in range(6):
+        gradients = [normal(43, 10 * step + rank) for rank in range(count)]
+        total = np.zeros(43)
+        for rank, gradient in enumerate(gradients):
+            g = gradient.double().numpy()
+            u[rank] = m * u[rank] + g
+            p = g + m * u[rank] + e[rank]
+            e[rank] = p - coded(p)
+            total += coded(p)
+        q = total / count + server
+        server = q - coded(q)
+        updates = step_of(group, layout, gradients, step)
+        for update in updates:
+            np.testing.assert_allclose(update.numpy(), coded(q), rtol=2e-4, atol=1e-5)
+        assert torch.equal(updates[0], updates[2])
+
+
+def test_what_is_not_applied_is_still_in_an_error(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Conservation: sum of updates + server error + mean worker error = sum of mean directions.
+    layout, count, m = layout_of(200, 30), 4, 0.9
+    group = blocked(count, block_elements=64)
+    momentum = torch.zeros(count, 230, dtype=torch.float64)
+    wanted, applied = torch.zeros(230).double(), torch.zeros(230).double()
+    for step in range(8):
+        gradients = [normal(230, 100 * step + rank) for rank in range(count)]
+        momentum = m * momentum + torch.stack(gradients)
+        wanted += (torch.stack(gradients) + m * momentum).mean(0)
+        applied += step_of(group, layout, gradients, step)[1].double()
+    bucket = Bucket(layout=layout, gradient=torch.zeros(230))
+    remaining = torch.stack([worker.residual_of(bucket) for worker in group]).mean(0)
+    torch.testing.assert_close(applied + remaining.double(), wanted, rtol=1e-4, atol=1e-4)
+    cells = Segments.of(layout).even_cells(64)
+    assert all(not worker._server.error(bucket, cells).any() for worker in group[1:])
+    assert group[0]._server.error(bucket, cells).any()
+
+
+@pytest.mark.parametrize("most", [None, 1, 64, 100, 4096])
+@pytest.mark.parametrize("n", [1, 7, 8, 1000, 1001])
+def test_both_directions_take_one_bit_and_one_scale_a_block(
+    n: int, most: int | None, normal: Draw, layout_of: LayoutOf, exchange: Exchange
+) -> None:
+    layout = layout_of(n, 3)
+    meter = Meter(1)
+    (worker,) = blocked(1, block_elements=most)
+    bucket = Bucket(layout=layout, gradient=normal(n + 3))
+    exchange([worker], [bucket], 0, meter)
+    expected = 0
+    for size in (n, 3):
+        blocks = 1 if most is None else math.ceil(size / most)
+        expected += HEADER_BYTES + 4 * blocks + math.ceil(size / 8)
+    assert meter.collectives == [
+        CollectiveRecord(
+            kind="push_pull", sent=(expected,), pulled=expected, without_server="alltoall_allgather"
+        )
+    ]
+
+
+@given(n=st.integers(1, 10**8), most=st.none() | st.integers(1, 10**6))
+def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
+    n: int, most: int | None
+) -> None:
+    cells = Segments.alone(n).even_cells(most)
+    (length,), (blocks,) = cells.size, cells.count
+    assert length <= (n if most is None else most)
+    assert -(-n // blocks) == length
+    assert blocks == (1 if most is None else -(-n // length))
+
+
+def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
+    values = torch.tensor([1.0, -3.0, 10.0, 30.0, -500.0])
+    # By hand, blocks of at most 2 elements: (1, 3), (10, 30), (500).
+    assert fold(values, 2)[1].tolist() == [2.0, 20.0, 500.0]
+    layout = layout_of(5)
+    out = torch.zeros(5)
+    message = encode(values, layout, 2)
+    add_decoded(message, layout, out, 1.0)
+    assert out.tolist() == [2.0, -2.0, 20.0, 20.0, -500.0]
+
+
+def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
+    values = normal(1 << 20).repeat(16)
+    exact = float(values.double().abs().mean())
+    assert float(fold(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
+
+
+def test_one_element_is_exact_nesterov_momentum(layout_of: LayoutOf, step_of: Exchange) -> None:
+    # A block of one element loses nothing: updates are g + m u with u = m u + g, by hand.
+    layout, (worker,) = layout_of(1), blocked(1)
+    updates = [float(step_of([worker], layout, [torch.tensor([1.0])], s)[0]) for s in range(3)]
+    assert updates == pytest.approx([1.9, 1 + 0.9 * 1.9, 1 + 0.9 * 2.71])
+    assert EfBlockSgdm.momentum(worker.parameters) == (0.9, True)
+
+
+def test_the_server_counts_and_decodes_each_payload_once(normal: Draw, layout_of: LayoutOf) -> None:
+    layout = layout_of(64)
+    group = blocked(3)
+    requests = [
+        next(w.exchange(Bucket(layout=layout, gradient=normal(64, w.worker.rank)), 0))
+        for w in group
+    ]
+    assert all(isinstance(request, PushPull) for request in requests)
+    pushed = [request.payload for request in requests if isinstance(request, PushPull)]
+    mean = torch.zeros(64)
+    for payload in pushed:
+        add_decoded(payload, layout, mean, 1 / 3)
+    assert isinstance(requests[0], PushPull)
+    answer = requests[0].server(iter(pushed))  # any iterable will do: it is only iterated over
+    assert torch.equal(answer, encode(mean, layout))
+
+
+def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
+    layout = layout_of(20)
+    out = torch.zeros(20)
+    # A whole frame of a body that nobody wrote: 20 signs leave four bits of padding.
+    scale, bits = as_bytes(torch.ones(1)), torch.full((3,), 0xFF, dtype=torch.uint8)
+    for body, words in (
+        (torch.cat((scale, bits)), "padding"),
+        (torch.cat((as_bytes(-torch.ones(1)), bits & 0x0F)), "scale"),
+        (torch.cat((as_bytes(torch.tensor([torch.inf])), bits & 0x0F)), "scale"),
+        (bits & 0x0F, "blocks"),
+        (
+            torch.cat((as_bytes(torch.ones(11)), bits & 0x0F)),
+            r"\[11\] blocks",
+        ),  # 2 each: 10 would do
+    ):
+        with pytest.raises(InputError, match=words):
+            add_decoded(pack_frame(Codec.SIGN_BLOCK, body, numel=20, nonzero=20), layout, out, 1.0)
+
+
+def test_the_error_of_the_first_step_is_what_the_laws_say(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    # Without memory p = (1 + m) g: the update is 1.9 Q(g), compared with g.
+    group = blocked(1, block_elements=64)
+    gradient = normal(1000)
+    (update,) = step_of(group, layout_of(1000), [gradient], 0)
+    law = EfBlockSgdm.properties(group[0].parameters)
+    assert law.error_bound is not None
+    error = float((update - gradient).double().square().sum())
+    assert error == pytest.approx(law.error_bound(gradient), rel=1e-4)
+    decoded = np.concatenate(
+        [
+            coded(part, [slice(None)])
+            for part in np.split(gradient.double().numpy(), range(63, 1000, 63))
+        ]
+    )
+    assert error == pytest.approx(float(((1.9 * decoded - gradient.numpy()) ** 2).sum()), rel=1e-4)
+    assert law.error_is_exact
+    assert law.conserves
+
+
+def test_an_empty_tensor_is_a_frame_without_body(
+    normal: Draw, layout_of: LayoutOf, step_of: Exchange
+) -> None:
+    group = blocked(2)
+    layout = layout_of(5, 0, 3)
+    for step in range(3):
+        first, second = step_of(group, layout, [normal(8, 1), normal(8, 2)], step)
+        assert torch.equal(first, second)
+    assert encode(torch.zeros(0), layout_of(0)).numel() == HEADER_BYTES
