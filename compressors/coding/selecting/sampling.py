@@ -154,8 +154,8 @@ def draw_poisson(
         positions, kept = (np.append(each[0, :cut], each[1, : m - cut]) for each in (places, taken))
     else:
         positions, kept = np.empty(m, dtype=np.int64), np.empty(m * chances, dtype=np.float32)
-        given = segments.begin, found, chance, counts, starts(counts)
-        in_tiles(_compact, tiles, *given, positions, kept)
+        drew = found, chance, counts, starts(counts)
+        in_tiles(_compact, tiles, segments.begin, *drew, positions, kept)
     return tensor(positions, values), tensor(kept, values), k
 
 
