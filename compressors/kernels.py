@@ -69,7 +69,8 @@ def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
     for cost in costs:
         key = (cost.kind, cost.name, cost.part, octave(cost))
         groups[key] = joined(groups[key], cost) if key in groups else cost
-    return tuple(cost for _, cost in sorted(groups.items(), key=lambda group: _rank(group[0])))
+    order = sorted(groups, key=lambda key: (KERNEL_CLASSES.index(key[0]), *key[1:]))
+    return tuple(groups[key] for key in order)
 
 
 def octave(cost: KernelCost) -> int:
@@ -100,7 +101,3 @@ def joined(first: KernelCost, second: KernelCost) -> KernelCost:
     """Both together; class and name are those of the first."""
     summed = ("launches", "elements", "nbytes", "flops", "work")
     return replace(first, **{key: getattr(first, key) + getattr(second, key) for key in summed})
-
-
-def _rank(key: tuple[KernelClass, str, bool, int]) -> tuple[int, str, bool, int]:
-    return (KERNEL_CLASSES.index(key[0]), *key[1:])

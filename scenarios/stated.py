@@ -25,7 +25,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -64,6 +64,7 @@ from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import predict
+from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.profile import (
@@ -389,13 +390,18 @@ class Stated:
         if self.traffic.grouping == "none":
             return self.step
         return predict(
-            self.profile, self.cluster, self.passes, training=self.training, spans=False
+            self.profile,
+            self.cluster,
+            self.passes,
+            training=self.training,
+            spans=False,
+            averager=_averager(self.cluster, self.training),
         ).iteration
 
     def alone(self, cluster: Cluster) -> float:
         """Seconds of the exchange alone on a cluster."""
         finishes: Times = np.zeros(cluster.workers, dtype=np.int64)
-        memo, more = CollectiveMemo(cluster), 0
+        memo, more = CollectiveMemo.of(cluster), 0
         names = self._names(0)
         by_rank = [[({**names, "r": rank}, 1)] for rank in range(cluster.workers)]
         for entry in self.traffic.exchange:
@@ -581,7 +587,7 @@ class Stated:
         on = replace(
             self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
         )
-        taken = int(CollectiveMemo(on)(record, np.zeros(devices, dtype=np.int64)).max())
+        taken = int(CollectiveMemo.of(on)(record, np.zeros(devices, dtype=np.int64)).max())
         return self._copy(taken / PS_PER_SECOND)
 
     def _copy(self, seconds: float) -> KernelCost:
@@ -608,7 +614,7 @@ class Stated:
     def _fused(self) -> list[list[int]]:
         """Groups of tensors that Horovod sends together on this cluster, by how long transfers
         take."""
-        memo = CollectiveMemo(self.cluster)
+        memo = CollectiveMemo.of(self.cluster)
         together = np.zeros(self.cluster.workers, dtype=np.int64)
         of_shapes = {
             shape: [record for _, record in self._all(self.traffic.exchange, self._alike(shape, 1))]
@@ -636,6 +642,20 @@ class Stated:
             ready = backward * (1 - waits) * spent / total
             found.update(dict.fromkeys(layer.parameters, ready))
         return [found[n] for n in range(len(found))]
+
+
+_LAST: deque[tuple[Training, Averager]] = deque(maxlen=64)
+
+
+def _averager(cluster: Cluster, training: Training) -> Averager:
+    """Averager that runs on equal clusters with equal training share: their traffic is alike."""
+    execute = CollectiveMemo.of(cluster)
+    for own, known in _LAST:
+        if known.execute is execute and own == training:
+            return known
+    found = Averager(cluster, training, 0)
+    _LAST.append((training, found))
+    return found
 
 
 def _record(entry: EntrySection, each: Each) -> CollectiveRecord:

@@ -194,4 +194,4 @@ def shared(cluster: Cluster, training: Training) -> Fraction:
 def _collectives(cluster: Cluster) -> CarryOut:
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
-    return CollectiveMemo(cluster)
+    return CollectiveMemo.of(cluster)

@@ -19,9 +19,10 @@ A source is a work: a repository, or a suite. Its rates of the device are left o
 from __future__ import annotations
 
 import math
+import operator
 import re
 import statistics
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -237,13 +238,21 @@ def reliability(pays: Sequence[tuple[float, bool]]) -> Iterator[tuple[float, flo
             yield low, high, len(own), statistics.fmean(own)
 
 
+_LAST: deque[tuple[list[Report], dict[str, list[LeftOut]]]] = deque(maxlen=1)
+
+
 def left_out(reports: Sequence[Report]) -> dict[str, list[LeftOut]]:
-    """Each source by kind of its passes, with the catalogue's widths without it."""
+    """Each source by kind of its passes, with the catalogue's widths without it; of the same
+    reports found once."""
+    for known, found in _LAST:
+        if len(known) == len(reports) and all(map(operator.is_, known, reports)):
+            return found
     found = {}
     for kind, stated in (("catalogue alone", False), ("own passes stated", True)):
-        known = misses(reports, stated=stated)
-        if known.steps:
-            found[kind] = [_left_out(known, name, stated=stated) for name in known.sources]
+        own = misses(reports, stated=stated)
+        if own.steps:
+            found[kind] = [_left_out(own, name, stated=stated) for name in own.sources]
+    _LAST.append((list(reports), found))
     return found
 
 

@@ -234,8 +234,8 @@ def scale_is_told(subject: Subject) -> str | None:
 
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
-    """Of gradients of one scale: |updates - mean gradients|^2 / |mean gradients|^2 (1 where nothing
-    is delivered), bits an element that a worker sends, and both as text. NaN where it refuses."""
+    """Relative error |updates - mean gradients|^2 / |mean gradients|^2 at one scale (1 where
+    nothing is delivered), bits an element that a worker sends, both as text; NaN: it refuses."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)

@@ -67,7 +67,8 @@ class Subject:
         self, shapes: Sequence[tuple[int, ...]] = SHAPES, *, workers: int = 2, seed: int = 3
     ) -> Crew:
         """Workers with empty memories."""
-        return Crew(self, layout_of(shapes), workers, seed)
+        pieces = ((f"tensor {index}", index, shape) for index, shape in enumerate(shapes))
+        return Crew(self, BucketLayout.behind(0, pieces), workers, seed)
 
 
 class Crew:
@@ -132,12 +133,6 @@ def subject_of(compressor: type[Compressor] | str, given: Mapping[str, Any]) -> 
         name, cls = compressor.__name__, compressor
     method = checked(name, cls, given)
     return Subject(name=name, compressor=method.compressor, parameters=method.parameters)
-
-
-def layout_of(shapes: Sequence[tuple[int, ...]]) -> BucketLayout:
-    """Tensors of these shapes, one behind the other."""
-    pieces = ((f"tensor {index}", index, shape) for index, shape in enumerate(shapes))
-    return BucketLayout.behind(0, pieces)
 
 
 def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:

@@ -149,7 +149,12 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
     option that means nothing for the method.
     """
     fields = cls.Parameters.model_fields
-    options = {k: v for k, v in given.items() if k not in fields and _means_an_option(k)}
+    options = {  # with slips of the pen from their names
+        key: value
+        for key, value in given.items()
+        if key not in fields
+        and (key in OPTIONS or did_you_mean(key, OPTIONS).startswith("did you mean"))
+    }
     own = checked_parameters(name, cls, {k: v for k, v in given.items() if k not in options})
     if not options:
         return Method(cls, own)
@@ -161,11 +166,6 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
         raise InputError(problems)
     kind = OptionedWithMoments if cls.requires else Optioned
     return Method(kind, stated.joined(Method(cls, own)))
-
-
-def _means_an_option(key: str) -> bool:
-    """Whether a key is an option's name, or a slip of the pen from it."""
-    return key in OPTIONS or did_you_mean(key, OPTIONS).startswith("did you mean")
 
 
 def _meaningless(

@@ -50,7 +50,7 @@ def idle(
         [
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives, compressors),
-            *_topology(document, cluster),
+            *_topology(document, cluster, training),
             *_bus(document, cluster, training),
             *_idle_processors(document, cluster, training),
             *_buckets(document, file),
@@ -108,8 +108,8 @@ def _servers(
         yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
 
-def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    racks = cluster.racks
+def _topology(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    racks, transport = cluster.racks, cluster.collectives.transport
     if racks is not None and racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
@@ -121,6 +121,11 @@ def _topology(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if nic == cluster.network:
             why = f": it is {nic.name}, as cluster.network"
             yield _said(document, ("cluster", "nics", str(node)), why, "leave it out")
+    fixed = {Fraction(0), loops.between_nodes(Framework(), transport).per_step}
+    for code in ("reducer", "hook"):
+        if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
+            where = ("training", "framework", code, "per_step")
+            yield _said(document, where, ": it is a step's between nodes", "set cluster.nodes")
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -133,11 +138,6 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
     if training.shared_node != loops.shared_node(chosen.transport) and not alone and by_cores:
         why_cpu = ": the ranks of a node share its cores (cluster.host.cores)"
         yield _said(document, ("training", "shared_node"), why_cpu, "leave it out")
-    fixed = {Fraction(0), loops.between_nodes(Framework(), chosen.transport).per_step}
-    for code in ("reducer", "hook"):
-        if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
-            where = ("training", "framework", code, "per_step")
-            yield _said(document, where, ": it is a step's between nodes", "set cluster.nodes")
     if not cluster.crosses_intra_node and "intra_node" in document.data["cluster"]:
         why_bus = f"{why}, and nothing is copied through its host"
         yield _said(document, ("cluster", "intra_node"), why_bus, hint)

@@ -79,7 +79,7 @@ class CollectiveTimes:
         """Points of the support that show whether there is a plane."""
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
-        self._memos = [CollectiveMemo(each) for each in clusters_at]
+        self._memos = [CollectiveMemo.of(each) for each in clusters_at]
         moving = {one.name for one in inputs if moves_links(one)}
         known = _simulated_on(clusters_at[0])
         self._simulated_at = [

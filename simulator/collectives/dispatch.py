@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -131,6 +132,16 @@ class CollectiveMemo:
         shifted: Times = finishes + first
         return shifted
 
+    @classmethod
+    def of(cls, cluster: Cluster) -> CollectiveMemo:
+        """One that equal clusters share, whatever their devices, while anything holds it."""
+        own = (getattr(cluster, one.name) for one in fields(cluster) if one.name not in _NO_KEY)
+        key = *own, *sorted(cluster.nics.items(), key=lambda item: item[0])
+        found = _SHARED.get(key)
+        if found is None:
+            found = _SHARED[key] = cls(cluster)
+        return found
+
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
         """Parts of a collective that do not depend on entry times."""
         cluster = self.cluster
@@ -154,6 +165,10 @@ class CollectiveMemo:
             host=host,
             host_work=Work() if host is None else host.work(algorithm.traffic(call)),
         )
+
+
+_NO_KEY = {"device", "nics"}
+_SHARED: WeakValueDictionary[object, CollectiveMemo] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

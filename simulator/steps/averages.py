@@ -69,7 +69,7 @@ class Averager:
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
-        self.execute: CarryOut = CollectiveMemo(cluster)
+        self.execute: CarryOut = CollectiveMemo.of(cluster)
         """The cluster's collectives."""
         self.together = Together(cluster, training, self.execute)
         """Times of collectives that all ranks enter at once."""

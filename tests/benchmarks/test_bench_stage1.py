@@ -5,7 +5,7 @@ processor seconds on one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,16 +16,8 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sweeps.tasks import Task, perform
 from gcsim.scenarios.uncertainty import approximation
 from gcsim.traces.stage1.quality import ErrorMeter
-from gcsim.traces.timing.allocator import keep_freed_memory
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def least(work: Callable[[], object], times: int = 4) -> float:

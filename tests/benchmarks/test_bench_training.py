@@ -6,30 +6,18 @@ method with fewer workers: four times as many take about four times as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.traces.timing.allocator import keep_freed_memory
 from tests.benchmarks.training_step import Training
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FEW, MANY = 4, 16
 MOST = 8.0
 """Times as long; sixteen with a part for each pair of workers, or a decoding by each worker."""
 IN_PAIRS = {"ok_topk", "onebit_sgd", "onebit_adam"}
 """All-to-alls: a message for each pair of workers."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -22,11 +22,11 @@ import torch
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.conformance.subject import layout_of
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.traces.timing.allocator import keep_freed_memory
+from tests.compressors.shared import layout_of_shapes
 
 SHAPES: tuple[tuple[int, ...], ...] = (
     (10,), (10, 176), (176,), (176, 128), (32,), (32, 32, 3, 3), (32,), (32, 16, 3, 3),
@@ -57,7 +57,7 @@ class Training:
     def __init__(self, name: str, workers: int) -> None:
         self.cls, self.parameters = compressor_class(name), check_parameters(name, {})
         self.workers = workers
-        layout = layout_of(SHAPES)
+        layout = layout_of_shapes(SHAPES)
         generator = torch.Generator().manual_seed(0)
         self.buckets = []
         for _ in range(SETS):

@@ -93,6 +93,13 @@ def test_a_correct_compressor_passes(bucket_of: BucketOf, normal: Any) -> None:
         assert torch.equal(update, bucket.gradient)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_by_name(bad: float, bucket_of: BucketOf) -> None:
+    bucket = bucket_of(torch.ones(3), torch.tensor([1.0, bad]))
+    with pytest.raises(InputError, match="Toy, t1: error: 1 of 2 elements of the gradient are not"):
+        run(Toy, bucket)
+
+
 class Nameless(Compressor):
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         yield AllReduce(tensor=bucket.gradient.clone())

@@ -23,6 +23,8 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 BLOCK = 1 << 14
 """Elements treated in one go; a multiple of eight."""
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""Set bits of each byte."""
 
 
 def bytes_of(segments: Segments) -> Column:
@@ -43,9 +45,9 @@ def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
     The meter counts nothing: somebody reads the bits anyway.
     """
     blocks = segments.cells(BLOCK)
-    counts = np.zeros(1 + blocks.total, dtype=np.int64)
-    in_tiles(_count_tiles, blocks.tiles, places(segments), array(bits), counts)
-    return counts.cumsum()
+    begins = starts(bytes_of(segments))[blocks.owner] + blocks.number * (BLOCK // 8)
+    counts = np.add.reduceat(_ONES[array(bits)], begins, dtype=np.int64)
+    return np.append(0, counts.cumsum())
 
 
 def bits_each(begins: NDArray[np.int64], segments: Segments) -> Column:
@@ -94,23 +96,6 @@ def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
 
 
 # --- loops ------------------------------------------------------------------------------------
-
-
-@loop
-def _count_tiles(start: int, stop: int, tiles: Any, places: Any, bits: Any, counts: Any) -> None:
-    """Set bits of each block, behind the number before."""
-    for tile in range(start, stop):
-        t, begin, end = tiles[tile]
-        own = bits[places[t, 2] : places[t, 2] + (end + 7) // 8]
-        for first in range(begin, end, BLOCK):
-            part = own[first // 8 : (min(first + BLOCK, end) + 7) // 8]
-            total = np.int64(0)
-            for b in range(part.size):
-                byte = part[b]  # its bits are added up in pairs, fours, and all eight
-                byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
-                byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
-                total += np.int64((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
-            counts[1 + places[t, 3] + first // BLOCK] = total
 
 
 @loop

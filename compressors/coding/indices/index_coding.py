@@ -169,7 +169,7 @@ def decoded_positions(
     return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
 
 
-def demand_ascending(wrong: int) -> None:
+def demand_ascending(wrong: int | np.bool_) -> None:
     """`InputError` for positions that do not ascend, or cannot be read."""
     if wrong:
         raise damaged("positions do not ascend below the tensor's length")

@@ -272,7 +272,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
     """
 
     @loop
-    def walk(  # noqa: PLR0912 - one walk, whatever the levels are
+    def walk(
         start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,
@@ -280,7 +280,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
         room = np.empty((2, CHUNK), dtype=np.float32)
         groups = np.empty(CHUNK, dtype=np.uint16)
-        codes = np.empty(CHUNK, dtype=np.uint8)
+        halves, codes = groups.view(np.uint8), np.empty(CHUNK, dtype=np.uint8)
         for tile in range(start, stop):
             t, start_of, stop_of = tiles[tile]
             begin, n = table[t]
@@ -310,10 +310,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
                 if grouped and bits == 16:
-                    wide = body[2 * first : 2 * (first + length)]
-                    for i in range(length):
-                        wide[2 * i] = np.uint8(groups[i] & np.uint16(255))
-                        wide[2 * i + 1] = np.uint8(groups[i] >> np.uint16(8))
+                    body[2 * first : 2 * (first + length)] = halves[: 2 * length]
                 elif not whole:
                     if grouped:
                         for i in range(length):
@@ -571,26 +568,19 @@ def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
 
 @lru_cache(maxsize=1 << 6)
 def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
-    """(lower levels of pairs; gaps; `_ranges`) of a table."""
+    """(lower levels of pairs; gaps; last level that none of a range's numbers is below, by range;
+    most levels in a range) of a table."""
     levels = np.frombuffer(content, dtype=np.float32)
-    pairs = levels.size - 1
-    room = 1 << 8 if levels.size > COUNTED else -(-pairs // _TOGETHER) * _TOGETHER
+    pairs, long = levels.size - 1, levels.size > COUNTED
+    room = 1 << 8 if long else -(-pairs // _TOGETHER) * _TOGETHER
     lower = np.full(room, np.inf, dtype=np.float32)  # a pair at infinity is below no element
     gaps = np.zeros(room, dtype=np.float32)
     lower[:pairs], gaps[:pairs] = levels[:-1], np.diff(levels)
-    return lower, gaps, *_ranges(lower)
-
-
-def _ranges(lower: Table) -> tuple[NDArray[np.uint8], int]:
-    """Last level that none of a range's numbers is below, by range; most levels in a range."""
-    if lower.size <= COUNTED:
-        return np.zeros(0, dtype=np.uint8), 0
+    if not long:
+        return lower, gaps, np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
-    least = first.view(np.float32)
-    greatest = (first | np.uint32((1 << _RANGE_BITS) - 1)).view(np.float32)
-    with np.errstate(invalid="ignore"):  # some ranges hold NaN
-        least, greatest = np.minimum(least, greatest), np.maximum(least, greatest)
-        inside = np.abs(least) <= 1  # no other number occurs
-    start = np.where(inside, np.searchsorted(lower, least, side="right") - 1, 0).clip(min=0)
-    last = np.where(inside, np.searchsorted(lower, greatest, side="right") - 1, 0).clip(min=0)
-    return start.astype(np.uint8), int((last - start).max())
+    ends = np.stack((first, first | np.uint32((1 << _RANGE_BITS) - 1))).view(np.float32)
+    ends.sort(axis=0)
+    ends[:, ~(np.abs(ends[0]) <= 1)] = -1  # no other number occurs
+    start, last = np.searchsorted(lower, ends, side="right").clip(min=1) - 1
+    return lower, gaps, start.astype(np.uint8), int((last - start).max())

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import (
     array,
     in_tiles,
@@ -57,57 +57,48 @@ class Weights:
     """`block_sums` of the values."""
 
     @classmethod
-    def of(cls, values: Tensor, segments: Segments) -> Weights:
-        return cls(values, segments, block_sums(values, segments))
+    def of(cls, values: Tensor, segments: Segments, largest: Tensor | None = None) -> Weights:
+        """Weights of values, or of the squares that `block_sums` makes of them."""
+        weights, sums = block_sums(values, segments, largest)
+        return cls(weights, segments, sums)
 
     @property
     def blocks(self) -> Cells:
         return self.segments.cells(BLOCK)
 
 
-@counted_as(
-    lambda sums, values, _: [
-        launch("reduction", "sampling.block_sums", values.numel(), values.nbytes, sums.nbytes)
-    ]
-)
+def _summing(
+    found: tuple[Tensor, Tensor], values: Tensor, _: object, largest: Tensor | None = None
+) -> Iterator[KernelCost]:
+    moved = values.nbytes * (1 + (largest is not None)), found[1].nbytes
+    yield launch("reduction", "sampling.block_sums", values.numel(), *moved)
+
+
+@counted_as(_summing)
 @primitive
-def block_sums(values: Tensor, segments: Segments) -> Tensor:
-    """Sums of |v| over blocks of 16 elements of each tensor (the last may be shorter).
+def block_sums(
+    values: Tensor, segments: Segments, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(the values; sums of |v| over blocks of 16 elements of each tensor, the last may be shorter).
 
-    float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
+    values : flat float32 of the table; with `largest`, the largest |v| of each tensor, float32,
+        the squares of v / largest stand in their place, or 1 where the largest is 0
+
+    Sums are float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
     """
-    blocks = segments.cells(BLOCK)
-    sums = np.empty(blocks.total, dtype=np.float64)
-    in_tiles(_add_tiles, segments.tiles, segments.table, blocks.first, array(values), sums)
-    return tensor(sums, values)
-
-
-@counted_as(
-    lambda found, values, *_: [
-        launch(
-            "reduction", "sampling.block_sums", values.numel(), 8 * values.numel(), found[1].nbytes
-        )
-    ]
-)
-@primitive
-def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """(squares of v / largest, or 1 where the largest is 0; their `block_sums`).
-
-    values : flat float32 of the table; largest : the largest |v| of each tensor, float32
-    """
-    blocks, squares = segments.cells(BLOCK), np.empty(values.numel(), dtype=np.float32)
+    blocks, given = segments.cells(BLOCK), (values[:0] if largest is None else largest)
+    squares = values if largest is None else torch.empty_like(values)
     sums = np.empty(blocks.total, dtype=np.float64)
     in_tiles(
-        _square_tiles, segments.tiles, segments.table, blocks.first, array(values), array(largest),
-        squares, sums,
+        _sum_tiles, segments.tiles, segments.table, blocks.first, array(values), array(given),
+        array(squares), sums,
     )  # fmt: skip
-    return tensor(squares, values), tensor(sums, values)
+    return squares, tensor(sums, values)
 
 
 def _draws(
-    found: tuple[Any, ...], values: Tensor, sums: Tensor, segments: Segments, scales: object,
-    keys: object, *, expected: Column, factor: float = 1.0, prior: Tensor | None = None,
-    chances: bool = False,
+    found: tuple[Tensor, Tensor, Column], values: Tensor, sums: Tensor, segments: Segments,
+    *_: object, expected: Column, factor: float = 1.0, prior: Tensor | None = None, **__: object,
 ) -> Iterator[KernelCost]:  # fmt: skip
     touched = 4 * np.minimum(segments.length, BLOCK * expected)  # a block for each element drawn
     name = "sampling.draw_and_lower" if factor < 1.0 else "sampling.draw"
@@ -121,7 +112,8 @@ def _draws(
 def draw_poisson(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
     expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    apart: bool = False,
+) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
     """Positions drawn independently with probability p_i = min(1, scale |w_i|).
 
     Parameters
@@ -134,71 +126,37 @@ def draw_poisson(
         is below 1e-30, where float32 ends
     prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
+    apart : whether all tensors' elements with p = 1 come first, then the others; with values
 
     Returns
     -------
-    int64 `[m]`, ascending places in the flat bucket, and p there, float32 `[m]` (empty unless
-    wanted)
+    int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values there,
+    float32 `[m]` (empty unless wanted); apart: how many are certain and how many not, int64
+    `[2, tensors]`
     """
-    found, chance, counts = _drawn(values, sums, segments, scales, keys, factor, prior, chances)
-    positions = np.empty(counts.sum(), dtype=np.int64)
-    kept = np.empty(positions.size if chances else 0, dtype=np.float32)
-    in_tiles(
-        _compact,
-        segments.tiles,
-        segments.begin,
-        found,
-        chance,
-        counts,
-        starts(counts),
-        positions,
-        kept,
-    )
-    return tensor(positions, values), tensor(kept, values)
-
-
-@counted_as(_draws)
-@primitive
-def draw_apart(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
-    expected: Column,
-) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """Draw as `draw_poisson`; all tensors' elements with p = 1 come first, then the others.
-
-    Returns
-    -------
-    int64 and float32 `[m]`, ascending places within the tensor, and values there; how many are
-    certain and how many not: int64 `[2, tensors]`
-    """
-    found, _, counts = _drawn(values, sums, segments, scales, keys)
-    k, m = np.zeros((2, len(segments.table)), dtype=np.int64), int(counts.sum())
-    places, taken = np.empty((2, m), dtype=np.int64), np.empty((2, m), dtype=np.float32)
-    given = segments.table, array(values), array(scales)
-    _part(segments.tiles, *given, found, counts, k, places, taken)
-    cut = int(k[0].sum())
-    first, second = (
-        np.concatenate((each[0, :cut], each[1, : m - cut])) for each in (places, taken)
-    )
-    return tensor(first, values), tensor(second, values), k
-
-
-def _drawn(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64],
-    factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
-) -> tuple[NDArray[np.uint16], NDArray[np.float32], NDArray[np.int64]]:  # fmt: skip
-    """(places within a tile, from its first element on; p there, if wanted; drawn of each tile)."""
     n, tiles = values.numel(), segments.tiles
-    found = np.empty(n, dtype=np.uint16)
+    found = np.empty(n, dtype=np.uint16)  # within a tile, from its first element on
     chance = np.empty(n if chances else 0, dtype=np.float32)  # only what is drawn is written
-    counts = np.zeros(len(tiles), dtype=np.int64)
-    loaded = np.zeros(len(tiles), dtype=np.float32)
+    counts, loaded = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.float32)
     lowered = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lowered) as low:
         in_tiles(
             _draw_tiles, tiles, segments.table, segments.cells(BLOCK).first, own, totals, low,
             array(scales), keys, float(factor), found, chance, counts, loaded,
         )  # fmt: skip
-    return found, chance, counts
+    m, k = int(counts.sum()), counts
+    if apart:
+        k = np.zeros((2, len(segments.table)), dtype=np.int64)
+        places, taken = np.empty((2, m), dtype=np.int64), np.empty((2, m), dtype=np.float32)
+        given = segments.table, array(values), array(scales)
+        _part(tiles, *given, found, counts, k, places, taken)
+        cut = int(k[0].sum())
+        positions, kept = (np.append(each[0, :cut], each[1, : m - cut]) for each in (places, taken))
+    else:
+        positions, kept = np.empty(m, dtype=np.int64), np.empty(m * chances, dtype=np.float32)
+        drew = found, chance, counts, starts(counts)
+        in_tiles(_compact, tiles, segments.begin, *drew, positions, kept)
+    return tensor(positions, values), tensor(kept, values), k
 
 
 def _lifts(
@@ -253,27 +211,19 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
 
 
 @loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any
-) -> None:
-    for tile in range(start, stop):
-        t, first, last = tiles[tile]
-        begin, n = table[t]
-        _add_blocks(first, last, values[begin : begin + n], sums[blocks[t] :])
-
-
-@loop
-def _square_tiles(
+def _sum_tiles(
     start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, largest: Any,
     squares: Any, sums: Any,
 ) -> None:  # fmt: skip
     for tile in range(start, stop):
         t, first, last = tiles[tile]
-        own, most = values[table[t, 0] + first : table[t, 0] + last], largest[t]
+        own = values[table[t, 0] + first : table[t, 0] + last]
         out = squares[table[t, 0] + first : table[t, 0] + last]
-        for i in range(own.size):
-            share = own[i] / most
-            out[i] = share * share if most > 0 else np.float32(1)
+        if largest.size:
+            most = largest[t]
+            for i in range(own.size):
+                share = own[i] / most
+                out[i] = share * share if most > 0 else np.float32(1)
         _add_blocks(0, last - first, out, sums[blocks[t] + first // BLOCK :])
 
 

@@ -16,8 +16,8 @@ from gcsim.compressors.coding.indices.index_coding import Coder
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.demands import entered, when_known
 from gcsim.compressors.gpu.integers.packing import get_field, put_field, room, stray
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import BLOCK, blocks, there
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import by_loop, kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -38,7 +38,7 @@ def words_of_positions(
     before, moved = indices, np.zeros_like(k)
     if not loops.fixed_length(coders):
         before = indices.new_zeros(len(indices) + 1)
-        parts = _parts(indices, k, first, coders, widths)
+        parts = parts_in_blocks(indices, k, first, coders, widths)
         launch_parts(_measure, parts, indices, before, BLOCK=BLOCK)
         before = before.cumsum(0)
         ends = np.array(before[there(np.append(first, len(indices)), before.device)].tolist())
@@ -46,7 +46,7 @@ def words_of_positions(
         sizes = np.where(coders == Coder.RICE, cuts + packed_bytes(bits, 1), sizes)
         moved = 8 * (starts(sizes) + cuts) - ends[:-1]
     out = room(indices, int(sizes.sum()))
-    parts = _parts(indices, k, first, coders, widths, 8 * starts(sizes), moved)
+    parts = parts_in_blocks(indices, k, first, coders, widths, 8 * starts(sizes), moved)
     launch_parts(_write, parts, indices, before, out, BLOCK=BLOCK)
     return out.view(torch.uint8)[: int(sizes.sum())], sizes
 
@@ -79,7 +79,7 @@ def read_positions(
         coded.new_empty(int(k.sum()), dtype=torch.int64),
     )
     first, at = starts(k), starts(sizes)
-    parts = _parts(coded, k, first, segments.length, coders, widths, at, sizes)
+    parts = parts_in_blocks(coded, k, first, segments.length, coders, widths, at, sizes)
     if max(kinds, default=0) <= Coder.PACKED:
         launch_parts(_fields, parts, coded, gaps, wrong, BLOCK=BLOCK)
         return gaps, wrong
@@ -96,17 +96,12 @@ def _marked(
 ) -> Tensor:  # fmt: skip
     """The bit within its body at which each code ends, of coders that have no fixed length."""
     marks = coded.new_zeros(8 * coded.numel())
-    parts = _parts(coded, 8 * sizes, coders, cuts, at, first, k)
+    parts = parts_in_blocks(coded, 8 * sizes, coders, cuts, at, first, k)
     launch_parts(_mark, parts, coded, marks, BLOCK=BLOCK)
     places = coded.new_zeros(int(k.sum()), dtype=torch.int64)
     upto = marks.cumsum(0, dtype=torch.int32)
     launch_parts(_list, parts, marks, upto, places, wrong, BLOCK=BLOCK)
     return places
-
-
-def _parts(like: Tensor, elements: Column, *columns: Column) -> Parts:
-    each = elements.tolist()
-    return parts_of(like, each, [blocks(n) for n in each], *columns)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -41,8 +41,9 @@ def clipped_magnitudes(
     bounds, most = values.new_empty((2, parts.count))
     launch_parts(_moments, parts, values.contiguous(), found, parts.firsts[-1], BLOCK=BLOCK)
     cuts, length = there(parts.firsts, values.device), there(segments.length, values.device)
+    factor = there([clip or 0.0], values.device, np.float64)  # an argument would be float32
     launch(
-        _join, parts.count, found, cuts, length, bounds, most, clip or 0.0, parts.firsts[-1],
+        _join, parts.count, found, cuts, length, factor, bounds, most, parts.firsts[-1],
         AT_BOUND=at_bound, BLOCK=256,
     )  # fmt: skip
     return bounds, most
@@ -90,8 +91,9 @@ def _moments(values, found, programs, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _join(
-    found, cuts, lengths, bounds, most, clip, programs, AT_BOUND: tl.constexpr, BLOCK: tl.constexpr
-):
+    found, cuts, lengths, factor, bounds, most, programs, AT_BOUND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     part = tl.program_id(0)
     first = tl.load(cuts + part)
     last = tl.load(cuts + part + 1)
@@ -109,6 +111,7 @@ def _join(
     magnitude = tl.where(spoilt, float("nan"), tl.max(largest, axis=0)).to(tl.float32)
     mean = tl.sum(total, axis=0) / n
     deviation = tl.sqrt(tl.maximum(tl.sum(squares, axis=0) / n - mean * mean, 0.0))
+    clip = tl.load(factor)
     bound = tl.minimum(clip * deviation, 3.4028234663852886e38).to(tl.float32)
     clipped = (clip > 0) & (deviation > 0)
     smaller = tl.where(bound < magnitude, bound, magnitude)

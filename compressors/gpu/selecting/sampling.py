@@ -24,85 +24,52 @@ _LANES = 256
 
 
 @kernel_of(loops.block_sums)
-def block_sums(values: Tensor, segments: Segments) -> Tensor:
+def block_sums(
+    values: Tensor, segments: Segments, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Each sum is taken from the first element to the last."""
+    squares = values if largest is None else torch.empty_like(values)
     sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
+    given = values.contiguous(), values if largest is None else largest, squares, sums
     launch_parts(
-        _sum_blocks, _parts_of_blocks(values, segments), values.contiguous(), sums, BLOCK=BLOCK,
-        BLOCKS=_LANES,
+        _sum_blocks, _parts_of_blocks(values, segments), *given, SQUARES=largest is not None,
+        BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    return sums
+    return squares, sums
 
 
 @kernel_of(loops.draw_poisson)
 def draw_poisson(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
     expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A bit for each element, and of these the places."""
-    parts = _parts_of_blocks(values, segments, keys)
-    chance = values.new_empty(values.numel() if chances else 1)
-    drawn, upto = _drawn(parts, values, sums, scales, chance, factor, prior, CHANCES=chances)
-    total = int(upto[-1]) if len(upto) else 0
-    return _listed(parts, drawn, upto, chance, total, KEPT=chances)
-
-
-@kernel_of(loops.draw_apart)
-def draw_apart(
-    values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, keys: NDArray[np.uint64], *,
-    expected: Column,
+    apart: bool = False,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """Two bits for each element."""
+    """A bit for each element (two where certain ones are apart), and of these the places."""
     parts = _parts_of_blocks(values, segments, keys)
-    drawn, upto = _drawn(parts, values, sums, scales, values, APART=True)
-    before = np.add.outer((0, parts.firsts[-1]), parts.firsts)  # counts of tensors that lie before
-    ends = np.zeros_like(before)
-    if len(upto):
-        read = upto[there(np.maximum(1, before) - 1, values.device)].tolist()
-        ends = np.where(before > 0, read, 0)
-    listed = _listed(parts, drawn, upto, values, int(ends[1, -1]), KEPT=True, APART=True)
-    return *listed, np.diff(ends)
-
-
-def _drawn(
-    parts: Parts, values: Tensor, sums: Tensor, scales: Tensor, chance: Tensor,
-    factor: float = 1.0, prior: Tensor | None = None, *, CHANCES: bool = False, APART: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(bits of each block; how many the programs up to each have drawn)."""
+    source = values if apart else values.new_empty(values.numel() if chances else 1)
     drawn = values.new_empty(len(sums), dtype=torch.int32)
-    counts = values.new_empty((1 + APART) * parts.firsts[-1], dtype=torch.int64)
+    counts = values.new_empty((1 + apart) * parts.firsts[-1], dtype=torch.int64)
     launch_parts(
         _draw, parts, values, sums, scales, values if prior is None else prior, drawn, counts,
-        chance, float(np.float32(factor)), SLACK=1.0 + SLACK, LOWER=factor < 1.0,
-        PRIOR=prior is not None, CHANCES=CHANCES, APART=APART, BLOCK=BLOCK, BLOCKS=_LANES,
+        source, float(np.float32(factor)), SLACK=1.0 + SLACK, LOWER=factor < 1.0,
+        PRIOR=prior is not None, CHANCES=chances, APART=apart, BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    return drawn, counts.cumsum(0)
-
-
-def _listed(
-    parts: Parts, drawn: Tensor, upto: Tensor, source: Tensor, total: int, *, KEPT: bool,
-    APART: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(places that are drawn; numbers there, if kept)."""
+    upto = counts.cumsum(0)  # how many the programs up to each have drawn
+    ends = np.zeros((1 + apart, 2 if not apart else len(parts.firsts)), dtype=np.int64)
+    if len(upto) and apart:
+        before = np.add.outer((0, parts.firsts[-1]), parts.firsts)  # of tensors that lie before
+        read = upto[there(np.maximum(1, before) - 1, values.device)].tolist()
+        ends = np.where(before > 0, read, 0)
+    elif len(upto):
+        ends[0, 1] = int(upto[-1])
+    total = int(ends[-1, -1])
     positions = drawn.new_empty(total, dtype=torch.int64)
-    kept = source.new_empty(total if KEPT else 0)
+    kept = source.new_empty(total * (chances or apart))
     launch_parts(
-        _compact, parts, drawn, upto, source, positions, kept, KEPT=KEPT, APART=APART, BLOCK=BLOCK,
-        BLOCKS=_LANES,
-    )  # fmt: skip
-    return positions, kept
-
-
-@kernel_of(loops.squared_shares)
-def squared_shares(values: Tensor, segments: Segments, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sum is taken from the first element to the last."""
-    squares = torch.empty_like(values)
-    sums = values.new_empty(segments.cells(BLOCK).total, dtype=torch.float64)
-    launch_parts(
-        _square, _parts_of_blocks(values, segments), values.contiguous(), largest, squares, sums,
+        _compact, parts, drawn, upto, source, positions, kept, KEPT=chances or apart, APART=apart,
         BLOCK=BLOCK, BLOCKS=_LANES,
     )  # fmt: skip
-    return squares, sums
+    return positions, kept, np.diff(ends)
 
 
 @kernel_of(loops.lift)
@@ -150,30 +117,20 @@ def _own_blocks(
 
 @triton.jit
 def _sum_blocks(
-    values, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
-):  # fmt: skip
-    _, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
-    total = tl.zeros([BLOCKS], dtype=tl.float64)
-    for i in tl.static_range(BLOCK):
-        at = block * BLOCK + i
-        total += tl.abs(tl.load(values + begin + at, mask=at < n, other=0.0).to(tl.float64))
-    tl.store(sums + place, total, mask=block < count)
-
-
-@triton.jit
-def _square(
-    values, largest, squares, sums, table, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    values, largest, squares, sums, table, parts, SQUARES: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
-    most = tl.load(largest + tl.load(column + 4 * parts))
+    most = tl.load(largest + tl.load(column + 4 * parts)) if SQUARES else 0.0
     total = tl.zeros([BLOCKS], dtype=tl.float64)
     for i in tl.static_range(BLOCK):
         at = block * BLOCK + i
         v = tl.load(values + begin + at, mask=at < n, other=0.0)
-        share = tl.div_rn(v, tl.where(most > 0, most, 1.0) + tl.zeros_like(v))
-        v = tl.where(at < n, tl.where(most > 0, share * share, 1.0), 0.0)
-        tl.store(squares + begin + at, v, mask=at < n)
-        total += v.to(tl.float64)
+        if SQUARES:
+            share = tl.div_rn(v, tl.where(most > 0, most, 1.0) + tl.zeros_like(v))
+            v = tl.where(at < n, tl.where(most > 0, share * share, 1.0), 0.0)
+            tl.store(squares + begin + at, v, mask=at < n)
+        total += tl.abs(v.to(tl.float64))
     tl.store(sums + place, total, mask=block < count)
 
 

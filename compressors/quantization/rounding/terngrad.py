@@ -70,7 +70,7 @@ class TernGradParameters(CompressorParameters):
 
     @property
     def clipping(self) -> tuple[float | None, bool]:
-        """What `clipped_magnitudes` takes."""
+        """Arguments of `clipped_magnitudes`."""
         return self.clip, self.scalar == "clip"
 
 

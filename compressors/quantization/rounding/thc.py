@@ -22,7 +22,6 @@ Compression", NSDI 2024, arXiv:2302.08545; transform in parts as in the authors'
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -36,6 +35,7 @@ from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.digits import put_chunk
 from gcsim.compressors.coding.integers.packing import damaged, demand_no_stray, packed_bytes
 from gcsim.compressors.coding.rounding.norms import cell_norms
+from gcsim.compressors.coding.rounding.truncated_normals import Numbers
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, tensor, written_back
@@ -62,8 +62,7 @@ _PAIRS = TABLE.repeat(16).astype(np.uint16) << 8 | np.tile(TABLE, 16)
 _BITS, _ANSWER = 4, 128
 """Flags of codes; of sums of one byte, 128 + bytes."""
 Keys = NDArray[np.uint64]
-Numbers = NDArray[np.float64]
-"""One a tensor, as keys are."""
+"""One a tensor."""
 
 
 class ThcParameters(CompressorParameters):
@@ -164,12 +163,10 @@ def round_rotated(
     sizes = packed_bytes(segments.length, _BITS)
     codes = np.empty(int(sizes.sum()), dtype=np.uint8)
     with written_back(held) as target:
-        rotate(target, segments, signs, back=False)
         in_tiles(
             _round, segments.tiles, segments.begin, target, scales.astype(np.float32),
-            values.astype(np.float32), rounding, starts(sizes), codes,
+            values.astype(np.float32), signs, rounding, starts(sizes), codes,
         )  # fmt: skip
-        rotate(target, segments, signs, back=True)
     return tensor(codes, held)
 
 
@@ -179,53 +176,48 @@ def rotate_back(
 ) -> None:
     """out = the inverse transform of step * sums - most; float32 and integers `[numel]`."""
     count_random(out.numel(), 1)
-    slopes, offsets = np.stack((step, most)).astype(np.float32).repeat(segments.length, axis=1)
+    lines = np.stack((step, most)).astype(np.float32)
     with written_back(out) as target:
-        target[:] = array(sums).astype(np.float32) * slopes - offsets
-        rotate(target, segments, signs, back=True)
-
-
-def rotate(values: NDArray[np.float32], segments: Segments, signs: Keys, *, back: bool) -> None:
-    """The orthogonal transform of all tensors, or its inverse, in place."""
-    in_tiles(_rotate, _parts(segments), segments.begin, values, signs, back)
-
-
-@lru_cache(maxsize=1 << 8)
-def _parts(segments: Segments) -> NDArray[np.int64]:
-    """Elements that are transformed together: `[parts, 3]`, tensor, begin and end in the bucket."""
-    parts = []
-    for t, (begin, n) in enumerate(segments.table.tolist()):
-        first = 0
-        while first < n:
-            size = min(LANES << STAGES, 1 << ((n - first).bit_length() - 1))
-            parts.append((t, begin + first, begin + first + size))
-            first += size
-    return np.array(parts, dtype=np.int64).reshape(-1, 3)
+        in_tiles(_back, segments.tiles, segments.begin, array(sums), lines, signs, target)
 
 
 @loop
-def _rotate(
-    start: int, stop: int, parts: Any, begins: Any, values: Any, signs: Any, back: bool
+def _back(
+    start: int, stop: int, tiles: Any, begins: Any, sums: Any, lines: Any, signs: Any, out: Any
 ) -> None:
-    for number in range(start, stop):
-        t, first, last = parts[number]
-        x = values[first:last]
-        distance = max(1, x.size >> STAGES)
-        root = np.float32(1 / np.sqrt(x.size / distance))
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        begin, end = begins[t] + first, begins[t] + last
+        x, part = out[begin:end], sums[begin:end]
+        for i in range(x.size):
+            x[i] = np.float32(part[i]) * lines[0, t] - lines[1, t]
+        _rotate(x, first, signs[t], True)
+
+
+@loop
+def _rotate(x: Any, first: int, key: Any, back: bool) -> None:
+    """The orthogonal transform of elements of a tensor, `first` and on, or its inverse."""
+    at, size = 0, LANES << STAGES
+    if not back:
+        _flip(x, first, key)
+    while at < x.size:
+        while size > x.size - at:  # powers of two at the end
+            size //= 2
+        part, distance = x[at : at + size], max(1, size >> STAGES)
+        root = np.float32(1 / np.sqrt(size / distance))
         if back:
-            x *= root
-        else:
-            _flip(x, first - begins[t], signs[t])
-        while distance < x.size:
-            for base in range(0, x.size, 2 * distance):
-                a, b = x[base : base + distance], x[base + distance : base + 2 * distance]
+            part *= root
+        while distance < size:
+            for base in range(0, size, 2 * distance):
+                a, b = part[base : base + distance], part[base + distance : base + 2 * distance]
                 for i in range(a.size):
                     a[i], b[i] = a[i] + b[i], a[i] - b[i]
             distance *= 2
-        if back:
-            _flip(x, first - begins[t], signs[t])
-        else:
-            x *= root
+        if not back:
+            part *= root
+        at += size
+    if back:
+        _flip(x, first, key)
 
 
 @loop
@@ -241,13 +233,14 @@ def _flip(x: Any, first: int, key: Any) -> None:
 @loop
 def _round(
     start: int, stop: int, tiles: Any, begins: Any, held: Any, scales: Any, values: Any,
-    rounding: Any, at: Any, out: Any,
+    signs: Any, rounding: Any, at: Any, out: Any,
 ) -> None:  # fmt: skip
     codes, words = np.empty(TILE, dtype=np.uint8), np.empty(TILE // 4, dtype=np.uint64)
     drawn = words.view(np.uint16)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         x = held[begins[t] + first : begins[t] + last]
+        _rotate(x, first, signs[t], False)
         for j in range(x.size // 4 + (x.size % 4 > 0)):
             words[j] = bits64(rounding[t], first // 4 + j)
         for i in range(x.size):
@@ -259,4 +252,5 @@ def _round(
             place = place * _LINES[0, k] + _LINES[1, k] + fraction
             codes[i] = np.uint8(min(place, np.float32(15)))
             x[i] -= values[t, codes[i]]
+        _rotate(x, first, signs[t], True)
         put_chunk(codes, x.size, _BITS, first, out[at[t] :])

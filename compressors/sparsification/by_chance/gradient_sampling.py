@@ -42,7 +42,7 @@ from pydantic import Field, model_validator
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.norms import cell_norms
-from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift, squared_shares
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift
 from gcsim.compressors.coding.selecting.scales import scales_for_count
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
@@ -160,13 +160,13 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
             scales, _ = scales_for_count(*given, k.astype(np.float64), chosen.rounds)
         else:  # without a prior the weights are the probabilities already
             scales = torch.ones(len(k), dtype=torch.float64, device=bucket.gradient.device)
-        drawn = draw_poisson(
+        positions, chances, _ = draw_poisson(
             *given, scales, keys_of(layout, self.worker.seed, step, "gradient sampling", None),
             expected=k, factor=self.alpha, prior=prior, chances=chosen.unbiased,
         )  # fmt: skip
         if self.alpha < 1.0 and prior is None:
             lift(*given, scales, 1.0 / _PRIOR_LOW, 1.0 / _PRIOR_FLOOR)
-        return drawn
+        return positions, chances
 
     def _counts(self, segments: Segments) -> Column:
         return counts_kept(segments.length, self.parameters.ratio)
@@ -243,8 +243,8 @@ class GradientSampling(RandomSamplingBayes):
         """p_GS from the mean gradient (weights g^2, relative to the largest), times the prior."""
         segments = Segments.of(bucket.layout)
         largest = cell_norms(mean, segments.whole, "max")  # [tensors]
-        values, sums = squared_shares(mean, segments, largest)
-        weights = Weights(values, segments, sums)
+        weights = Weights.of(mean, segments, largest)
+        values, sums = weights.values, weights.sums
         k = self._counts(segments).astype(np.float64)
         scales, _ = scales_for_count(values, sums, segments, k, self.parameters.rounds)
         before = self.distributions.get(bucket.layout.index)

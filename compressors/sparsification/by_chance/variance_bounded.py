@@ -29,7 +29,7 @@ from gcsim.compressors.base import About, Compressor, CompressorParameters, Rati
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.apart import add_apart, apart_message
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
-from gcsim.compressors.coding.selecting.sampling import Weights, draw_apart
+from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson
 from gcsim.compressors.coding.selecting.scales import (
     exact_scales,
     scales_for_count,
@@ -73,9 +73,9 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         keys = keys_of(layout, me.seed, step, "variance-bounded", me.rank)
         weights = Weights.of(bucket.gradient, segments)
         scales, magnitudes = multipliers(weights, chosen)  # [tensors]
-        places, values, k = draw_apart(
+        places, values, k = draw_poisson(
             weights.values, weights.sums, segments, scales, keys,
-            expected=np.rint(chosen.ratio * segments.length).astype(np.int64),
+            expected=np.rint(chosen.ratio * segments.length).astype(np.int64), apart=True,
         )  # fmt: skip
         return apart_message(segments, places, values, k, magnitudes, chosen.indices)
 

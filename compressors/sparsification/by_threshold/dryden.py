@@ -86,12 +86,8 @@ class Dryden(ErrorFeedback[DrydenParameters]):
 @kernel("reduction", name="dryden._means")
 def means_of(sizes: Tensor, k: Column) -> Tensor:
     """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none."""
-    cells = Segments.behind(k).cells(None)
     scratch = packed_bytes(k, 1)
     bits = sizes.new_empty(int(scratch.sum()), dtype=torch.uint8)
-    means = fold_signs(sizes, cells, bits, starts(scratch))
-    if cells.total < len(k):
-        owners = torch.from_numpy(cells.owner).to(sizes.device)
-        means = sizes.new_zeros(len(k)).index_copy_(0, owners, means)
+    means = fold_signs(sizes, Segments.behind(k).whole, bits, starts(scratch))
     positive, negative = means.view(2, -1)
     return torch.stack((positive, 0.0 - negative), dim=1)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -35,7 +35,7 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Kind, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
@@ -96,17 +96,26 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
     slowed = bus.exactly(efficiency=bus.efficiency / (1 + share))
-    return CollectiveMemo(replace(cluster, intra_node=slowed))
+    return CollectiveMemo.of(replace(cluster, intra_node=slowed))
 
 
-def _crowd(plan: StepPlan) -> Callable[[Kind], Fraction]:
-    """Factor on a kind of job where all ranks of a machine compute."""
-    machines = plan.machines
-    if machines is None:
-        return lambda _: Fraction(1)
-    ranks = max(Counter(machines.of_rank).values())
-    slower = max(Fraction(1), Fraction(ranks, machines.cores))
-    return lambda kind: slower if kind in machines.kinds else Fraction(1)
+def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Picoseconds]:
+    """Time of a kind of job, at this factor, where all ranks of a machine compute."""
+    machines, crowd = plan.machines, alone
+    if machines is not None:
+        ranks = max(Counter(machines.of_rank).values())
+        crowd = alone * max(Fraction(1), Fraction(ranks, machines.cores))
+    if alone == crowd == 1:
+        return lambda _, time: time
+    crowded = () if machines is None else machines.kinds
+    return lambda kind, time: round(time * (crowd if kind in crowded else alone))
+
+
+def _taking(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...]:
+    return tuple(
+        job if job.duration == time else replace(job, duration=time)
+        for job, time in zip(jobs, times, strict=True)
+    )
 
 
 class _EvenStep:
@@ -122,15 +131,15 @@ class _EvenStep:
         slower = plan.side_slowdown if plan.side_stream else Fraction(1)
         self._served, self._behind = 0, dict[_Name, int]()
         """Buckets' pieces that the stream of the callbacks has served; how many before each one."""
-        crowd = _crowd(plan)
+        of_pass, of_job = _slower(plan, Fraction(1)), _slower(plan, slower)
         for number, bucket in enumerate(plan.buckets):
-            before = [round(job.duration * slower * crowd(job.kind)) for job in bucket.before]
-            part = [round(plan.compute.parts[number] * crowd("backward"))]
+            before = [of_job(job.kind, job.duration) for job in bucket.before]
+            part = [of_pass("backward", plan.compute.parts[number])]
             jobs[True, (number, -1)] = part if plan.side_stream else part + before
             jobs[False, (number, -1)] = before if plan.side_stream else []
             for place, job in enumerate(bucket.after):
-                jobs[False, (number, place)] = [round(job.duration * slower * crowd(job.kind))]
-        jobs[True, (len(plan.buckets), -1)] = [round(plan.compute.rest * crowd("backward"))]
+                jobs[False, (number, place)] = [of_job(job.kind, job.duration)]
+        jobs[True, (len(plan.buckets), -1)] = [of_pass("backward", plan.compute.rest)]
         self._jobs = jobs
         self._lengths = {
             (number, place): tuple(
@@ -195,14 +204,8 @@ class _EvenStep:
             buckets.append(
                 replace(
                     bucket,
-                    before=tuple(
-                        replace(job, duration=time)
-                        for job, time in zip(bucket.before, before, strict=True)
-                    ),
-                    after=tuple(
-                        replace(job, duration=time)
-                        for job, time in zip(bucket.after, after, strict=True)
-                    ),
+                    before=_taking(bucket.before, before),
+                    after=_taking(bucket.after, after),
                     held=held if any(held) else (),
                 )
             )

@@ -110,7 +110,7 @@ FIXED: list[tuple[str, dict[str, Any]]] = [
 def test_what_arrives_is_checked_in_one_wait_at_the_end(
     name: str, parameters: dict[str, Any], team: Callable[..., Any]
 ) -> None:
-    """Two payloads: between the last request and the update Python reads one tensor."""
+    """Two payloads: Python reads one tensor after the last request, and none before."""
     crew = team(name, ((5,), (9,), (3, 4)), workers=2, **parameters)
     gradients = torch.randn(2, 26, generator=torch.Generator().manual_seed(1))
     reads: list[list[int]] = []
@@ -121,7 +121,9 @@ def test_what_arrives_is_checked_in_one_wait_at_the_end(
             for worker, gradient in zip(crew.workers, gradients, strict=True)
         ]  # fmt: skip
         with whole_methods():
-            sent = [next(member).payload for member in members]  # type: ignore[union-attr]
+            with host_copies() as before:
+                sent = [next(member).payload for member in members]  # type: ignore[union-attr]
+            assert not before
             if changed:
                 sent[1][-1] ^= 1
             with host_copies() as seen:

@@ -51,11 +51,11 @@ def drawn(
     moments = scales.saturation(*given, each.numpy()).tolist()
     reached = scales.scales_for_count(*given, 0.1 * weights.segments.length.astype(np.float64), 3)
     keys = key + number.astype(np.uint64)
-    apart = sampling.draw_apart(*given, each, keys, expected=number)
+    apart = sampling.draw_poisson(*given, each, keys, expected=number, apart=True)
     found = sampling.draw_poisson(
         *given, each, keys, expected=number, factor=factor,
         prior=prior if factor < 1.0 else None, chances=chances,
-    ), apart  # fmt: skip
+    )[:2], apart  # fmt: skip
     lowered = weights.values.clone(), weights.sums.clone()
     sampling.lift(*given, each, 0.3, 1.0)
     exact = scales.exact_scales(torch.cat((each, each * 1e-39, each * 1e300)))

@@ -216,6 +216,19 @@ def test_what_is_remembered_is_what_is_calculated(
     assert later.tolist() == (expected + shift).tolist()
 
 
+def test_equal_clusters_share_a_memo_whatever_their_devices() -> None:
+    one, half = cluster(2), NETWORK.exactly(bandwidth=NETWORK.bandwidth / 2)
+    memo = CollectiveMemo.of(one)
+    other = replace(cluster(2), device=replace(one.device, name="another"))
+    assert CollectiveMemo.of(other) is memo
+    assert CollectiveMemo.of(replace(one, nics={})) is memo
+    for different in (
+        replace(one, network=half), replace(one, nics={1: half}), replace(one, nodes=4),
+        replace(one, shared_bus=not one.shared_bus),
+    ):  # fmt: skip
+        assert CollectiveMemo.of(different) is not memo
+
+
 def choosing(nodes: int, transport: str, devices: int = 1, **collectives: Any) -> Cluster:
     chosen = {"all_reduce": "auto", "all_gather": "auto", **collectives}
     return world.cluster(nodes, devices, transport=transport, **chosen)

@@ -30,7 +30,8 @@ def encode(values: list[int]) -> NDArray[np.uint8]:
 
 
 def decode(body: NDArray[np.uint8], count: int) -> list[int]:
-    values, end = [], 0
+    values: list[int] = []
+    end = 0
     while len(values) < count and end >= 0:
         value, end = get_omega(body, end, 8 * len(body))
         values.append(value)

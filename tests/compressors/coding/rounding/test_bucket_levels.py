@@ -11,7 +11,6 @@ from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.integers.digits import digits
 from gcsim.compressors.coding.rounding.bucket_levels import quantiles, rounding_error
 from gcsim.compressors.coding.rounding.levels import encoded, own
-from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.rounding.orq import add_decoded
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import Segments
@@ -103,18 +102,6 @@ def test_an_error_by_hand() -> None:
     assert rounding_error(values, table, 5) == 3 + 4 + 0 + 4 + 4
 
 
-@pytest.mark.parametrize(("n", "size"), [(1, 4), (4, 4), (10, 4), (3000, 1000), (200_001, 512)])
-def test_a_search_sees_every_bucket_sorted(n: int, size: int, normal: Draw) -> None:
-    values = normal(n)
-    kept = values.clone()
-    tables = quantiles(values, Segments.alone(n).cells(size), 3, None)
-    assert torch.equal(values, kept)
-    for at, table in enumerate(tables.tolist()):
-        bucket = values[at * size : (at + 1) * size]
-        assert table[0] == float(bucket.min())
-        assert table[2] == float(bucket.max())
-
-
 def test_clipping_is_to_standard_deviations_of_the_bucket(normal: Draw) -> None:
     values = torch.cat((normal(100), 50 + 10 * normal(100, 1), torch.full((100,), 3.0)))
     tables = quantiles(values, Segments.alone(300).cells(100), 3, 1.5)
@@ -174,12 +161,3 @@ def test_codes_beyond_the_table_are_refused(layout_of: LayoutOf) -> None:
     message = pack_frame(Codec.LEVELS, body, numel=20, nonzero=20, flags=3, params=20)
     with pytest.raises(InputError, match="damaged"):
         add_decoded(message, layout_of(20), torch.zeros(20), 1.0)
-
-
-def test_rounding_counts_two_random_bytes_an_element(normal: Draw) -> None:
-    values, tables = normal(1000), random_tables(10, 3)
-    with segment() as recorder:
-        round_alone(values, tables, size=100, key=key())
-    costs = {cost.kind: cost for cost in recorder.costs()}
-    assert costs["random"].nbytes == 2000
-    assert costs["streaming"].nbytes == 4000 + 10 * 3 * 4 + 1000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
+from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes
 from gcsim.compressors.coding.rounding.levels import CHUNK, round_evenly
 from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.meter import segment
@@ -62,7 +62,7 @@ def test_norms_neither_overflow_nor_vanish_and_show_what_is_not_a_number(norm: N
     assert norms[4] == float("inf")
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 127])
+@pytest.mark.parametrize("steps", [1, 3, 7, 15, 31, 63, 127])  # all widths from 2 bits on
 @pytest.mark.parametrize("n", LENGTHS)
 def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int, normal: Draw) -> None:
     # floor(s v / norm + (r + 1/2) / 65536), in float32 numpy, packed by `packing.py`
@@ -80,20 +80,6 @@ def test_one_pass_gives_the_codes_of_the_formula(n: int, steps: int, normal: Dra
     add_packed_levels(out, packed, norms, size=size, steps=steps, bits=bits, weight=0.25)
     wanted = 0.5 + 0.25 * levels.astype(np.float64) * divisors / steps
     np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("bits", range(1, 9))
-@pytest.mark.parametrize("n", [1, 5, 8, CHUNK, CHUNK + 3])
-def test_all_widths_are_packed_as_packing_does(n: int, bits: int, normal: Draw) -> None:
-    # steps = 0 is not for use, but makes the only code fit one bit
-    steps = (2**bits - 1) // 2
-    if not steps:
-        return
-    norms = torch.ones(1)
-    values = normal(n)
-    packed = encode_levels(values, norms, KEY, size=n, steps=steps, bits=bits)
-    codes = encode_levels(values, norms, KEY, size=n, steps=steps, bits=8)
-    assert torch.equal(unpack_bits(packed, n, bits), codes)
 
 
 def test_sixteen_bits_bias_the_rounding_by_at_most_2_to_the_minus_17() -> None:
@@ -137,14 +123,6 @@ def test_a_bound_clips_before_rounding(normal: Draw) -> None:
     one = encode_levels(values, norms, KEY, size=5000, steps=3, bits=8, bound=0.5)
     other = encode_levels(values.clamp(-0.5, 0.5), norms, KEY, size=5000, steps=3, bits=8)
     assert torch.equal(one, other)
-
-
-def test_adding_levels_is_linear_in_the_weight() -> None:
-    codes = torch.tensor([0, 7, 14, 8], dtype=torch.uint8)  # q = -7, 0, 7, 1 of s = 7
-    out = torch.ones(4)
-    norms = torch.tensor([2.0, 3.5])
-    add_packed_levels(out, codes, norms, size=3, steps=7, bits=8, weight=0.5)
-    torch.testing.assert_close(out, torch.tensor([0.0, 1.0, 2.0, 1.25]))
 
 
 def test_damaged_codes_are_refused() -> None:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
+from gcsim.compressors.coding.frames import Codec, pack_frame, read_frames
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
 from gcsim.compressors.coding.rounding.levels import CHUNK, KNOWN, Levels, Table, add_rounded
-from gcsim.compressors.meter import segment
 from gcsim.compressors.quantization.rounding.nuqsgd import (
     TableParameters,
     add_decoded,
@@ -197,21 +196,6 @@ def message(bucket: Bucket, levels: Table, size: int | None = 100) -> torch.Tens
     return encode_message(bucket, [levels], chosen, worker, 5, "test")
 
 
-@pytest.mark.parametrize("size", [100, None])
-def test_a_message_has_a_frame_a_tensor_of_known_length(
-    size: int | None, normal: Draw, bucket_of: BucketOf
-) -> None:
-    bucket, levels = bucket_of(normal(250), normal(1), normal(0)), TABLES["random 16"]
-    sent = message(bucket, levels, size)
-    norms = (3 + 1 + 0) if size else (1 + 1 + 0)
-    assert sent.numel() == 3 * HEADER_BYTES + 4 * norms + 125 + 1
-    out = torch.zeros(251)
-    chosen = TableParameters.model_validate({"bucket": size})
-    add_decoded(sent, bucket.layout, out, 1.0, tables=[levels], chosen=chosen)
-    largest = float(bucket.gradient.norm())
-    assert float((out - bucket.gradient).abs().max()) <= largest
-
-
 def test_a_message_of_other_parameters_or_damage_is_refused(
     normal: Draw, bucket_of: BucketOf
 ) -> None:
@@ -234,12 +218,3 @@ def test_a_message_of_other_parameters_or_damage_is_refused(
         damaged[position] ^= 0x10
         with pytest.raises(InputError):
             decode(damaged)
-
-
-def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:
-    values, norms = normal(1000), torch.ones(2)
-    with segment() as recorder:
-        packed = encode_table(values, norms, TABLES["random 16"], KEY, size=512, bits=4)
-    costs = {cost.kind: cost for cost in recorder.costs()}
-    assert costs["streaming"].nbytes == 4 * 1000 + 4 * 2 + packed.numel()
-    assert costs["random"].elements == 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,22 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from gcsim.compressors.base import Worker
-from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.coding.rounding.truncated_normals import Histogram
 from gcsim.compressors.quantization.rounding.alq import (
     Amq,
     AmqParameters,
     expected_variance,
-    in_common,
     powers_of,
     slope,
-    statistics,
 )
 from gcsim.compressors.quantization.rounding.nuqsgd import exponential_levels
-from gcsim.compressors.requests import AllGather, AllReduce
-from gcsim.compressors.segments import Segments
-from tests.compressors.shared import BucketOf, Draw, members
+from tests.compressors.shared import members
 
 Exchange = Callable[..., list[torch.Tensor]]
 
@@ -103,52 +96,3 @@ def test_long_descent_ends_at_the_minimum_of_a_scan() -> None:
 def test_two_bits_with_zero_have_no_multiplier() -> None:
     chosen = parameters_of(bits=2, zero=True)
     assert Amq.fitted(chosen, MIXTURE, Amq.initial(chosen)).tolist() == [-1.0, 0.0, 1.0]
-
-
-def test_workers_agree_on_the_multiplier_and_keep_it_between_updates(
-    normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    group = workers(3, bucket=64, bits=3, update_every=2)
-    chosen = group[0].parameters
-    tables = []
-    for step in range(3):
-        buckets = [bucket_of(normal(640, 10 * step + r) ** (2 * step + 1)) for r in range(3)]
-        first = type(next(group[0].exchange(buckets[0], step)))
-        assert first is (AllReduce if step % 2 == 0 else AllGather)
-        updates = exchange(group, buckets, step)
-        assert torch.equal(updates[0], updates[2])
-        tables.append(group[0].levels_of(buckets[0]).tolist())
-        assert tables[-1] == group[2].levels_of(buckets[2]).tolist()
-        if step == 0:
-            rows = sum(statistics(b.gradient, Segments.of(b.layout), chosen) for b in buckets)
-            assert isinstance(rows, torch.Tensor)
-            expected = Amq.fitted(chosen, in_common(rows), Amq.initial(chosen))
-            assert tables[0] == expected.tolist()
-    assert tables[0] == tables[1] != tables[2]
-
-
-def test_the_message_has_the_length_of_the_formula(normal: Draw, bucket_of: BucketOf) -> None:
-    (worker,) = workers(1, bits=3, bucket=100)
-    request = next(worker.exchange(bucket_of(normal(1001)), 1))
-    assert isinstance(request, AllGather)
-    assert request.payload.numel() == HEADER_BYTES + 4 * 11 + math.ceil(1001 * 3 / 8)
-
-
-@pytest.mark.parametrize("zero", [True, False])
-def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
-    zero: bool, normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    values, draws = normal(1300, seed=2), 300
-    bucket, chosen = bucket_of(values), parameters_of(bucket=512, zero=zero)
-    updates = [
-        exchange([Amq(Worker(rank=0, count=1, seed=seed), chosen)], [bucket])[0].double()
-        for seed in range(draws)
-    ]
-    errors = torch.stack(updates) - values.double()
-    properties = Amq.properties(chosen)
-    assert properties.unbiased
-    assert properties.error_bound is not None
-    expected = properties.error_bound(values)
-    totals = errors.square().sum(1)
-    assert abs(float(totals.mean()) - expected) <= 5 * float(totals.std()) / math.sqrt(draws)
-    assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)

@@ -90,26 +90,6 @@ def test_the_message_has_the_length_of_the_formula(
     assert request.payload.numel() == HEADER_BYTES + 4 * norms + math.ceil(n * bits / 8)
 
 
-@pytest.mark.parametrize("zero", [True, False])
-@pytest.mark.parametrize("bits", [2, 4, 6])
-def test_the_mean_is_right_and_the_error_is_that_of_the_laws(
-    zero: bool, bits: int, normal: Draw, bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    values, draws = normal(1200, seed=2), 300
-    group, bucket = workers(1, bits=bits, zero=zero, bucket=256), bucket_of(values)
-    updates = torch.stack([exchange(group, [bucket], step)[0] for step in range(draws)])
-    errors = updates.double() - values.double()
-    properties = Nuqsgd.properties(group[0].parameters)
-    assert properties.unbiased
-    assert properties.error_is_exact
-    assert properties.error_bound is not None
-    expected = properties.error_bound(values)
-    totals = errors.square().sum(1)
-    spread = float(totals.std()) / math.sqrt(draws)  # five standard errors
-    assert abs(float(totals.mean()) - expected) <= 5 * spread
-    assert float(errors.mean(0).square().sum()) == pytest.approx(expected / draws, rel=0.35)
-
-
 def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> None:
     # Psi by hand: r = v / norm is nearly N(0, 1 / 1024). Even levels, 4 bits, s = 7: nearly all
     # |r| are below 1/7, so E|Q - v|^2 / |v|^2 = sqrt(1024) / 7 sqrt(2 / pi) - 1 = 2.65. With

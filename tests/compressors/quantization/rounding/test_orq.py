@@ -1,4 +1,4 @@
-"""ORQ's levels fulfil the optimality condition, and its rounding is unbiased."""
+"""ORQ's levels fulfil the optimality condition, and Linear's are quantiles."""
 
 from __future__ import annotations
 
@@ -177,10 +177,19 @@ def test_elements_far_below_the_largest_keep_their_levels(normal: Draw) -> None:
     assert table == pytest.approx([float(level) for level in naive], rel=1e-6)
 
 
-def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal: Draw) -> None:
-    # Levels by the naive recursion, rounding by `round_alone` (tested against its definition).
+@pytest.mark.parametrize("name", ["orq", "linear"])
+def test_updates_follow_the_definition_over_steps_and_workers(
+    name: str, team: Any, normal: Draw
+) -> None:
+    # Levels by the naive recursion or numpy, rounding by `round_alone` (tested against its
+    # definition).
+    def levels_of(part: Tensor) -> Any:
+        if name == "orq":
+            return naive_levels(part.tolist(), 5)
+        return np.quantile(part, np.linspace(0, 1, 5)).tolist()
+
     sizes, size, seed = (70, 9, 1), 32, 7
-    crew = team("orq", [(n,) for n in sizes], workers=3, levels=5, bucket=size, seed=seed)
+    crew = team(name, [(n,) for n in sizes], workers=3, levels=5, bucket=size, seed=seed)
     for step in range(3):
         gradients = [normal(80, 10 * step + rank) for rank in range(3)]
         expected = torch.zeros(80).double()
@@ -188,8 +197,8 @@ def test_updates_follow_the_definition_over_steps_and_workers(team: Any, normal:
             at = 0
             for tensor, n in enumerate(sizes):
                 values = gradient[at : at + n]
-                tables = torch.tensor([naive_levels(b.tolist(), 5) for b in cut(values, size)])
-                key = random_key(seed, step, tensor, "orq rounding", rank)
+                tables = torch.tensor([levels_of(part) for part in cut(values, size)])
+                key = random_key(seed, step, tensor, f"{name} rounding", rank)
                 codes = round_alone(values, tables, size=size, key=key).long()
                 expected[at : at + n] += tables[torch.arange(n) // size, codes] / 3
                 at += n
@@ -213,18 +222,30 @@ def test_the_compression_ratios_with_packing_and_level_tables(
         assert 4 * n / (sent - HEADER_BYTES) == pytest.approx(ratio, abs=0.006)
 
 
-@pytest.mark.parametrize(
-    "parameters", [{}, {"levels": 3, "clip": 1.7}, {"levels": 9, "refine": True}]
-)
-def test_the_laws_hold(parameters: dict[str, Any], team: Any, normal: Draw) -> None:
-    # 800 steps: means within five standard errors, mean square error within 3 %.
-    values, draws = normal(150), 800
-    crew = team("orq", [(150,)], workers=1, bucket=64, **parameters)
-    properties = Orq.properties(OrqParameters(bucket=64, **parameters))
-    updates = torch.stack([crew.step([values], t)[0] for t in range(draws)]).double()
-    error = float((updates - values).square().sum(1).mean())
-    assert properties.error_bound is not None
-    assert error == pytest.approx(properties.error_bound(values), rel=0.03)
-    spread = updates.std(0) / draws**0.5
-    biased = bool(((updates.mean(0) - values).abs() > 5 * spread + 1e-6).any())
-    assert biased is not properties.unbiased
+# --- Linear ---------------------------------------------------------------------------------------
+
+
+def test_quantiles_by_hand() -> None:
+    # Of 0 … 4 and 10 the quantiles 0, 1/4, …: at places 0, 1.25, 2.5, 3.75, 5.
+    values = torch.tensor([10.0, 1, 3, 2, 0, 4])
+    (table,) = quantiles(values, levels=5).tolist()
+    assert table == [0, 1.25, 2.5, 3.75, 10]
+
+
+@pytest.mark.parametrize("count", [3, 5, 9])
+@pytest.mark.parametrize("n", [1, 2, 8, 9, 10, 1000])
+def test_levels_are_numpys_quantiles(n: int, count: int, normal: Draw) -> None:
+    values = normal(n)
+    kept = values.clone()
+    tables = quantiles(values, levels=count, bucket=300)
+    assert torch.equal(values, kept)
+    for bucket, table in zip(cut(values, 300), tables, strict=True):
+        expected = np.quantile(bucket.double().numpy(), np.linspace(0, 1, count))
+        assert table.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_equally_many_elements_lie_between_neighbours(normal: Draw) -> None:
+    values = normal(8001)
+    tables = quantiles(values, levels=9, bucket=8001)
+    places = torch.searchsorted(tables[0], values, right=True).clamp(1, 8) - 1
+    assert torch.bincount(places).tolist() == [1000] * 7 + [1001]

@@ -32,29 +32,6 @@ def test_each_step_draws_another_mask(team: Any) -> None:
     assert not torch.equal(first, second)
 
 
-def test_scaled_random_k_is_unbiased_with_the_known_variance(team: Any, normal: Draw) -> None:
-    # E = g; E|Q - g|^2 = (n/k - 1)|g|^2. Each element of the mean of T updates has variance
-    # (n/k - 1) g_i^2 / T, so the sum of its standardised squares has mean n; sd sqrt(2n) or less
-    # per degree of freedom for nearly independent elements: five of these is past 1e-6.
-    n, T, ratio = 200, 2000, 0.1  # noqa: N806
-    gradient = normal(n, 3)
-    workers = team("randomk", [(n,)], workers=1, ratio=ratio, scaled=True)
-    updates = torch.stack([workers.step([gradient], t)[0] for t in range(T)]).double()
-    standardised = (updates.mean(0) - gradient) / (gradient.abs() * (9 / T) ** 0.5)
-    assert float(standardised.square().sum()) == pytest.approx(n, abs=5 * (2 * n) ** 0.5)
-    error = (updates - gradient).square().sum(1).mean() / gradient.double().square().sum()
-    assert float(error) == pytest.approx(9.0, rel=0.05)
-
-
-def test_unscaled_random_k_loses_one_minus_k_over_n(team: Any, normal: Draw) -> None:
-    n = 100_000
-    gradient = normal(n, 4)
-    update = team("randomk", [(n,)], workers=1, ratio=0.25).step([gradient])[0]
-    lost = (update - gradient).square().sum() / gradient.square().sum()
-    # sd of the kept energy: sqrt(2 * .25 * .75 / n) = 0.002
-    assert float(lost) == pytest.approx(0.75, abs=0.01)
-
-
 def test_scaled_keeps_per_tensor_factors(team: Any) -> None:
     workers = team("randomk", [(10,), (3,)], workers=1, ratio=0.2, scaled=True)
     update = workers.step([torch.ones(13)])[0]

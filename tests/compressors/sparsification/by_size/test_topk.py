@@ -27,15 +27,6 @@ def test_relative_error_of_one_percent_of_a_normal_vector(team: Any, normal: Dra
     assert float(error) == pytest.approx(0.9157, abs=0.001)
 
 
-def test_known_error_of_a_log_normal_vector(team: Any, normal: Draw) -> None:
-    # |x| = exp(z), density 1 %: energy share is P(z > q - 2), q = 2.3263: 1 - Phi(.3263) = .372;
-    # the remainder .628 is met within the spread of a heavy tail at n = 1e6 (.6387 in one sample)
-    gradient = normal(1_000_000, 5).exp()
-    update = team("topk", [(1_000_000,)], workers=1, ratio=0.01).step([gradient])[0]
-    error = (update - gradient).square().sum() / gradient.square().sum()
-    assert float(error) == pytest.approx(0.628, abs=0.02)
-
-
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
 @pytest.mark.parametrize("indices", ["raw", "packed", "rice", "bitmap", "auto"])
 def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
@@ -58,21 +49,16 @@ def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
         ("raw", "fp32", (32 + 32, 32 + 32)),
         ("raw", "fp16", (16 + 32, 16 + 32)),
         ("packed", "fp32", (32 + 13, 32 + 7)),
+        ("bitmap", "fp32", (32 + 5000 / 50, 32 + 100)),  # one bit an element
     ],
 )
 def test_payload_is_k_values_and_indices_and_a_header_per_tensor(
-    team: Any, normal: Draw, indices: str, values: str, bits: tuple[int, int]
+    team: Any, normal: Draw, indices: str, values: str, bits: tuple[float, float]
 ) -> None:
     workers = team("topk", [(5000, 1), (100,)], ratio=0.01, indices=indices, values=values)
     workers.step([normal(5100, seed) for seed in range(2)])
     expected = (HEADER_BYTES + -(-50 * bits[0] // 8)) + (HEADER_BYTES + -(-1 * bits[1] // 8))
     assert workers.sent == [(expected,) * 2]
-
-
-def test_bitmap_payload_is_one_bit_an_element(team: Any, normal: Draw) -> None:
-    workers = team("topk", [(1001,)], ratio=0.1, indices="bitmap")
-    workers.step([normal(1001, seed) for seed in range(2)])
-    assert workers.sent == [(HEADER_BYTES + 4 * 100 + 126,) * 2]
 
 
 def test_rice_indices_exchange_lengths_first(team: Any, normal: Draw) -> None:
@@ -81,15 +67,6 @@ def test_rice_indices_exchange_lengths_first(team: Any, normal: Draw) -> None:
     assert workers.sent[0] == (8, 8)
     expected = HEADER_BYTES + 100 * (32 + 8.11) / 8  # bits per index at density .01
     assert all(length == pytest.approx(expected, rel=0.02) for length in workers.sent[1])
-
-
-def test_update_is_the_mean_of_each_workers_largest(team: Any) -> None:
-    workers = team("topk", [(4,)], ratio=0.25)
-    updates = workers.step([torch.tensor([4.0, 1, 0, 0]), torch.tensor([0, 0, 1.0, -8.0])])
-    assert updates[0].tolist() == [2.0, 0.0, 0.0, -4.0]
-    # what was left of worker 0 has grown to the largest: 1 + 2 > 2
-    updates = workers.step([torch.tensor([2.0, 2, 0, 0]), torch.zeros(4)], 1)
-    assert updates[0].tolist() == [0.0, 1.5, 0.5, 0.0]
 
 
 def test_without_error_feedback_nothing_is_remembered(team: Any) -> None:

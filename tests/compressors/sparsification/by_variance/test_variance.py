@@ -160,15 +160,6 @@ def test_replicas_get_the_mean_over_workers_of_messages_of_unequal_length() -> N
     assert len(set(words)) == 3
 
 
-def test_nothing_to_send_is_a_message_of_headers() -> None:
-    layout = layout_of(6, 1)
-    zeros = torch.zeros(7)
-    (update,) = lockstep(
-        [workers()[0].exchange(Bucket(layout=layout, gradient=zeros, second_moment=zeros), 0)]
-    )
-    assert not update.any()
-
-
 @pytest.mark.parametrize(
     "values", [[-0.3], [1e-45, -1e-40, 0.0], [1e18, -1e-18, 3.0], [1e-18, 0.0]]
 )
