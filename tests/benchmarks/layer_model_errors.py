@@ -158,8 +158,12 @@ def strange() -> dict[str, list[Error]]:
     """By source, gpu fp32."""
     found: dict[str, list[Error]] = {}
     for source in sorted({row.source for row in measurements()}):
-        own = observations("gpu", "fp32", lambda row, source=source: row.source == source)
-        for board, model in sorted({(each.board, each.model) for each in own}):
+
+        def own(row: Measurement, source: str = source) -> bool:
+            return row.source == source
+
+        seen = observations("gpu", "fp32", own)
+        for board, model in sorted({(each.board, each.model) for each in seen}):
 
             def strangers(
                 row: Measurement, known: tuple[str, ...] = (source, board, model)
@@ -169,7 +173,7 @@ def strange() -> dict[str, list[Error]]:
             fitted = fit(observations("gpu", "fp32", strangers), "gpu", "fp32")
             found.setdefault(source, []).extend(
                 _error(each, fitted, "fp32", 1.0)
-                for each in own
+                for each in seen
                 if (each.board, each.model) == (board, model)
             )
     costs = fit(observations("gpu", "fp32"), "gpu", "fp32").costs
@@ -182,8 +186,8 @@ def strange() -> dict[str, list[Error]]:
             facts = facts_of(run.model.name.replace("_v2", ""), run.model.tokens)
             shape = replace(run.cluster.device.layer_times["fp32"], costs=costs, factor=1.0)
             ratio = folder.measured(row) / shape.seconds(facts, run.batch)
-            own = found.setdefault(row["source"] or suite, [])
-            own.append(Error(name=row["name"], ratio=ratio))
+            errors = found.setdefault(row["source"] or suite, [])
+            errors.append(Error(name=row["name"], ratio=ratio))
     return found
 
 
