@@ -79,7 +79,8 @@ class CollectiveTimes:
         """Points of the support that show whether there is a plane."""
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
-        self._memos = [CollectiveMemo.of(each) for each in clusters_at]
+        self._clusters_at = clusters_at
+        self._memos: dict[int, CollectiveMemo] = {}
         moving = {one.name for one in inputs if moves_links(one)}
         known = _simulated_on(clusters_at[0])
         self._simulated_at = [
@@ -162,6 +163,8 @@ class CollectiveTimes:
     def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
         known = self._simulated_at[number]
         if (record, server_time) not in known:
+            if number not in self._memos:  # of few, where all lie in a plane
+                self._memos[number] = CollectiveMemo.of(self._clusters_at[number])
             finishes = self._memos[number](record, self._together, server_time)
             known[record, server_time] = float(finishes.max()) or 1e-30
         return known[record, server_time]
