@@ -99,9 +99,7 @@ class Filters:
         if (many < k).any():
             raise damaged(f"Bloom filters of {many} positions instead of {k}")
         left_out = draw_subset(every, Segments.behind(many), many - k, self.draws)
-        chosen = torch.ones_like(every, dtype=torch.bool)
-        chosen[left_out] = False
-        return every[chosen]
+        return tensor(np.delete(array(every), array(left_out)), every)
 
 
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
