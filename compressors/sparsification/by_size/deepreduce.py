@@ -98,10 +98,10 @@ class Filters:
         (every, many), k = bloom_positives(coded, at, self), self.sizes[0]
         if (many < k).any():
             raise damaged(f"Bloom filters of {many} positions instead of {k}")
+        if (many == k).all():
+            return every
         left_out = draw_subset(every, Segments.behind(many), many - k, self.draws)
-        chosen = torch.ones_like(every, dtype=torch.bool)
-        chosen[left_out] = False
-        return every[chosen]
+        return tensor(np.delete(array(every), array(left_out)), every)
 
 
 class DeepReduce(ErrorFeedback[DeepReduceParameters]):
