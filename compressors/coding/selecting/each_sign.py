@@ -123,7 +123,7 @@ def _bound(
             sizes = np.maximum(-sample if side else sample, np.float32(0))
             available = np.count_nonzero(sizes)
             if available > 0:
-                rank = min(available, safe_rank(available * proportion))
+                rank: Any = min(available, safe_rank(available * proportion))
                 bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
                 limits[t] = min(limits[t], bits)
 

@@ -177,7 +177,7 @@ def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> tuple[Tensor
     passed, owners = np.zeros(filters.layout.numel, dtype=np.bool_), segments.tiles[:, 0]
     many = np.zeros_like(owners)
     in_tiles(_ask, segments.tiles, segments.table, data, at, sizes, filters.keys, passed, many)
-    demand_ascending((many < 0).any())
+    demand_ascending(bool((many < 0).any()))
     return tensor(np.flatnonzero(passed), coded), np.bincount(owners, many, len(at)).astype(int)
 
 
