@@ -15,7 +15,7 @@ _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
 _CITED = re.compile(
-    r'Sources?: (?:[^"]*? of )?(?P<authors>[A-Z]\.[^";]*), "(?P<title>[^"]+)", (?P<venue>[^;]+)'
+    r'(?:^s?: |^ |.*? (?:of|in) )(?P<authors>[A-Z]\.[^";]*), "(?P<title>[^"]+)", (?P<venue>[^;]+)'
 )
 """Authors, title, and venue with what follows, of a method's docstring."""
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -54,15 +54,20 @@ def bibtex(result: Result) -> str:
 def reference(kind: str) -> str:
     """The BibTeX entry of a method; empty where its docstring names no paper."""
     cls = compressor_class(kind)
-    for text in (cls.__doc__, sys.modules[cls.__module__].__doc__):
-        cited = _CITED.search(" ".join((text or "").split()))
-        if cited:
-            break
-    else:
+    texts = [
+        " ".join((text or "").split())
+        for text in (cls.__doc__, sys.modules[cls.__module__].__doc__)
+    ]
+    clauses = [clause for text in texts for clause in text.partition("Source")[2].split(";")]
+    every = [found for clause in clauses if (found := _CITED.search(clause))]
+    named = set(_ARXIV.findall(cls.about.paper))
+    own = [found for found in every if named & set(_ARXIV.findall(found["venue"]))]
+    if not every:
         return ""
+    cited = (own or every)[0]
     authors = cited["authors"].replace(" et al.", ", others").replace(", ", " and ")
     arxiv, year = _ARXIV.search(cited["venue"]), re.search(r"\b(?:19|20)\d\d\b", cited["venue"])
-    venue = re.split(r"(?:^|, )(?:arXiv|doi|[Aa]lg|[Ss]ection|[Ee]q)", cited["venue"])[0]
+    venue = re.split(r"(?:^|, )(?:arXiv|doi|[Aa]lg|[Ss]ection|[Ee]q)| \(", cited["venue"])[0]
     fields = {"author": authors, "title": f"{{{cited['title']}}}"}
     fields |= {"howpublished": venue.rstrip(". ")} if venue else {}
     fields |= {"year": year[0]} if year else {}

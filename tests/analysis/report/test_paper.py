@@ -22,7 +22,7 @@ def test_every_method_of_a_paper_has_its_reference(kind: str) -> None:
         return
     assert re.match(rf"@misc{{{kind},\n  author = {{[A-Z]", found)
     for number in re.findall(r"arXiv:([\d.]+)", paper):
-        if kind not in {"threshold", "fp16", "fp8"}:  # which name two papers
+        if kind not in {"threshold", "fp16"}:  # which name two papers
             assert f"eprint = {{{number}}}" in found
     assert found.count("{") == found.count("}")
 
