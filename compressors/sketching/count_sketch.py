@@ -75,8 +75,11 @@ class CountSketch(Compressor[CountSketchParameters]):
         index, columns = bucket.layout.index, count_kept(n, p.column_ratio) or 1
         keys = self.keys(index)
         mean = yield AllReduce(tensor=sketch(bucket.gradient, keys, columns))
-        zeros, state = torch.zeros_like(mean), (self.state["momentum"], self.state["error"])
-        momentum, error = (tables.setdefault(index, zeros.clone()) for tables in state)
+        tables = [self.state[name] for name in ("momentum", "error")]
+        for one in tables:
+            if index not in one or one[index].shape != mean.shape:  # the first, or of new settings
+                one[index] = torch.zeros_like(mean)
+        momentum, error = (one[index] for one in tables)
         momentum.mul_(p.momentum).add_(mean.div_(self.worker.count))
         estimates = estimate(error.add_(momentum), n, keys)
         indices = largest_of(estimates, count_kept(n, p.ratio))

@@ -213,8 +213,8 @@ def _strange(costs: Spelled) -> Range:
 
 
 @functools.cache
-def _measured_models() -> frozenset[str]:
-    return frozenset(row.model for row in measurements())
+def _measured_models() -> tuple[str, ...]:
+    return tuple(sorted({row.model for row in measurements()}))
 
 
 def _error_of(costs: Spelled, models: int) -> Range:

@@ -70,7 +70,7 @@ class LayerTimes:
     """Lowest and highest factor on a time, by cross-validation."""
     strange_range: Range | None = None
     """The same of a model that is none of `known_models`; None: `time_range`."""
-    known_models: frozenset[str] = frozenset()
+    known_models: tuple[str, ...] = ()
     """Models that somebody measured, on any device."""
     end: End | None = None
     """End of its range at which a time is taken; None: as fitted."""

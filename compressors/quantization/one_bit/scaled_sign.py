@@ -50,7 +50,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
-from gcsim.compressors.segments import Cells, Segments
+from gcsim.compressors.segments import Cells, Column, Segments
 from gcsim.compressors.sharing import fill_once
 
 
@@ -171,7 +171,8 @@ class SignMemory:
     """
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.kept: dict[int, tuple[Tensor, Tensor, Column]] = {}
+        """By bucket: p, its scales, and each tensor's elements per scale."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
@@ -183,23 +184,32 @@ class SignMemory:
         for `mixing` `fold_signs`.
         """
         if index not in self.kept:
-            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
-        coded, scales = self.kept[index]
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells), cells.size
+        coded, scales, size = self.kept[index]
+        if len(scales) != cells.total:  # a controller has changed the blocks
+            coded.copy_(lost_by(coded, scales, _sized(cells.segments, size)))
+            scales = _no_scales(values, cells)
         mixing |= {"coded": coded, "scales": scales}
         message, scales = _message(values, cells, tensors, part, **mixing)
-        self.kept[index] = coded, scales
+        self.kept[index] = coded, scales, cells.size
         return message
 
     def error(self, bucket: Bucket, cells: Cells) -> Tensor:
         """Error that is lost and not made up for: float32 `[n]`, a fresh tensor."""
         if kept := self.kept.get(bucket.layout.index):
-            return lost_by(*kept, cells)
+            coded, scales, size = kept
+            return lost_by(coded, scales, _sized(cells.segments, size))
         return torch.zeros_like(bucket.gradient)
 
 
 def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
     """Elements of a bucket's tensors that share a scale: blocks of at most `most`, or tensors."""
     return Segments.of(bucket.layout).even_cells(most)
+
+
+def _sized(segments: Segments, size: Column) -> Cells:
+    """Cells of so many elements in each tensor."""
+    return Cells(segments, size, -(-segments.length // size))
 
 
 @counted_as(
