@@ -171,14 +171,17 @@ def _add(
         size_a = np.int64(number_at(message, begin + 8, 4))
         b, signs = k[t] - a, begin + HEAD + 4 * a
         first = signs + (b + 7) // 8
+        # numbers read are unsigned; past this check no slice leaves the body
         if b < 0 or first + size_a > end:
             faults[t] |= COUNTS
             continue
         numbers = np.empty(1 + a, dtype=np.float32)  # the magnitude, then the values
+        # copied as bytes: floats of a body lie at any address
         raw = numbers.view(np.uint8)
         raw[:4] = message[begin : begin + 4]
         raw[4:] = message[begin + HEAD : signs]
         scale = numbers[0]
+        # negated, so that NaN fails, too
         if not (scale >= np.float32(0) and scale < np.float32(np.inf)):
             faults[t] |= SCALE
         if b % 8 > 0 and message[signs + b // 8] >> np.uint8(b % 8) > 0:

@@ -287,6 +287,7 @@ def _scatter(
         value = values[firsts[t] + first : firsts[t] + last]
         for i in range(part.size):
             at = np.int64(part[i])
+            # a message is not trusted: no position is written to before this check
             if at <= before or at >= own.size:
                 bad[0] = 1
                 return

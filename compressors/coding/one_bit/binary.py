@@ -126,12 +126,14 @@ def _optimal_bounds(start: int, stop: int, spans: Any, values: Any, bounds: Any)
     for span in range(start, stop):
         cell, begin, end = spans[span]
         part = values[begin:end]
+        # the mean falls as the bound grows, so its value at 0 is not below the root
         low, high = 0.0, _mean_from(part, np.float32(0))
         for _ in range(MAX_HALVINGS):
             if high - low <= 2.0**-22 * high:
                 break
             middle = 0.5 * (low + high)
             reached = _mean_from(part, np.float32(middle))
+            # the root lies between `middle` and the mean that it gives
             if reached >= middle:
                 low, high = middle, min(high, reached)
             else:
@@ -144,6 +146,7 @@ def _mean_from(part: Any, bound: Any) -> float:
     """Sum of |v| over the elements with |v| >= bound, over the number of all elements."""
     total = 0.0
     for first in range(0, part.size, SUM_BLOCK):
+        # float32 within a block, for wide vectors; float64 from block to block
         total += _sum_from(part[first : first + SUM_BLOCK], bound)
     mean: float = total / part.size
     return mean

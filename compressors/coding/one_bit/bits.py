@@ -240,6 +240,7 @@ def _put_tiles(
     random: bool, keys: Any, bits: Any, at: Any,
 ) -> None:  # fmt: skip
     words = np.empty(CHUNK // 8, dtype=np.uint64)
+    # a byte an element; `fold_bits` makes a byte of each word
     flags = words.view(np.uint8)
     drawn = np.empty(CHUNK // 4, dtype=np.uint64)
     random16 = drawn.view(np.uint16)
@@ -251,6 +252,7 @@ def _put_tiles(
         present = min(width, columns - first)  # the rest of the stripe lies beyond the matrix
         times = _times(rows, columns, first, width, size)
         some = lines if size else _repeated(lines[:, line : line + width], times)
+        # thresholds alone are one row, which then stands for all three
         limits, lows, highs = some[0], some[len(some) // 2], some[-1]
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at, CHUNK):
@@ -258,10 +260,12 @@ def _put_tiles(
             words[:] = np.uint64(0)
             if random:
                 for k in range((end - chunk + 3) // 4):
+                    # four elements a number; chunks begin at multiples of four
                     drawn[k] = bits64(keys[e], chunk // 4 + k)
             here = chunk if present > 0 else end
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)
+                # beyond the matrix: on to the next row
                 if length <= 0:
                     here += width - column
                     continue
@@ -286,6 +290,7 @@ def _draw(part: Any, marks: Any, random16: Any, bound: Any) -> None:
     low = -bound * scale
     gap = np.float32(-2) * low
     for i in range(part.size):
+        # the middle of one of 2^16 steps: half a step is the error of 2^-17
         fraction = (np.float32(random16[i]) + np.float32(0.5)) * np.float32(2.0**-16)
         marks[i] = np.uint8(part[i] * scale - low > fraction * gap)
 

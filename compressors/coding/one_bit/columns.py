@@ -107,6 +107,7 @@ class Matrices:
         wide = self.columns * np.maximum(1, _WIDE // np.maximum(1, self.columns))
         rows = -(-size // np.maximum(1, wide))
         together = np.maximum(16, -(-rows // _SUM_PARTS))
+        # the shape alone decides on blocks, so sums do not depend on threads
         blocks = -(-rows // together)
         first = starts(3 * blocks * wide)
         table = np.stack((together, blocks, first, self.columns, wide), axis=1)
@@ -201,10 +202,12 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
         size = count * wide
         for i in range(3):
             part = sums[at + i * size : at + (i + 1) * size]
+            # a vector: all sums are those of its one column
             if columns == 1 and size:
                 found[i, places[begin]] = _sum_by_halves(part)
             elif columns:
                 total, lines = found[i], places[begin : begin + columns]
+                # a row of sums holds whole rows of a narrow matrix
                 for row in range(size // columns):
                     for column in range(columns):
                         total[lines[column]] += part[row * columns + column]
@@ -244,6 +247,7 @@ def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, 
                     count[i] += np.float64(reached)
                 first += 4 * columns
             else:
+                # a last row may be short; its first element is of column 0 all the same
                 row = values[first : min(first + columns, end)]
                 for i in range(row.size):
                     distance = np.float64(row[i])

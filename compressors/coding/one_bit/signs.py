@@ -208,6 +208,7 @@ def _code_tiles(
                 if p.size:
                     _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
                 if sums.size:
+                    # each step raises block, cell or both: no two parts share a sum
                     slot = slots[t] + first // SUM_BLOCK + cell
                     sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
                 here = end

@@ -64,6 +64,7 @@ def _voting(
                 if begin_all:
                     for i in range(votes.size):
                         plane[i] = carry[i]
+                        # one vote counts 0 or 1: all higher planes are 0
                         carry[i] = 0
                 else:
                     for i in range(votes.size):

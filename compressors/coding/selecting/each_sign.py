@@ -98,6 +98,7 @@ def _split(values: Any) -> Any:
     above, below = 0, 0
     for i in range(values.size):
         x = values[i]
+        # no branch: both sides take each element; where a cursor stays, the next overwrites it
         sizes[0, above], sizes[1, below] = x, -x
         places[0, above] = places[1, below] = i
         above += x > np.float32(0)
@@ -120,11 +121,13 @@ def _bound(
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
         for side in range(2):
+            # the other sign's elements become 0, which no rank within `available` reaches
             sizes = np.maximum(-sample if side else sample, np.float32(0))
             available = np.count_nonzero(sizes)
             if available > 0:
                 rank: Any = min(available, safe_rank(available * proportion))
                 bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
+                # bits of magnitudes order as the magnitudes; one limit serves both signs
                 limits[t] = min(limits[t], bits)
 
 
@@ -141,6 +144,7 @@ def _choose(
         first = blocks[t]
         if collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
+        # with k or more of each sign marked, the k largest of each are among the marked
         among = np.sum(found > 0) >= k[0, t] and np.sum(found < 0) >= k[1, t]
         found = found if among else part
         sizes, within, many = _split(found)
@@ -151,6 +155,7 @@ def _choose(
                 take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
             for j in range(k[side, t]):
                 out[j] = sizes[side, most[j]]
+                # one mask for both signs: the message lists them together, by place
                 chosen[within[side, most[j]]] = True
         at = firsts[t]
         for place in np.flatnonzero(chosen):

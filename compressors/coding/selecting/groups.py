@@ -34,6 +34,7 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
     """
     runs = -(-n // groups)
     dealt = np.empty((runs.sum(), groups), dtype=np.uint16)
+    # tiles of whole runs: no two threads shuffle the same one
     grain = np.full(len(n), max(1, TILE // groups) * groups)
     in_tiles(_shuffle, tiles_of(n, grain), n, starts(runs), keys, dealt)
     return tensor(dealt, like)
@@ -104,8 +105,10 @@ def _take_turn(
         at += own.size
         passed = 0
         for run in range(runs[t]):
+            # else the short last run has no element for this group
             if column[c + run] < groups:
                 rank = run * groups + column[c + run]
+                # ranks ascend from run to run, so the cursor over `always` never goes back
                 while passed < own.size and own[passed] <= rank + passed:
                     passed += 1
                 out[at] = begins[t] + rank + passed

@@ -145,6 +145,7 @@ def _bound(
         begin, n = table[t]
         stride = stride_of(n, k[t])
         if stride > 0:
+            # only the sample is added up here; the marking pass adds up the tensor
             sample = source[begin : begin + n : stride].copy()
             if added.size:
                 more = added[begin : begin + n : stride]
@@ -165,6 +166,7 @@ def _choose(
         part = source[table[t, 0] : table[t, 0] + n]
         index = indices[firsts[t] : firsts[t] + k[t]]
         value = taken[firsts[t] : firsts[t] + k[t]]
+        # a tensor without a sample has an infinite limit; where none is long, there are no limits
         marked = up.size > 0 and up[t] < np.inf
         if marked and (not ranked[t] or k[t] <= passed[t] <= 4 * k[t]):
             own = np.empty(passed[t], dtype=np.int64)
@@ -179,6 +181,7 @@ def _choose(
             else:
                 index[:] = own[: k[t]]
         else:
+            # the marking pass has added up a marked tensor already
             if added.size and not marked:
                 more = added[table[t, 0] : table[t, 0] + n]
                 for i in range(part.size):

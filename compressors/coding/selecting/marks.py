@@ -69,6 +69,7 @@ class Marks:
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, first=blocks.first,
+            # a kernel writes all blocks; a loop may pass over tensors, whose blocks then count 0
             counts=(like.new_empty if on_gpu else like.new_zeros)(blocks.total, dtype=torch.int32),
             places=np.empty((0 if on_gpu else blocks.total, NOTED), dtype=np.uint16),
             totals=like.new_zeros((columns, tensors), dtype=torch.int32),
@@ -142,6 +143,7 @@ def mark_arrays(
         for own, total in zip(signs, totals[2:], strict=False):
             if sides:
                 count_marks(segments.length, marks.first, own, total)
+    # the cached totals are those of the pass before
     marks.__dict__.pop("host", None)
 
 
@@ -173,6 +175,7 @@ def by_rounds(
     marks: Marks, k: Column, raised: bool, again: Callable[[NDArray[np.bool_]], None]
 ) -> int:
     """`adjust`, where `again` marks tensors by their new limits."""
+    # in float64: float32 rounds the limit of a round, not the product of all factors
     limits = marks.up.astype(np.float64)
     for rounds in range(ROUNDS):
         few, many = (marks.passed < LOWER * k), raised & (marks.passed > UPPER * k)
@@ -312,6 +315,7 @@ def _mark(
                 more = added[begin + at : begin + at + part.size]
                 for i in range(part.size):
                     part[i] += more[i]
+            # tiles begin at multiples of a block, so no two threads share one
             block = firsts[t] + (first + at) // BLOCK
             if sides.size:
                 positive, negative = np.int32(0), np.int32(0)
@@ -374,6 +378,7 @@ def _take(
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = firsts[t] + first // BLOCK
+        # behind the marks of the tensor's blocks in the tiles before
         out = begins[t] + counts[firsts[t] : own].sum()
         whole = values[table[t, 0] + first : table[t, 0] + last]
         given = whole, first, up[t], counts[own:], places[own:], indices[out:], taken[out:], clear

@@ -197,6 +197,7 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
     values = values[start:stop]
     sums = sums[start // BLOCK : -(-stop // BLOCK)]
     whole = values.size // BLOCK
+    # a constant length, which the compiler unrolls; only a tensor's last block is shorter
     for b in range(whole):
         block = values[b * BLOCK : b * BLOCK + BLOCK]
         total = 0.0
@@ -253,11 +254,13 @@ def _part(
     taken: Any,
 ) -> None:  # fmt: skip
     many = np.zeros(2, dtype=np.int64)
+    # one thread takes all tiles: the two cursors run through them in order
     for tile in range(len(tiles)):
         t, first, _ = tiles[tile]
         begin, scale = table[t, 0], scales[t]
         for place in found[begin + first :][: counts[tile]]:
             v = values[begin + first + place]
+            # 0: certain, 1: drawn by chance
             side = int(abs(np.float64(v)) * scale < 1.0)
             places[side, many[side]], taken[side, many[side]] = first + place, v
             many[side] += 1
@@ -319,13 +322,16 @@ def _draw_tile(
         # the block's one uniform is inverted: who is hit first, given that somebody may be
         u, left, before = fraction64(key, b), sums[b] * scale * (1.0 + SLACK), at
         begin, end = b * BLOCK, min(b * BLOCK + BLOCK, last)
+        # numbers below `count` open the blocks; then a block has as many as elements
         fresh = count + begin  # number of the block's next uniform
         taken, survive = 0.0, 1.0
         for i in range(begin, end):
             p = min(1.0, scale * abs(np.float64(values[i])))
+            # still at least the sum of p over the elements behind this one
             left -= p
             taken += survive * p  # P(the first one is among those so far)
             survive *= 1.0 - p  # P(none so far)
+            # p = 1 makes survive 0: a certain hit, even where rounding leaves `taken` below u
             if u < taken or survive == 0.0:
                 found[at] = i - first
                 if chance.size:
@@ -338,6 +344,7 @@ def _draw_tile(
         if factor < 1.0 and at > before:
             for j in range(before, at):
                 values[first + found[j]] = _lowered(values[first + found[j]], factor32)
+            # afresh: a sum corrected step by step would gather rounding errors
             sums[b] = _sum(values, begin, end)
     if prior.size:
         for j in range(first, at):

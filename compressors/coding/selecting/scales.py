@@ -106,6 +106,7 @@ def scales_for_count(
         before = count.copy()  # weight is left
         with np.errstate(all="ignore"):
             more = np.minimum((k - count) / rest, LARGEST_SCALE)
+        # where nothing else has a weight, all that is not 0 is certain
         scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
         going &= rest > 0.0
     return tensor(scales, values), tensor(passes, values)
@@ -117,9 +118,11 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
     0 when all weights of a tensor are zero.
     """
     given = weights.values, weights.sums, weights.segments
+    # this scale saturates all that is not 0: the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
     going, saturated = energy > 0.0, np.zeros(len(energy))
     with np.errstate(all="ignore"):
+        # the formula for an empty F
         scales = np.where(going, _totals(*given[1:]) / ((1.0 + eps) * energy), 0.0)
         while going.any():
             count, rest, squares = saturation(*given, scales)
@@ -170,6 +173,7 @@ def _saturate_tiles(
 @loop
 def _by_tensor(tiles: Any, partial: Any, moments: Any) -> None:
     moments[:] = 0.0
+    # in the order of the tiles, so sums do not depend on threads
     for tile in range(tiles.shape[0]):
         for i in range(3):
             moments[i, tiles[tile, 0]] += partial[tile, i]
@@ -183,8 +187,10 @@ def _add_unsaturated(first: int, last: int, values: Any, sums: Any, scale: float
     number = 0
     for b in range(part.size):
         heavy[number] = b
+        # an element is at most its block's sum: a light block has none that is saturated
         number += int(part[b] * scale >= 1.0)
     count, rest, squares = 0.0, 0.0, 0.0
+    # many heavy blocks: one vectorised pass over the tile instead of jumps
     if 8 * number > part.size:
         elements = values[first:last]
         for i in range(elements.size):

@@ -147,6 +147,7 @@ def check_k(n: Any, k: Any) -> None:
 @loop
 def stride_of(n: int, k: int) -> int:
     """Distance of the samples that bound the k-th largest of n; 0 when a sample does not pay."""
+    # the sample has about 16 or more of the k largest, and must reach to the safe rank
     stride = min(SAMPLE_STRIDE, (k // 16) | 1)
     pays = n >= WORTH_A_SAMPLE and stride >= 3 and safe_rank(k / stride) <= -(-n // stride)
     return stride if pays else 0
@@ -189,6 +190,7 @@ def _deliver(
         for j in range(at, end):
             update[begins[t] + kept[j]] += np.float32(weight * sums[j])
         for i in range(firsts[t], firsts[t] + counts[t]):
+            # both lists ascend: one walk over the two finds the elements in common
             while at < end and kept[at] < own[i]:
                 at += 1
             gone = at < end and kept[at] == own[i]
@@ -211,6 +213,7 @@ def kth_of_few(bits: Any, k: int) -> Any:
     Eleven, ten and ten bits of it, one pass each.
     """
     counts = np.empty(2048, dtype=np.int32)
+    # digits found so far; the rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)
     for above, shift, bins in ((31, 20, 2048), (20, 10, 1024), (10, 0, 1024)):
         counts[:bins] = 0
@@ -219,6 +222,7 @@ def kth_of_few(bits: Any, k: int) -> Any:
             if x >> above == prefix:
                 counts[(x >> shift) & (bins - 1)] += 1
         place = bins - 1
+        # from the highest digit down: larger magnitudes use up the rank
         while counts[place] < rank:
             rank -= counts[place]
             place -= 1
@@ -245,6 +249,7 @@ def _take_sorted(bits: Any, k: int, places: Any) -> bool:
     held = 0
     for i in range(bits.size):
         size = np.int64(bits[i] & np.uint32(_MAGNITUDE))
+        # strictly larger: of equals the first stays; a full list loses its last
         if held < k or size > sizes[k - 1]:
             at = min(held, k - 1)
             while at > 0 and sizes[at - 1] < size:
@@ -253,6 +258,7 @@ def _take_sorted(bits: Any, k: int, places: Any) -> bool:
             sizes[at], largest[at] = size, i
             held = min(held + 1, k)
     places[:k] = np.sort(largest[:k])
+    # beyond infinity's bits lies only NaN, which is then the largest
     return bool(sizes[0] <= 0x7F800000)
 
 
@@ -269,12 +275,14 @@ def take_few(bits: Any, k: int, places: Any) -> bool:
     found = np.empty(reached + 1, dtype=np.int32)
     at = 0
     for i in range(bits.size):
+        # no branch: a place that does not qualify is overwritten; hence room for one more
         found[at] = i
         at += ((bits[i] >> np.uint32(20)) & np.uint32(2047)) >= np.uint32(least)
     sizes = np.empty(reached, dtype=np.uint32)
     numbers = True
     for j in range(reached):
         sizes[j] = bits[found[j]] & np.uint32(_MAGNITUDE)
+        # where there is a NaN, one is here: no numbers have higher first bits
         numbers &= sizes[j] <= np.uint32(0x7F800000)
     limit, ties = kth_of_few(sizes, k)
     at = 0

@@ -51,6 +51,7 @@ def _by_cell(like: Tensor, cells: Cells) -> Parts:
 
 
 def _width(cells: Cells) -> int:
+    # a power of two, as `tl.arange` asks
     return min(_WIDEST, 1 << max(0, int(cells.size.max(initial=1)) - 1).bit_length())
 
 
@@ -91,6 +92,7 @@ def _means(values, found, cells, table, parts, WIDTH: tl.constexpr):
     threshold = (total / elements).to(tl.float32)
     total, magnitude, count = _about(values, first, length, threshold, WIDTH)
     wide = threshold.to(tl.float64)
+    # no division by 0; a class without elements has the threshold as its level
     below = wide + 0.5 * (total - magnitude) / tl.maximum(elements - count, 1.0)
     above = wide + 0.5 * (total + magnitude) / tl.maximum(count, 1.0)
     cell = found + tl.program_id(0)
@@ -123,6 +125,7 @@ def _halve(values, bounds, most, table, parts, WIDTH: tl.constexpr):
         up = reached >= middle
         lower = tl.where(up, middle, tl.maximum(low, reached))
         upper = tl.where(up, tl.minimum(high, reached), middle)
+        # a bracket that is narrow enough stays, and ends the loop
         low = tl.where(wide, lower, low)
         high = tl.where(wide, upper, high)
         left = tl.where(wide, left - 1, 0)

@@ -72,6 +72,7 @@ def _launch(
     """Launch a kernel over tiles of stripes of so many bytes; `given` are columns behind theirs."""
     rows, columns, offset, first, width, _, size = stripes.table.T
     most = int((rows * np.maximum(columns, width)).max(initial=0))
+    # rows of the table from 2 on; where each column has a line, the size is 1
     known = offset, columns, first, np.maximum(1, width), np.maximum(1, size), *given
     programs = [tiles(8 * n) for n in sizes.tolist()]
     parts = parts_of(like, stripes.elements.length.tolist(), programs, *(c.tolist() for c in known))
@@ -161,6 +162,7 @@ def _add(
         wrong |= tl.where(here & (right == 0), _WRONG, 0)
     else:
         one = _level(levels + tl.load(own + 9 * parts), line, here)
+    # one fault refuses the message: the larger stands for the tile
     found = tl.max(tl.max(wrong, axis=1), axis=0)
     if found != 0:
         tl.atomic_or(faults, found)

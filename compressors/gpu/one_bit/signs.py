@@ -110,11 +110,13 @@ def _fold(
         x = x + (p - tl.where(p < 0.0, -scale, scale))
         tl.store(coded + begin + at, x, mask=here)
     lane = tl.arange(0, 8)[None, :]
+    # bits of different lanes: their sum is their union
     byte = tl.sum(((x < 0.0) & here).to(tl.int32) << lane, axis=1)
     place = group.to(tl.int64)
     if PIECES:
         place = place // piece * frame + place % piece
     where = bits + tl.load(column + 3 * parts) + place
+    # bytes of padding are written, too: their elements are not there, so they are 0
     tl.store(where, byte.to(tl.uint8), mask=group < tl.load(column + 7 * parts))
     if SUMS > 0:  # tile t and cell c meet in sum t + c
         wide = x.to(tl.float64)

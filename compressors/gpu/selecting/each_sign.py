@@ -19,6 +19,7 @@ def largest_of_each_sign(
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
     """The host waits for the elements of each sign."""
     marks = Marks.room(memory, segments, np.inf)
+    # infinite limits: the pass adds up, counts the signs and finds NaN; its marks are not used
     fill_marks(memory, segments, marks, values, sides=True)
     demand_numbers(marks.host[1].any())
     k = loops.kept(marks.host[2:4], proportion)

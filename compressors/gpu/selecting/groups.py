@@ -92,10 +92,12 @@ def _turn(
     place = tl.load(own + at, mask=at < count, other=0)
     run = at - count
     grouped = (run >= 0) & here
+    # uint16 are read as int16: & 65535 takes the sign back
     dealt_here = tl.load(dealt + (first + run) * stride, mask=grouped, other=0).to(tl.int64) & 65535
     rank = run * groups + dealt_here
     low = tl.zeros([BLOCK], dtype=tl.int64)  # of `always` at or below: a search by halves
     high = low + count
+    # own[m] - m never falls; `steps` halvings settle all `count` + 1 outcomes
     for _ in range(steps):
         middle = (low + high) // 2
         open = grouped & (low < high)

@@ -35,6 +35,7 @@ def largest(
     limits = None
     if ranked is not None and marks is not None:
         up = marks.up if isinstance(marks.up, np.ndarray) else array(marks.up)
+        # one more than the bits: a limit of 0 is not RANKED
         limits = np.where(ranked, RANKED, up.view(np.int32).astype(np.int64) + 1)
     found, taken, _, strange = select(
         source, segments, k, added=added, limits=limits, cleared=cleared

@@ -58,6 +58,7 @@ def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raise
     marks.up = (marks.host[4] + 1).view(np.float32)
 
     def lowered(rows: NDArray[np.bool_]) -> None:
+        # a row that is short now was so in all rounds before: as many steps down
         passed[rows] = next(below)[rows]
 
     return loops.by_rounds(marks, k, raised, lowered)
@@ -91,6 +92,7 @@ def note_marked(v, here, number, limit, row, rows, counts, totals):
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     strange = tl.sum((here & (size > 0x7F800000)).to(tl.int32), axis=0)
     tl.store(counts + tl.program_id(0), hits)
+    # integers: the order of the programs does not matter
     tl.atomic_add(totals + row, hits, mask=hits > 0)
     tl.atomic_add(totals + rows + row, strange, mask=strange > 0)
 
@@ -126,9 +128,11 @@ def _lower(
     few = tl.load(totals + row) < tl.load(column + 3 * parts)
     if few & (limit > 0) & (limit < float("inf")):
         v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
+        # float64, as in `by_rounds`: the same limits to the last bit
         lowered = limit.to(tl.float64)
         for _ in tl.static_range(ROUNDS):
             lowered = lowered * float64(factor)
+            # behind row 4, the limit's bits, lies a count for each correction
             own += parts
             marked = here & ((tl.abs(v) < lowered.to(tl.float32)) == 0)
             tl.atomic_add(own, tl.sum(marked.to(tl.int32), axis=0))

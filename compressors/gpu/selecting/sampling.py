@@ -193,6 +193,7 @@ def _draw(
         if APART:
             bits = bits | ((here & (p >= 1.0)).to(tl.int32) << (BLOCK + i))
             sure += (bits >> (BLOCK + i)) & 1
+        # numbers as in the loop: below `count` one opens each block, then a block has its own
         u = tl.where(here, _fraction64(key, count + block * BLOCK + hits), u)
         hits += here.to(tl.int32)
         going = going & ((here == 0) | (u < left))
@@ -209,6 +210,7 @@ def _draw(
         for i in tl.static_range(BLOCK):
             at = block * BLOCK + i
             here = ((bits >> i) & 1) != 0
+            # the whole of a block that was hit: its sum is made afresh
             v = tl.load(values + begin + at, mask=(bits != 0) & (at < n), other=0.0)
             lower = v * factor
             v = tl.where(here & (lower >= 1e-30), lower, v)
@@ -234,6 +236,7 @@ def _compact(
     for side in tl.static_range(1 + APART):
         chosen = bits & ((1 << BLOCK) - 1)
         if APART:
+            # bit 31 is a sign, which the shift repeats; `chosen` cuts that off
             chosen = (bits >> BLOCK) & chosen if side == 0 else chosen & ~(bits >> BLOCK)
         ones = tl.zeros([BLOCKS], dtype=tl.int32)
         for i in tl.static_range(BLOCK):

@@ -97,6 +97,7 @@ def _saturate(
         tl.store(found + programs + program, tl.sum(tl.where(certain, 0.0, size), axis=0))
         if LAST:
             many = (n + BLOCK - 1) // BLOCK
+            # all threads have stored before the count goes up; the last program sees all sums
             tl.debug_barrier()
             if tl.atomic_add(ended + tensor, 1, sem="acq_rel") == many - 1:
                 tl.store(ended + tensor, 0)
@@ -126,6 +127,7 @@ def _make_next(found, programs, many, own, tensors, k, most, BLOCK: tl.constexpr
     rest = tl.sum(others, axis=0)
     turns = tl.load(own + 3 * tensors)
     settled = (turns > 0.0) & ((count == tl.load(own + 2 * tensors)) | (count >= k))
+    # no other weight: all is certain; in the first turn, all weights are 0
     alone = tl.where(turns > 0.0, most, 0.0)
     scale = tl.where(rest > 0.0, tl.minimum((k - count) / rest, most), alone)
     tl.store(own, tl.where(settled, tl.load(own), scale))

@@ -143,6 +143,7 @@ def count_digits(
     states = values.new_empty((2, 2, rows), dtype=torch.int32)
     before = there(np.stack((np.zeros(rows), k)), values.device, np.int32)
     at, earlier, bins = 0, 0, 1
+    # the first pass has no digit to note: its `after` is not written
     for after, above, shift in ((before, 31, 20), (states[0], 20, 10), (states[1], 10, 0)):
         own, bins_before = counts[at:], bins
         bins = 2048 if shift == 20 else 1024
@@ -182,6 +183,7 @@ def _deliver(
     begin = tl.load(column + 2 * parts)
     count, low = tl.load(column + 6 * parts), tl.zeros([BLOCK], dtype=tl.int64)
     first = tl.load(column + 5 * parts)
+    # places of a tensor differ: no two lanes add to one element
     target = update + begin + tl.load(kept + first + i, mask=i < count, other=0)
     added = tl.load(sums + first + i, mask=i < count, other=0.0).to(tl.float64)
     added = (float64(weight) * added).to(tl.float32)
@@ -209,6 +211,7 @@ def _digit(counts, state, row, rows, BINS: tl.constexpr):
     lane = tl.arange(0, BINS)
     each = tl.load(counts + row.to(tl.int64) * BINS + lane)
     from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # of this digit, or a higher
+    # `from_here` falls from lane to lane: the last that reaches the rank
     digit = tl.max(tl.where(from_here >= rank, lane, 0), axis=0)
     higher = tl.sum(tl.where(lane > digit, each, 0), axis=0)
     return tl.load(state + row) * BINS + digit, rank - higher
@@ -301,6 +304,7 @@ def _take(
     chosen = at < 0
     before = tl.cast(0, tl.int64)
     for side in tl.static_range(SIDES):
+        # `_count` had the programs of the first side, then as many of the second
         program = tl.program_id(0) + side * tl.num_programs(0)
         start = tl.load(column) + side * tl.num_programs(0)  # the row's first program
         least = tl.load(settled + row + side * parts)
@@ -311,6 +315,7 @@ def _take(
         tie = here & (size == least)
         rank = ties + tl.cumsum(tie.to(tl.int32), axis=0)  # from 1
         own = (here & (size > least)) | (tie & (rank <= left))
+        # `found` may have no row of equal ones, and then none are left to take
         passed = above + tl.where(left > 0, tl.minimum(ties, left), 0)
         if SIDES > 1:
             place = tl.load(column + (5 + side) * parts) + passed
@@ -319,6 +324,7 @@ def _take(
         chosen = chosen | own
         before += passed
     place = before + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
+    # more than k may reach a limit: the first k are taken
     chosen = chosen & (place < tl.load(column + 4 * parts))
     place += tl.load(column + 3 * parts)
     tl.store(indices + place, at, mask=chosen)

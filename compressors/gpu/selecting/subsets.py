@@ -33,12 +33,14 @@ def _draw_pieces(
     # m draws leave a share exp(-m / n); six standard deviations more
     expected = -n * np.log1p(-drawn / n)
     known = n, segments.begin[owner] + first, first, keys[owner], drawn, others
+    # a further try draws the same numbers first, so the subset is the same
     for more in itertools.count(1):
         draws = (expected + 6 * more * np.sqrt(expected + 1)).astype(np.int64) + 1
         draws[drawn == 0] = 0
         parts = parts_in_blocks(like, draws, *known, starts(draws))
         positions = like.new_empty(int(draws.sum()), dtype=torch.int64)
         launch_parts(_draw, parts, positions, BLOCK=BLOCK)
+        # pieces have positions of their own: one sort serves all
         ordered, order = positions.sort(stable=True)
         fresh = torch.ones_like(positions)
         fresh[order[1:]] = (ordered[1:] != ordered[:-1]).long()

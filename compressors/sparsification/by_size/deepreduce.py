@@ -184,6 +184,7 @@ def bloom_positives(coded: Tensor, at: Column, filters: Filters) -> tuple[Tensor
 @inlined
 def _mixed(x: Any) -> Any:
     """32 bits that are another number for each 32 bits."""
+    # numba widens products to 64 bits; each step can be undone, so no two numbers meet
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
     x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
     return np.uint32(x ^ (x >> np.uint32(16)))
@@ -193,6 +194,7 @@ def _mixed(x: Any) -> Any:
 def _hashes(position: Any, key: Any) -> Any:
     """a and b of a position."""
     first = _mixed(np.uint32(position) ^ np.uint32(key & np.uint64(0xFFFFFFFF)))
+    # b is odd: its multiples modulo 2^32 all differ
     return first, _mixed(first ^ np.uint32(key >> np.uint64(32))) | np.uint32(1)
 
 
@@ -212,6 +214,7 @@ def _fill(indices: Any, sizes: Any, keys: Any, at: Any, out: Any) -> None:
         (k, bits, hashes), filled = sizes[:, t], out[at[t] :]
         for j in range(k):
             position = indices[begin + j]
+            # uncoded: there are no hash functions either
             if not bits:
                 put_number(filled, 4 * j, 4, np.uint64(position))
             first, step = _hashes(position, keys[t])
@@ -233,6 +236,7 @@ def _ask(
         t, first, last = tiles[tile]
         (k, bits, hashes), filled, key = sizes[:, t], coded[at[t] :], keys[t]
         own, before = passed[table[t, 0] : table[t, 0] + table[t, 1]], np.int64(-1)
+        # the tensor's first tile reads all of them, and checks what the sender wrote
         for j in range(0 if bits or first else k):  # uncoded indices
             position = np.int64(number_at(filled, 4 * j, 4))
             if not before < position < own.size:
@@ -250,6 +254,7 @@ def _ask(
                 for j in range(asked):
                     i = left[j]
                     place = _place(firsts[i], steps[i], number, bits)
+                    # in place: `count` never passes j
                     left[count] = i
                     count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
             for j in range(count):
