@@ -44,6 +44,7 @@ def checksum(header: Any, body: Any) -> Any:
     total = np.uint64(0)
     whole = body.size // 8
     for i in range(whole):
+        # odd factors have inverses modulo 2^64: a change of one word always changes the sum
         word = number_at(body, 8 * i, 8)
         total += word * (np.uint64(2) * np.uint64(i) + np.uint64(1))
     words = np.zeros(16, dtype=np.uint64)

@@ -548,6 +548,7 @@ def _write_headers(
     fits = True
     for t in range(sizes.size):
         row = codec[t], flags[t], params[t], nonzero[t], numel[t], sizes[t]
+        # the row ends before the checksum, the last of the fields
         for (at, size), field in zip(_FIELDS, row):  # noqa: B905
             fits &= (field >> (8 * size)) == 0  # nor negative
             put_number(heads[t], at, size, np.uint64(field))
@@ -560,6 +561,7 @@ def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, known:
     whole = True
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
+        # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
         whole &= known[codec[t]]
     return whole
 
@@ -568,6 +570,7 @@ def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, known:
 def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
     same = True
     for t in range(sizes.size):
+        # callers know the message's length: frames lie within
         frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
         for i in range(HEADER_BYTES - 4):
             same &= frame[i] == heads[t, i]
@@ -596,6 +599,7 @@ def _read_headers(data: Any, rows: Any) -> None:
     at = np.int64(0)
     for t in range(rows.shape[1]):
         rows[:, t], rows[7, t] = -1, 0
+        # also where a damaged length leads behind the end: then -1 fills all later rows, too
         if data.size - at < HEADER_BYTES:
             continue
         frame = data[at:]

@@ -108,6 +108,7 @@ def _add_momentum(
                     step = direction[i] * m + added[i]
                     direction[i] = step
                     velocity[i] += step
+            # tiles are cut at multiples of BLOCK: no two threads mark one block
             block = firsts[t] + first // BLOCK
             counts[block] = mark_block(velocity, up[t], mask, words, places[block])
 

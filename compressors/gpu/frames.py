@@ -119,6 +119,7 @@ def _walked(message: Tensor, most: int) -> Tensor:
     table = torch.empty((_FIELDS, most), dtype=torch.int64, device=message.device)
     total = message.numel()
     launch(_walk, 1, message, table, total, most, HEADER=HEADER_BYTES, GROUPS=GROUPS)
+    # enough for any sizes: in each frame one program at most has less than 8 * GROUPS bytes
     _hash_all(message, table, total // (8 * GROUPS) + most, table[-1], None)
     return table
 
@@ -164,6 +165,7 @@ def _constants(device: torch.device) -> Tensor:
 def _field(head, lane, first, size: tl.constexpr):
     """The number in `size` bytes of a header."""
     here = (lane >= first) & (lane < first + size)
+    # & 63 keeps the shifts of other lanes, which are dropped, within a word
     return tl.sum(tl.where(here, head << (((lane - first) * 8) & 63), 0), axis=0)
 
 
@@ -185,10 +187,12 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
         tl.store(row + most, tl.where(here, size, -1))
         tl.store(row + 2 * most, program)
         for field in tl.static_range(3):
+            # codec, flags and params: at bytes 0, 1 and 2, of 1, 1 and 2 bytes
             number_of = _field(head, lane, field, 1 + field // 2)
             tl.store(row + (3 + field) * most, tl.where(here, number_of, -1))
         tl.store(row + 6 * most, tl.where(here, _field(head, lane, 8, 4), -1))
         tl.store(row + 7 * most, tl.where(here, _field(head, lane, 4, 4), -1))
+        # a frame that does not fit has one program, which notes that it is not right
         program += tl.where(whole, tl.maximum(1, (size // 8 + GROUPS - 1) // GROUPS), 1)
         at = tl.where(here, at + size + HEADER, at)
         number += 1
@@ -241,8 +245,10 @@ def _hash(  # noqa: PLR0915 - rotations are written out
     weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64: in any order
     own = work + 2 * frame
     tl.atomic_add(own, weighed.to(tl.int64, bitcast=True), sem="relaxed")
+    # the last program to end hashes: with acquire and release it finds all sums of the others
     if tl.atomic_add(own + 1, 1, sem="acq_rel") < parts - 1:
         return
+    # read by an atomic, as it was added: a plain load might find an older sum
     fourth = tl.atomic_add(own, 0, sem="relaxed").to(tl.uint64, bitcast=True)
     tl.store(own, 0)
     tl.store(own + 1, 0)
@@ -265,6 +271,7 @@ def _hash(  # noqa: PLR0915 - rotations are written out
     for turn in range(ROUNDS):
         for half in tl.static_range(2):  # columns of the square, then diagonals
             order = constants + turn % 10 * 16 + half * 8 + 2 * column
+            # words 4 to 15 of the block are 0
             which = tl.load(order)
             word = tl.where(which == 0, first, tl.where(which == 1, second, zero))
             word = tl.where(which == 2, third, tl.where(which == 3, fourth, word))

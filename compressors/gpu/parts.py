@@ -84,7 +84,9 @@ def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> Non
     given, rows = [], []
     for number, (source, *columns) in enumerate(sources):
         width, step = source.element_size(), source.element_size() * source.stride(0)
+        # bytes of an element, and from one element to the next; contiguous ones are single bytes
         apart = (width, step) if step != width else (1, 1)
+        # the kernel needs the address alone; a view of bytes asks for a stride of 1
         given.append(torch.as_strided(source, (1,), (1,)).view(torch.uint8))
         rows += [(*row, number, *apart) for row in zip(*columns, strict=True)]
     if rows:
@@ -102,6 +104,7 @@ def own_row(firsts, rows, program):
     """The row of a table that a program works on: the last whose first program is not later."""
     low = tl.cast(0, tl.int32)
     high = tl.cast(rows, tl.int32)
+    # firsts[low] <= program < firsts[high]: parts without programs are passed over
     while high - low > 1:
         middle = (low + high) // 2
         later = tl.load(firsts + middle) > program
@@ -145,8 +148,10 @@ def _copy(
     at = number * BLOCK + tl.arange(0, BLOCK)
     source, width = tl.load(column + 4 * parts), tl.load(column + 5 * parts)
     byte = tl.load(column + 2 * parts) + at
+    # rows of the table: 2 begin, 3 target, 4 source, 5 width, 6 step
     byte = byte // width * tl.load(column + 6 * parts) + byte % width
     here = at < n
+    # one source is the program's own; the others load zeros
     value = tl.load(a + byte, mask=here & (source == 0), other=0)
     if SOURCES > 1:
         value += tl.load(b + byte, mask=here & (source == 1), other=0)

@@ -138,6 +138,7 @@ def random16(key, group, count: tl.constexpr):
 def store_codes(out, group, codes, nbytes, BITS: tl.constexpr):
     """Pack codes `[groups, 8]`, zeros behind the last, as `packing.pack_bits` does."""
     lane = tl.arange(0, 8)[None, :]
+    # no two codes share bits: their sum is their bitwise or
     word = tl.sum(codes.to(tl.uint64) << (lane * BITS).to(tl.uint64), axis=1)
     byte = (word[:, None] >> (lane * 8).to(tl.uint64)) & 255
     at = group[:, None] * BITS + lane

@@ -110,6 +110,7 @@ def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
         return np.concatenate((tree(), -tree()))
     codes = np.arange(256)
     exponents = (codes & 0x7F) >> form.mantissa
+    # subnormal numbers: no leading one, and the exponent of the least normal ones
     fractions = (codes & ((1 << form.mantissa) - 1)) / 2.0**form.mantissa + (exponents > 0)
     values = np.ldexp(fractions, np.maximum(exponents, 1) - form.bias)
     values[values > form.largest] = np.nan  # E5M2 has infinity too, which is never written
@@ -226,7 +227,9 @@ def _narrow(values: Any, codes: Any, factor: Any, numbers: Any, magic: Any) -> N
         kept = np.uint32(np.uint32(size + np.uint32(half + odd)) >> shift)
         # subnormal: float32's addition rounds when the sum's unit is the format's smallest step
         fixed = np.float32(np.uint32(size).view(np.float32) + magic).view(np.uint32)
+        # a difference of patterns counts smallest steps, which is a subnormal number's code
         code = np.uint32(kept - offset) if size >= least else np.uint32(fixed - origin)
+        # codes ascend with magnitudes: infinity and all that rounds to too much end here
         code = min(code, overflow)
         code = nan if size > np.uint32(0x7F800000) else code
         codes[i] = np.uint32(code | np.uint32(np.uint32(word & np.uint32(0x80000000)) >> sign))

@@ -30,10 +30,12 @@ def power_codes(values: Any, fractions: Any, signed: bool, codes: Any) -> None:
         magnitude = patterns[i] & np.uint32(0x7FFFFFFF)
         # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
         raised = magnitude + ((np.uint32(fractions[i]) << np.uint32(7)) | np.uint32(64))
+        # a finite element stays finite: 255 is for infinity, and for NaN
         exponent = min(raised >> np.uint32(23), np.uint32(254))
         if magnitude >= _INFINITE:
             exponent = np.uint32(255)
         if signed:
+            # code 0 is zero, which all below the range becomes; all above becomes its last power
             exponent = min(max(exponent, np.uint32(LOWEST)), np.uint32(LOWEST + 127))
             exponent -= np.uint32(LOWEST)
             exponent |= (patterns[i] >> np.uint32(31)) << np.uint32(7)
@@ -52,6 +54,7 @@ def sign_codes(values: Any, codes: Any) -> None:
 def add_exponents(sums: Any, codes: Any, negative: Any, weight: np.float32, pattern: Any) -> None:
     """sums += weight * powers of two of exponents and signs; `pattern` is room."""
     for i in range(sums.size):
+        # an exponent without mantissa is a power of two, or zero where the exponent is 0
         pattern[i] = np.uint32(codes[i]) << np.uint32(23)
         pattern[i] |= np.uint32(negative[i]) << np.uint32(31)
     powers = pattern.view(np.float32)
@@ -111,11 +114,13 @@ def tree_codes(values: Any, unit: np.float32, codes: Any) -> None:
         size = abs(scaled)
         slope = offset = cells = np.float32(0)
         for k in range(DECADES):  # unrolled: choices between constants, no branch
+            # decades ascend: the last hit stays; without one all stay 0, and so does the magnitude
             above = size >= LEAST[k]
             slope = SLOPES[k] if above else slope
             offset = OFFSETS[k] if above else offset
             cells = np.float32(1 << k) if above else cells
         last_cell = max(cells - np.float32(1), np.float32(0))
+        # a decade begins below its first cell, and its upper end is one cell behind the last
         cell = min(max(size * slope + offset, np.float32(0)), last_cell)
         sign = np.int32(128) if scaled < np.float32(0) else np.int32(0)
         codes[i] = np.int32(cell) + np.int32(cells) + sign

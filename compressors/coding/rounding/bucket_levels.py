@@ -96,6 +96,7 @@ def _searched(
             size, at = int(cells.size[t]), int(cells.first[t])
             part = data[table[t, 0] + first : table[t, 0] + last]
             whole = part.size // size * size
+            # only a tensor's last cell may be shorter: it is a matrix of one row
             for some, length in ((part[:whole], size), (part[whole:], part.size - whole)):
                 if some.size:
                     rows = some.reshape(-1, length).copy()
@@ -115,9 +116,10 @@ def clip_cells(start: int, stop: int, values: Any, size: int, factor: float) -> 
     for at in range(start, stop, size):
         part = values[at : min(at + size, stop)]
         total, _ = moments(part, 0.0)
+        # squares about the mean, in a second pass: about zero they would cancel
         _, squares = moments(part, total / part.size)
         bound = np.float32(factor * np.sqrt(squares / part.size))
-        if bound > 0:
+        if bound > 0:  # false for NaN, too
             for i in range(part.size):
                 part[i] = min(max(part[i], -bound), bound)
 
@@ -128,15 +130,18 @@ def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
     for r in range(rows.shape[0]):
         row, found = rows[r], levels[r]
         found[0], found[last] = row[0], row[row.size - 1]
+        # `last` is 2, 4 or 8: first the middle level, then those of the halves and quarters
         stride = last // 2
         while stride:
             for k in range(stride, last, 2 * stride):
                 low, high = found[k - stride], found[k + stride]
+                # in float64: the sum may overflow float32
                 middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
                 found[k] = _best_between(row, low, high, middle)
             stride //= 2
         for _ in range(sweeps):
             changed = False
+            # coordinate descent: a level sees its lower neighbour as this sweep has moved it
             for k in range(1, last):
                 better = _best_between(row, found[k - 1], found[k + 1], found[k])
                 changed |= better != found[k]
@@ -148,11 +153,14 @@ def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
 @loop
 def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
     """The best level between `low` and `high`; `otherwise` when no element lies between them."""
+    # elements at `high` add 1 to both sides of the condition (`orq.py`), those at `low` add 0:
+    # both drop out
     first = np.searchsorted(row, low, side="right")
     between = row[first : max(first, np.searchsorted(row, high, side="left"))]
     if not between.size:
         return otherwise
     above = _sum_above(between, np.float64(low)) / (np.float64(high) - np.float64(low))
+    # floor(T) elements lie above the best level
     rank = min(max(int(above), 0), between.size - 1)  # of NaN nothing is known
     return between[between.size - 1 - rank]
 
@@ -168,6 +176,8 @@ def _sum_above(part: Any, low: float) -> float:
 
 def _quantiles(rows: NDArray[np.float32], levels: NDArray[np.float32]) -> None:
     gaps, last = levels.shape[1] - 1, rows.shape[1] - 1
+    # quantile j lies at place j last / gaps of the sorted row: between two elements, with a rest
     at, rest = np.divmod(np.arange(gaps + 1) * last, gaps)
     low, high = rows[:, at].astype(np.float64), rows[:, np.minimum(at + 1, last)]
+    # without a rest the element itself: infinity times 0 would be NaN
     levels[:] = np.where(rest > 0, low + (high - low) * (rest / gaps), low)

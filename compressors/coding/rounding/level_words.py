@@ -89,7 +89,7 @@ def _count(start: int, stop: int, spans: Any, codes: Any, steps: int, bits: Any,
     for t in range(start, stop):
         part = codes[spans[t, 1] : spans[t, 2]]
         total = found = 0
-        previous = -1
+        previous = -1  # a gap is 1 at least: no word stands for 0
         for i in range(part.size):
             if part[i] != steps:
                 total += omega_bits(i - previous) + 1 + omega_bits(abs(np.int64(part[i]) - steps))
@@ -103,6 +103,7 @@ def _write(
     start: int, stop: int, spans: Any, codes: Any, steps: int, places: Any, out: Any
 ) -> None:
     for t in range(start, stop):
+        # a tensor's bits begin at a whole byte: no two threads write into one
         part, position, previous = codes[spans[t, 1] : spans[t, 2]], places[t], -1
         for i in range(part.size):
             level = np.int64(part[i]) - steps
@@ -128,6 +129,7 @@ def _read(
         for _ in range(sent[t]):
             gap, position = get_omega(packed, position, limit)
             at += gap
+            # a sign must follow the gap before the body's end
             if position < 0 or at >= own.size or position >= limit:
                 position = np.int64(-1)
                 break

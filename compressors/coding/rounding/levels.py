@@ -277,6 +277,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,
     ) -> None:  # fmt: skip
+        # a plane may begin within a word of four elements: a run then reaches into one word more
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
         room = np.empty((2, CHUNK), dtype=np.float32)
         groups = np.empty(CHUNK, dtype=np.uint16)
@@ -286,12 +287,14 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
             begin, n = table[t]
             own, cells = values[begin : begin + n], numbers[firsts[t] :]
             within = bounds[firsts[t] :]
+            # tiles count groups of digits where there are such, else elements
             plane = (n + group - 1) // group if grouped else n
             body = out[places[t] : places[t] + (plane * bits + 7) // 8]
             for first in range(start_of, stop_of, CHUNK):
                 length = min(CHUNK, stop_of - first)
                 # digit j of group g is element j * plane + g; Horner's rule, highest digit first
                 for j in range(group - 1 if grouped else 0, -1, -1):
+                    # the last planes may be short or empty: the digits that they lack are 0
                     at = min(j * plane + first, n)
                     target = codes[: min(length, n - at)]
                     if whole:
@@ -306,6 +309,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                         for i in range(target.size):
                             groups[i] += target[i]
                 if kind == EXPONENTS:
+                    # `codes` is free: exponents are whole bytes, which went straight to the body
                     sign_codes(own[first : first + length], codes)
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
@@ -326,6 +330,7 @@ def _round_run(
     keys: Any, bounds: Any, words: Any, room: Any,
 ) -> None:  # fmt: skip
     """Codes of the elements from `first` on, cell by cell; a run may lie within one."""
+    # element i always takes the 16 bits number i % 4 of word i // 4, wherever its run begins
     word, end = first // 4, first + codes.size
     if kind != TREE:
         _draw(keys[t], word, words[: (end + 3) // 4 - word])
@@ -364,6 +369,7 @@ def round_evenly(
     `fractions` are 16 random bits each.
     """
     one = np.float32(1)
+    # no 0 / 0: a zero norm decodes to zeros, whatever the codes
     if norm == np.float32(0):
         norm = one
     for i in range(values.size):
@@ -416,10 +422,12 @@ def _search(
     bits = shares.view(np.uint32)
     for i in range(shares.size):  # a share's highest bits name a range of few levels
         codes[i] = ranges[bits[i] >> np.uint32(_RANGE_BITS)]
+    # `most` steps reach the last level not above the share; entries behind the pairs are infinite
     for _ in range(most):
         for i in range(shares.size):
             codes[i] += np.uint8(lower[np.int32(codes[i]) + 1] <= shares[i])
     for i in range(shares.size):
+        # pairs below the share's own count, pairs above do not: its own alone is left to chance
         codes[i] += np.uint8(lower[codes[i]] + random[i] * gaps[codes[i]] < shares[i])
 
 
@@ -435,6 +443,7 @@ def magnifier(largest: Any) -> Any:
 @loop
 def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: Any) -> None:
     scaled, random = room[0, : values.size], room[1, : values.size]
+    # levels ascend, so an outer one has the largest magnitude
     scale = magnifier(max(abs(levels[0]), abs(levels[-1])))
     for i in range(values.size):
         random[i] = np.float32(fractions[i]) * _UNIT + _HALF
@@ -465,6 +474,7 @@ def _adding_walk(  # noqa: PLR0915
         inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
         rest = np.empty(CHUNK, dtype=np.int32)
         codes = np.empty(CHUNK, dtype=np.uint8)
+        # a cell's levels, of which any byte is an index, or bit patterns of powers
         room = np.zeros(CHUNK, dtype=np.float32)
         pattern = room.view(np.uint32)
         for tile in range(start, stop):
@@ -506,6 +516,7 @@ def _adding_walk(  # noqa: PLR0915
                             stray |= np.int32(codes[i])
                     if whole:
                         source = body[first : first + length]
+                    # the other kinds know every byte; `get_chunk` has looked at packed codes
                     if kind < POWERS and (grouped or whole):
                         for i in range(source.size):
                             most = max(most, source[i])
@@ -515,9 +526,11 @@ def _adding_walk(  # noqa: PLR0915
                         add_power_codes(sums[first : first + length], source, weight, pattern)
                     else:
                         _add_run(kind, sums, at, source, cells, sizes[t], given, t, weight, room)
+                # a group of base^size or more leaves a rest behind its last digit
                 if grouped:
                     for i in range(length):
                         stray |= rest[i]
+            # the tile with a tensor's last group checks the bits behind it
             used = plane * bits % 8
             if stop_of == plane and used > 0:
                 stray |= np.int32(body[-1] >> np.uint8(used))
@@ -540,7 +553,7 @@ def _add_run(
         stop = min((cell + 1) * size, end)
         part, some = sums[at:stop], codes[at - first : stop - first]
         if kind == EVEN:
-            factor = weight * cells[cell, 0]
+            factor = weight * cells[cell, 0]  # the weight is over s already
             for i in range(part.size):
                 part[i] += (np.float32(some[i]) - given) * factor
         elif kind == KNOWN:
@@ -580,7 +593,9 @@ def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
         return lower, gaps, np.zeros(0, dtype=np.uint8), 0
     first = np.arange(1 << (32 - _RANGE_BITS), dtype=np.uint32) << np.uint32(_RANGE_BITS)
     ends = np.stack((first, first | np.uint32((1 << _RANGE_BITS) - 1))).view(np.float32)
+    # among negative numbers a larger pattern is a smaller number
     ends.sort(axis=0)
     ends[:, ~(np.abs(ends[0]) <= 1)] = -1  # no other number occurs
+    # last levels not above a range's least and largest number: a search takes their distance
     start, last = np.searchsorted(lower, ends, side="right").clip(min=1) - 1
     return lower, gaps, start.astype(np.uint8), int((last - start).max())

@@ -149,6 +149,7 @@ def _walk(
             if what in (_MAGNITUDE, _SPREAD):
                 room[0] = greatest_magnitude(part)
                 found[0, cell] = pattern[0]
+            # the centre is that of the whole tensor, whose cells' sums are added later
             if what == _SPREAD:  # about the tensor's first: nearly equal values lose nothing
                 found[1, cell], found[2, cell] = moments(part, np.float64(own[0]))
             elif what == _LENGTH:
@@ -166,6 +167,7 @@ def _walk(
                 for i in range(part.size):
                     share = part[i] / norm if norm > 0 else 0.0
                     low = last_not_above(levels, share)
+                    # the product is negative outside of the table
                     total += max((share - levels[low]) * (levels[low + 1] - share), 0.0)
                 found[0, cell] = norm * norm * total
 

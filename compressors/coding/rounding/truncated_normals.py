@@ -115,6 +115,8 @@ def _descend(
         for j in range(1, levels.size - 1):
             a, b = levels[j - 1], levels[j + 1]  # the best level between its neighbours as they are
             low, high = last_not_above(edges, a), last_not_above(edges, b)
+            # integrals of dF and r dF from a and b to 1: the rest of a cell, and all cells above;
+            # their differences are those from a to b
             mass = masses_above[low + 1] + density[low] * (edges[low + 1] - a)
             above_b = masses_above[high + 1] + density[high] * (edges[high + 1] - b)
             mean = means_above[low + 1] + density[low] * (edges[low + 1] ** 2 - a**2) / 2

@@ -63,7 +63,7 @@ def _searched(
 
 @triton.jit
 def _fill(values, rows, spans, cells, width, pieces, BLOCK: tl.constexpr):
-    cell = (tl.program_id(0) // pieces).to(tl.int64)
+    cell = (tl.program_id(0) // pieces).to(tl.int64)  # cell * width may exceed 32 bits
     at = tl.program_id(0) % pieces * BLOCK + tl.arange(0, BLOCK)
     begin, length = tl.load(spans + cell), tl.load(spans + cells + cell)
     v = tl.load(values + begin + at, mask=at < length, other=float("nan"))
@@ -72,12 +72,14 @@ def _fill(values, rows, spans, cells, width, pieces, BLOCK: tl.constexpr):
 
 @triton.jit
 def _level(found, lane, which):
+    # a program cannot index its vectors: the maximum over one lane is that lane
     return tl.max(tl.where(lane == which, found, float("-inf")), axis=0)
 
 
 @triton.jit
 def _best(values, length, low, high, otherwise, WIDTH: tl.constexpr):
     """The best level between two; `otherwise` when no element lies between them."""
+    # rows are sorted, so that counts are places: `between` elements begin at place `below`
     below = tl.cast(0, tl.int32)
     between = tl.cast(0, tl.int32)
     total = tl.cast(0.0, tl.float64)
@@ -102,6 +104,7 @@ def _optimal(rows, lengths, levels, width, sweeps, COUNT: tl.constexpr, WIDTH: t
     length = tl.load(lengths + row).to(tl.int32)
     found = tl.where(lane == 0, tl.load(values), tl.load(values + length - 1))
     for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, then those of the halves, …
+        # k = 1 is the middle; 2 and 3 are the halves' middles, 4 to 7 the quarters'
         reach = (COUNT - 1) // (2 if k < 2 else (4 if k < 4 else 8))
         place = reach * (2 * (k - (1 if k < 2 else (2 if k < 4 else 4))) + 1)
         low, high = _level(found, lane, place - reach), _level(found, lane, place + reach)

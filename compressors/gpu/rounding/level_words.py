@@ -27,6 +27,7 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int) -> loops.Coded:
     begins, length = there((starts(segments.length), segments.length), codes.device)
     places = (codes != steps).nonzero().view(-1)
     owner = torch.searchsorted(begins + length, places, right=True)
+    # the place of the level before, but at least the one before the tensor's first element
     before = torch.cat((places.new_full((1,), -1), places))[:-1].maximum(begins[owner] - 1)
     words, lengths = sparse_words(places - before, codes[places], steps)
     firsts, sizes = sections(lengths, owner, len(begins))
@@ -44,6 +45,7 @@ def decoded_levels(
     if 8 * body.numel() <= LONGEST:
         gaps, levels, ends = read_sparse(body, steps)
         places, after = followed(ends, sizes.tolist(), counts)
+        # a word's element is the sum of its tensor's gaps up to there, less 1
         upto = torch.cat((gaps.new_zeros(1), gaps[places].cumsum(0)))
         columns = np.stack((starts(sent), starts(segments.length), segments.length))
         base, first, length = there(columns, body.device)

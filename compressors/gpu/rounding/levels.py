@@ -150,8 +150,11 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
     INDEX: tl.constexpr,
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
+    # `place` is a code's number on the wire: one digit from each of SIZE planes
     plane = (n + SIZE - 1) // SIZE
     group, place = places_of(number, GROUPS, INDEX)
+    # rows of the table: 2 begin, 3 first cell, 4 first byte of codes, 5 size of cells, 6 key,
+    # 7 number of the table of levels
     first = tl.load(column + 3 * parts)
     target = out + tl.load(column + 4 * parts)
     size = tl.load(column + 5 * parts).to(INDEX)
@@ -161,20 +164,22 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         at = place + (SIZE - 1 - j) * plane
         here = (place < plane) & (at < n)
         v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0)
+        # with several planes, which begin anywhere, each element computes the word of its own bits
         drawn = random16(key, group, GROUPS) if SIZE == 1 else _random16_at(key, at)
         fraction = drawn.to(tl.float32) * 2.0**-16 + 2.0**-17
         own = numbers + (first + at // size) * WIDTH
         code = tl.zeros([GROUPS, 8], dtype=tl.int32)
-        if KIND == 0:
+        if KIND == 0:  # EVEN
             if BOUNDED:
                 bound = tl.load(bounds + first + at // size, mask=here, other=0.0)
                 v = tl.minimum(tl.maximum(v, -bound), bound)
             share = _share(v, tl.load(own, mask=here, other=1.0))
             # up with the probability of the rest: the fraction is uniform on 2^-17, 3 2^-17, …
             code = (tl.floor(share * steps + fraction) + steps).to(tl.int32)
-        elif KIND == 1:
+        elif KIND == 1:  # KNOWN
             share = _share(v, tl.load(own, mask=here, other=1.0))
             pairs = count - 1
+            # a table is the lower levels of its pairs, then their gaps
             lower = tables + 2 * pairs * tl.load(column + 7 * parts)
             if COUNTING:  # the pairs whose random point between two levels is below the share
                 for pair in range(pairs):
@@ -185,7 +190,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                     code += (tl.load(lower + pair) <= share).to(tl.int32)
                 point = tl.load(lower + code) + fraction * tl.load(lower + pairs + code)
                 code += (point < share).to(tl.int32)
-        elif KIND == 2:
+        elif KIND == 2:  # OWN
             least = tl.load(own, mask=here, other=0.0)
             most = tl.load(own + (WIDTH - 1), mask=here, other=0.0)
             scale = magnifier(tl.maximum(tl.abs(least), tl.abs(most)))
@@ -194,6 +199,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                 gap = tl.load(own + (k + 1), mask=here, other=0.0) * scale - low
                 code += (v * scale - low > fraction * gap).to(tl.int32)
         elif KIND == 3 or KIND == 5:  # noqa: PLR1714 - Triton knows no sets
+            # POWERS, EXPONENTS
             word = v.to(tl.uint32, bitcast=True)
             magnitude = word & 0x7FFFFFFF
             # 16 of the mantissa's 23 bits are random, and half a unit of the last of them
@@ -207,6 +213,7 @@ def _round(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                 code = tl.minimum(tl.maximum(code, LOWEST), LOWEST + 127) - LOWEST
                 code = code | (sign << 7)
         else:
+            # TREE
             unit = tl.load(own, mask=here, other=1.0)
             code = _nearest(v, unit, tables, DECADES, GROUPS)
         total = total * BASE + tl.where(here, code, 0)
@@ -244,7 +251,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
     size = tl.load(column + 5 * parts).to(INDEX)
     first = tl.load(column + 3 * parts)
     if BYTES:
-        first = tl.load(column + 6 * parts)
+        first = tl.load(column + 6 * parts)  # a byte of the message, not a cell
     if BITS == 16:
         rest = tl.load(source + 2 * place, mask=place < plane, other=0).to(tl.int32)
         high = tl.load(source + 2 * place + 1, mask=place < plane, other=0).to(tl.int32)
@@ -259,6 +266,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         if SIZE > 1:
             code = rest % BASE
             rest = rest // BASE
+        # behind the last element all must be 0: digits, and the bits left in the last byte
         worst = tl.maximum(worst, tl.where(here, code, tl.where(code != 0, STRAY, 0)))
         within = at // size * WIDTH
         if KIND == 0:
@@ -267,6 +275,7 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         elif KIND == 1:
             norm = _number(numbers, first + within * (4 if BYTES else 1), here, BYTES)
             own = tables + count * tl.load(column + 7 * parts)
+            # a code behind the last level reads nothing; `worst` reports it
             level = tl.load(own + code, mask=here & (code < count), other=0.0) * (weight * norm)
         elif KIND == 3 or KIND == 5:  # noqa: PLR1714 - Triton knows no sets
             if KIND == 5:
@@ -280,9 +289,11 @@ def _add(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
                 pattern = (exponent << 23) | ((word >> 7) << 31)
             level = weight * pattern.to(tl.float32, bitcast=True)
         else:
+            # OWN, TREE
             inside = here & (code < WIDTH)
             entry = (within + code) * (4 if BYTES else 1)
             if not BYTES:
+                # `first` counts cells: with the `first` below, it is `first` times WIDTH numbers
                 entry = entry + first * (WIDTH - 1)
             level = weight * _number(numbers, first + entry, inside, BYTES)
         target = out + tl.load(column + 2 * parts) + at

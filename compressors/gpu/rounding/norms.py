@@ -103,6 +103,7 @@ def _join(
     squares = tl.zeros([BLOCK], dtype=tl.float64)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
+        # rows of `found`, a number a program: largest magnitudes, sums, sums of squares
         each = tl.load(found + at, mask=at < last, other=0.0)
         largest = tl.where((each > largest) | (each != each), each, largest)  # noqa: PLR0124 - NaN
         total += tl.load(found + programs + at, mask=at < last, other=0.0)
@@ -130,6 +131,7 @@ def _errors(
     v = tl.load(values + tl.load(column + 2 * parts) + at, mask=here, other=0.0).to(tl.float64)
     norm = tl.load(norms + tl.load(column + 3 * parts) + at // size, mask=here, other=0.0)
     norm = norm.to(tl.float64)
+    # places behind the last element have norm 0, and add nothing
     share = tl.where(norm > 0, v / tl.where(norm > 0, norm, 1.0), 0.0)
     low = tl.zeros([GROUPS, 8], dtype=tl.int32)
     for level in range(1, count - 1):  # the last that the share is not below

@@ -139,6 +139,7 @@ def _cut(
         size, sign = np.uint32(word & np.uint32(0x7FFFFFFF)), np.uint32(word >> np.uint32(31))
         small = np.uint32(size).view(np.float32)
         tag = 0
+        # patterns of magnitudes ascend with them, and NaN is above all: it travels whole
         if size >= limits[2]:
             tag = 3
             form32[counts[3]] = word
@@ -157,6 +158,7 @@ def _add(tags: Any, form8: Any, form16: Any, form32: Any, scales: Any, out: Any)
     one = two = three = 0
     for i in range(out.size):  # without branches, which nobody could predict
         tag = (tags[i // 4] >> np.uint8(2 * (i % 4))) & 3
+        # the next value of each form, also behind the last: buffers end in four bytes more
         low, high, value = form8[one], form16[two], form32[three] * scales[2]
         short = np.float32(np.int32(low) & np.int32(127)) * scales[0]
         short = -short if low > 127 else short

@@ -158,6 +158,7 @@ def round_rotated(
     """
     for random_bits in (16, 1):
         count_random(held.numel(), random_bits)
+    # M is 0 for a tensor of zeros: its scale is 0, and its elements are the grid's middle
     scales = np.minimum(GRID / (2 * np.where(most > 0, most, np.inf)), FLOAT32_MAX)
     values = (2 * most / GRID)[:, None] * TABLE - most[:, None]
     sizes = packed_bytes(segments.length, _BITS)
@@ -197,13 +198,16 @@ def _back(
 @loop
 def _rotate(x: Any, first: int, key: Any, back: bool) -> None:
     """The orthogonal transform of elements of a tensor, `first` and on, or its inverse."""
+    # a tile holds whole parts of 2^15 elements, but for a tensor's end
     at, size = 0, LANES << STAGES
     if not back:
         _flip(x, first, key)
     while at < x.size:
         while size > x.size - at:  # powers of two at the end
             size //= 2
+        # ten butterflies at most: elements that are `distance` apart are one transform
         part, distance = x[at : at + size], max(1, size >> STAGES)
+        # times this, the butterflies are orthogonal, and their own inverse
         root = np.float32(1 / np.sqrt(size / distance))
         if back:
             part *= root
@@ -225,6 +229,7 @@ def _flip(x: Any, first: int, key: Any) -> None:
     """Change the sign of every element whose random bit (number `first` on) is set."""
     for at in range(0, x.size, 32):
         words = x[at : at + 32].view(np.uint32)
+        # `first + at` is a multiple of 32: one half of a word has the bits of 32 elements
         bits = np.uint32(bits64(key, (first + at) >> 6) >> np.uint64((first + at) & 63))
         for i in range(words.size):
             words[i] ^= np.uint32(bits >> np.uint32(i)) << np.uint32(31)
@@ -249,8 +254,10 @@ def _round(
             place = place if place < np.float32(GRID) else np.float32(GRID)
             k = np.uint32(np.int32(place))
             fraction = (np.float32(drawn[i]) + np.float32(0.5)) * np.float32(2.0**-16)
+            # the place among the codes; cut off with a fraction on top, it rounds at random
             place = place * _LINES[0, k] + _LINES[1, k] + fraction
             codes[i] = np.uint8(min(place, np.float32(15)))
             x[i] -= values[t, codes[i]]
+        # the rest is the error, still rotated: the inverse makes it that of the tensor
         _rotate(x, first, signs[t], True)
         put_chunk(codes, x.size, _BITS, first, out[at[t] :])
