@@ -81,6 +81,7 @@ def summing_loop(function: F) -> F:
     Only for loops over a fixed range (a block of at most `SUM_BLOCK`): the order depends on the
     length of the loop and on the processor, not on the threads.
     """
+    # neither `nnan` nor `ninf`: infinity and NaN must show in a sum
     return _compiled(function, fastmath={"reassoc", "nsz", "contract"})
 
 
@@ -136,6 +137,7 @@ def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: A
         total = int(upto[-1])
         threads = min(threads, total // _WORTH_A_THREAD) if total >= _SHORT else 1
         shares = total * np.arange(1, threads) // max(1, threads)
+        # each thread begins with the tile in which its share of the elements does
         cuts[1:1] = np.searchsorted(upto, shares, side="right").tolist()
     _in_parts(kernel, cuts, (tiles, *arguments))
 
@@ -146,7 +148,7 @@ def _in_parts(kernel: Callable[..., Any], cuts: list[int], arguments: tuple[Any,
         _pool(len(cuts) - 1).submit(kernel, start, stop, *arguments)
         for start, stop in itertools.pairwise(cuts[1:])
     ]
-    kernel(cuts[0], cuts[1], *arguments)
+    kernel(cuts[0], cuts[1], *arguments)  # the caller's own part
     for part in pending:
         part.result()
 

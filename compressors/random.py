@@ -60,7 +60,9 @@ def random_key(
 @inlined
 def bits64(key: np.uint64, index: int) -> np.uint64:
     """Inside a loop: 64 random bits, number `index` (>= 0) of the sequence of `key`."""
+    # SplitMix64's counter, whose step is odd and 2^64 / the golden ratio
     z = key + (np.uint64(index) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    # a one-to-one mixing: no two numbers of a key are equal
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -69,7 +71,7 @@ def bits64(key: np.uint64, index: int) -> np.uint64:
 @inlined
 def fraction64(key: np.uint64, index: int) -> float:
     """Inside a loop: float64 uniform on [0, 1), number `index` of the sequence of `key`."""
-    return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53
+    return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53  # 53 bits: no rounding
 
 
 def _words(seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> str:

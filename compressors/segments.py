@@ -158,6 +158,7 @@ class Cells:
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
+        # no cell is cut: one of more than `TILE` elements is a tile of its own
         grain = self.size * np.maximum(1, TILE // self.size)
         return tiles_of(self.segments.length, grain)
 

@@ -24,6 +24,7 @@ def finite(values: Tensor) -> Found:
     in_parallel(
         block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
     )
+    # infinity's bits; those of NaN are above
     return not bool((found >= 0x7F800000).any())
 
 
@@ -50,6 +51,7 @@ def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
     for first in range(start, stop, SUM_BLOCK):
         block = bits[first : min(first + SUM_BLOCK, stop)]
         total = np.uint64(0)
+        # odd numbers are invertible modulo 2^64: one changed element always changes the sum
         factor = np.uint64(2) * np.uint64(first) + np.uint64(1)
         for i in range(block.size):
             total += np.uint64(block[i]) * (factor + np.uint64(2) * np.uint64(i))
@@ -74,6 +76,7 @@ def sum_of_squares(values: Any) -> float:
     """Sum of squares of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
     total = 0.0
     for i in range(values.size):
+        # exact but for the sum: 24 bits squared are 48, and float64 has 53
         total += np.float64(values[i]) * np.float64(values[i])
     return total
 

@@ -108,6 +108,7 @@ def _reduce(
     part, number, n = own_part(table, parts)
     size = tl.load(part + 3 * parts)
     pieces = tl.load(part + 4 * parts)
+    # a program has one piece of a cell of several, or ROWS cells of one piece each
     row = number // pieces * ROWS + tl.arange(0, ROWS)
     column = number % pieces * WIDTH + tl.arange(0, WIDTH)
     at = row[:, None] * size + column[None, :]
@@ -126,6 +127,7 @@ def _reduce(
     else:
         total = tl.sum(v.to(tl.float64), axis=1)
     slot = found + tl.load(part + 5 * parts) + row * pieces + number % pieces
+    # row 0 also where the tensor is empty: its cell has the total 0
     tl.store(slot, total, mask=(row == 0) | (row * size < n))
 
 

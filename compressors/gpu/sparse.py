@@ -70,13 +70,14 @@ def _add_plain(out, message, frames, wrong, weight, table, parts, BLOCK: tl.cons
     item = tl.where((flags & HALF) != 0, 2, 4)
     width = tl.where((flags & 15) == RAW, 32, tl.load(column + 3 * parts))
     here = (i < k) & (size == item * k + (k * width + 7) // 8)
-    code = 8 * (at + item * k) + i * width
+    code = 8 * (at + item * k) + i * width  # values come first, then positions
     position = get_field(message, code, width, here)
     before = get_field(message, code - width, width, here & (i > 0))
     good = here & (position > tl.where(i > 0, before, -1)) & (position < n)
     bits = get_field(message, 8 * (at + item * i), 8 * item, good).to(tl.int32)
     half = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     value = tl.where(item == 2, half, bits.to(tl.float32, bitcast=True))
+    # positions that ascend differ: no two lanes add to one element
     target = out + tl.load(column + 2 * parts) + position
     total = tl.load(target, mask=good, other=0.0) + weight * value
     tl.store(target, total, mask=good)
@@ -89,6 +90,7 @@ def _add(out, positions, values, wrong, weight, table, parts, BLOCK: tl.constexp
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     place = positions + tl.load(column + 2 * parts) + i
+    # raw positions come as int32 but are unsigned: a huge one is out of range, not negative
     at = tl.load(place, mask=i < k, other=0).to(tl.int64) & 0xFFFFFFFF
     before = tl.load(place - 1, mask=(i > 0) & (i < k), other=0).to(tl.int64) & 0xFFFFFFFF
     good = (at > tl.where(i > 0, before, -1)) & (at < tl.load(column + 4 * parts)) & (i < k)

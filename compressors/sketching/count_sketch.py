@@ -112,6 +112,7 @@ def sketch(values: Tensor, keys: Keys, columns: int) -> Tensor:
     Each cell adds up its elements in order, in `PARTS` sums: the same on any number of threads.
     """
     n, parts = values.numel(), np.zeros((PARTS, len(keys), columns), dtype=np.float32)
+    # n elements of the range stand for a row of a part, which no two threads share
     in_parallel(_add_rows, parts[..., 0].size * n, array(values), parts, keys, grain=max(1, n))
     with np.errstate(over="ignore"):  # an update that is not finite is refused
         return tensor(parts.sum(axis=0), values)
@@ -176,6 +177,7 @@ def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
             for i in range(piece.size):
                 found[i] = cells[columns[i]] * signs[i]
         for turn in range(rows):  # sort each column by exchanging rows, whatever the values
+            # odd-even transposition: as many turns as rows are enough
             for row in range(turn % 2, rows - 1, 2):
                 upper, lower = seen[row][: piece.size], seen[row + 1][: piece.size]
                 for i in range(upper.size):
@@ -184,4 +186,5 @@ def _estimate(start: int, stop: int, table: Any, out: Any, keys: Any) -> None:
                     lower[i] = other if one < other else one
         low_middle, high_middle = seen[(rows - 1) // 2], seen[rows // 2]
         for i in range(piece.size):
+            # halves first, so that two large ones stay finite; of odd rows both are the same
             piece[i] = np.float32(0.5) * low_middle[i] + np.float32(0.5) * high_middle[i]

@@ -217,6 +217,7 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     for piece in range(summed.size):
         for r in range(starts.size):  # a slice assignment takes 2 s to compile
             held[r] = starts[r]
+        # children first: held[r] is then when the last of their pieces is here
         for r in order:
             above = parent[r]
             added[r] = max(added[r], held[r]) + adding[r]

@@ -99,6 +99,7 @@ def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -
     """Most repetitions of any of `lost` packets, when all are sent again."""
     bound = _exponential(key, purpose + _AGAIN, number)
     more, share = 0, rate
+    # one draw for all packets: P(E < c hazard(p^i)) = 1 - (1 - p^i)^c
     while bound < lost * _hazard(share) and more < _MOST - 1:
         more += 1
         share *= rate
@@ -118,6 +119,7 @@ def _tail(  # noqa: PLR0917
     seen, arrived, lost, at_end = behind, int(behind), 0.0, 0.0
     least = 1.0  # the first run is known not to be empty
     while arrived < _DUPLICATES and seen < packets:
+        # the floor of an exponential is geometric: P(run >= k) = p^k
         run = np.floor(_exponential(key, purpose + _RUNS + arrived, number) / -ln(rate))
         run = min(least + run, packets - seen)
         least = 0.0
@@ -172,12 +174,14 @@ def _repaired(  # noqa: PLR0917
     late = 0.0
     if lost > 0.0:
         acknowledged = trip if last <= packets else 0.0
+        # from the tail on to the last loss in front of it
         last += np.floor(_exponential(key, purpose + _BEFORE, number) / hazard)
         repaired = found - last * packet if last < packets else 0.0
         first = timer = timeout + acknowledged
         if rack:
             first = _tail_repaired(lost, at_end, acknowledged, repaired, timer, trip)
         waits = 2.0 ** _more(key, purpose, number, rate, lost) - 1.0
+        # a timer that has run out waits twice as long the next time
         late = first + timeout * (2.0 * waits if first == timer else waits)
     losses, share, wait = 1, rate, timeout
     sent = found - last * packet  # when the last of those is sent again that are lost so often
@@ -197,6 +201,7 @@ def _repaired(  # noqa: PLR0917
                 wait *= 2.0
         else:
             before = last
+            # in this branch, v / (1 - rate) is uniform again
             last += 1.0 + np.floor(-ln(v / (1.0 - rate)) / _hazard(share))
             if not rack:
                 sent += (before - last) * packet + wait
@@ -237,6 +242,7 @@ def add_losses(  # noqa: PLR0917
         rate, hazard, timeout = parameters[kind, 0], parameters[kind, 1], parameters[kind, 3]
         packets = max(1.0, np.ceil(nbytes[i * by_size] / parameters[kind, 2]))
         behind = _exponential(key, purpose, number)
+        # no packet is lost: P(E >= n hazard) = (1 - p)^n
         if behind >= packets * hazard:
             continue
         if code == TIMEOUT:
@@ -247,4 +253,5 @@ def add_losses(  # noqa: PLR0917
                 key, purpose, number, code == RACK, packets, last, rate, hazard, timeout, trip,
                 packet,
             )  # fmt: skip
+        # two bounds: neither the conversion nor the sum may pass 64 bits
         out[i] = min(out[i] + np.int64(np.rint(min(late, LATEST))), _LATEST)

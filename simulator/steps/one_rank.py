@@ -56,6 +56,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
         place, prepared, entering = 0, 0, 0
         while True:
             # what arrives next: a piece of the thread, an encoding, what follows a collective
+            # at equal times in this order, since each test is <
             what, now, back = -1, NEVER, -1
             if place <= buckets:
                 what, now = THREAD, issued
@@ -65,8 +66,10 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 if returned[number] < now:
                     what, now, back = ANSWER, returned[number], number
             if entering < collectives:
+                # two slots: all but one of those in front have been left
                 until = left if slots == 1 else left_before
                 start = max(entered, asked[entering], until)
+                # nothing that arrives later can change this entry: it is settled first
                 if start <= now and start < NEVER:
                     entered = start
                     leaves = start + held[entering, world]
@@ -82,6 +85,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 work = parts[place, world]
                 if not side and place < buckets:
                     work += before[place, world]
+                # no work: done on arrival, without a place in the stream
                 if work > 0:
                     free = max(free, now) + work
                     issued = free

@@ -46,6 +46,7 @@ def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
     """
     blocks = segments.cells(BLOCK)
     begins = starts(bytes_of(segments))[blocks.owner] + blocks.number * (BLOCK // 8)
+    # no block is empty and bitmaps leave no gap: each block ends where the next begins
     counts = np.add.reduceat(_ONES[array(bits)], begins, dtype=np.int64)
     return np.append(0, counts.cumsum())
 
@@ -117,6 +118,7 @@ def _take_tiles(
                 found[at] = part[i]
                 at += np.uint64((packed[i // 8] >> np.uint8(i % 8)) & np.uint8(1))
             block = places[t, 3] + first // BLOCK
+            # set bits before each block are known, so that threads write to places of their own
             target = out[begins[block] : begins[block + 1]]
             for i in range(target.size):
                 target[i] = found[i]

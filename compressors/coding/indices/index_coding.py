@@ -140,6 +140,7 @@ def words_of_positions(
     n, (_, room) = segments.length, rooms(segments.length, k, coders)
     at, out, sizes = starts(room), np.zeros(int(room.sum()), dtype=np.uint8), np.empty_like(k)
     in_tiles(_put, _whole(k), n, coders, starts(k), at, room, positions, out, sizes)
+    # a Rice body may be shorter than its room: close the gaps; -1 is less than any room
     if (sizes < room).any():
         if (wrong := np.flatnonzero(sizes < 0)).size:
             raise InternalError(f"positions to be coded do not ascend below {n[wrong[0]]}")
@@ -226,6 +227,7 @@ def rooms(lengths: Any, counts: Any, coders: Any) -> Any:
     for t in range(counts.size):
         n, k, coder = lengths[t], counts[t], coders[t]
         widths[t] = width = field_bits(coder, n, k)
+        # Rice: k ones, and sum(gap >> b) <= sum(gap) >> b <= n >> b zeros
         bits = n if coder == _BITMAP else k + (n >> width) if coder == _RICE else 0
         most[t] = (k * width + 7) // 8 + (bits + 7) // 8
     return widths, most
@@ -274,6 +276,7 @@ def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
     used: int = body.size
     width = field_bits(coder, n, positions.size)
     if coder <= _PACKED:
+        # bits above the field in any position; a negative one has them all
         if put_fields(positions, width, body) >> width:
             return -1
     elif not ascends_below(positions, n):
@@ -327,6 +330,7 @@ def find_bits(bits: Any, places: Any) -> int:
         while word != np.uint64(0):
             lowest = word & (~word + np.uint64(1))  # only the lowest bit that is set
             word ^= lowest
+            # the product is the constant shifted left by the place: its top 6 bits tell which
             if found < places.size:
                 places[found] = 8 * at + _PLACE[(lowest * _DE_BRUIJN) >> np.uint64(58)]
             found += 1
@@ -341,7 +345,7 @@ def _put_rice(positions: Any, b: int, body: Any) -> Any:
     before = np.int64(-1)
     end = 8 * cut
     for i in range(positions.size):
-        gap = positions[i] - before - 1
+        gap = positions[i] - before - 1  # the number that is coded, the docstring's gap - 1
         before = positions[i]
         low[i] = gap & mask
         end += gap >> b  # a high part is so many zeros, which are there, and a one
@@ -365,6 +369,7 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
     before = np.int64(-1)
     end = np.int64(-1)
     for i in range(positions.size):
+        # the zeros since the last one are the high part; positions[i] is still the low part
         before += 1 + ((ends[i] - end - 1) << b) + positions[i]
         end = ends[i]
         positions[i] = before
@@ -377,6 +382,7 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
 @loop
 def _whole(k: Any) -> Any:
     """A tile for each tensor."""
+    # a code begins where the one before ends: threads share tensors, never parts of one
     tiles = np.zeros((k.size, 3), dtype=np.int64)
     for t in range(k.size):
         tiles[t, 0], tiles[t, 2] = t, k[t]

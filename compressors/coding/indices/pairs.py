@@ -36,6 +36,7 @@ def merged_pairs(
         array(indices), array(values), array(other_indices), array(other_values),
         out_indices, out_values,
     )  # fmt: skip
+    # pairs lie in the bucket's order: a tensor's last is the last below its end
     upto = np.searchsorted(out_indices[:used], segments.begin + segments.length)
     many = np.diff(upto, prepend=0)
     return tensor(out_indices[:used], values), tensor(out_values[:used], values), many

@@ -180,6 +180,7 @@ def clear_words(
         else:
             largest = np.zeros(len(table), dtype=np.int32)
             np.maximum.at(largest, tiles[:, 0], tops)
+            # e = 0 where nothing is clear; an infinite magnitude counts as 2^127
             caps = np.minimum(np.where(largest == 0, BIAS << MANTISSA_BITS, largest), LARGEST)
             caps = caps.astype(np.int32) & _EXPONENT
             in_tiles(
@@ -191,6 +192,7 @@ def clear_words(
 
 def least_clear(tau: float | None) -> np.float32:
     """The magnitude above which elements may be clear."""
+    # the number below 2^-126: the test is >, and 2^-126 itself passes
     return np.nextafter(np.float32(2.0**-126), np.float32(0)) if tau is None else np.float32(tau)
 
 
@@ -316,10 +318,11 @@ def _list_chosen(chosen: Any, first: int, size: int, words: Any, at: int) -> int
     """
     eights = chosen.view(np.uint64)
     for j in range(-(-size // 8)):
+        # one look passes over eight elements of which none is chosen
         if eights[j]:
             for i in range(8 * j, min(8 * j + 8, size)):
                 words[at] = np.int32(first + i)  # no branch, which none could predict
-                at += chosen[i]
+                at += chosen[i]  # else the next index overwrites this one
     return at
 
 
@@ -342,13 +345,14 @@ def _find_clear(
         for first in range(begin, end, BLOCK):
             some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
             r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
-            clear[r.size :] = 0
+            clear[r.size :] = 0  # a short last block must leave no flags of the one before
             for i in range(r.size):
                 total = r[i] + g[i]
                 second = v[i] + m[i]
                 r[i] = total
                 wide = np.float64(total)
                 chosen = (wide * wide > alpha * np.float64(second)) & (abs(total) > least)
+                # the next loop needs the v of what is clear before it decays
                 v[i] = second if chosen else zeta * second
                 clear[i] = chosen
                 sizes[i] = abs(total) if chosen else np.float32(0)
@@ -372,6 +376,7 @@ def _take_signs(
         for i in range(begin, begin + counts[tile]):
             index = words[i]
             total = r[index]
+            # v loses what r^2 does: r^2 - (|r| - tau)^2 = (2 |r| - tau) tau
             corrected = v[index] - (np.float32(2) * abs(total) - tau) * tau
             v[index] = zeta * max(corrected, np.float32(0))
             r[index] = total - (tau if total > 0 else -tau)
@@ -404,7 +409,7 @@ def _take_powers(
             index = words[i]
             word, fits = encode_word(r[index], index, caps[t])
             words[at] = word
-            at += fits
+            at += fits  # a word without a d gives way to the next
             r[index] &= ~(-np.int32(fits))  # all bits or none: no branch
             v[index] = np.float32(0) if fits else zeta * v[index]
         counts[tile] = at - begin
@@ -421,6 +426,7 @@ def _scatter_words(
         t, first, last = tiles[tile]
         target = out[table[t, 0] : table[t, 0] + table[t, 1]]
         body = message[begins[t] : begins[t] + head + 4 * last]
+        # the exponent is an int8: with its highest bit flipped, -128 is row 0 of `powers`
         row = np.int64(body[0] ^ np.uint8(128)) if head == 1 else 0
         for j in range(level.size):
             level[j] = known[row, j] * weight
@@ -436,6 +442,7 @@ def _scatter_words(
             if at <= before or at >= target.size:
                 wrong[0] = 1
                 break
+            # the bits above the index number the level: the sign, or the sign and d
             value = level[word >> shift]
             if np.isnan(value):
                 wrong[1] = 1

@@ -88,6 +88,7 @@ def put_codes(codes: Any, bits: int, out: Any) -> None:
         high = low << width
         shift = lane - width
         for i in range(words.size):
+            # the upper field of each two lanes moves down to where the lower one ends
             words[i] = (words[i] & low) | ((words[i] >> shift) & high)
         width = width + width
         lane = lane + lane
@@ -114,6 +115,7 @@ def get_codes(packed: Any, bits: int, codes: Any) -> None:
     done = packed.size // bits
     for j in range(packed.size - done * bits):
         codes[8 * done + j] = packed[done * bits + j]
+    # the widest lanes first: four codes for each half of a word
     width = np.uint64(4 * bits)
     lane = np.uint64(32)
     for _ in range(3):  # the rounds of `put_codes`, backwards
@@ -164,6 +166,7 @@ def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
     padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
     for i in range(length, padded):
         codes[i] = 0
+    # `first` is a multiple of eight, so that its code begins with a byte
     begin = first // 8 * bits
     put_codes(codes[:padded], bits, out[begin : begin + (length * bits + 7) // 8])
 

@@ -50,6 +50,7 @@ def _tables() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         bits, length = int(word[::-1], 2), len(word)
         writing[value] = bits | length << 32
         if length <= PEEK:
+            # every peek that begins with the word, whatever follows it
             reading[bits :: 1 << length] = length | value << 8
     return writing, reading
 
@@ -65,6 +66,7 @@ def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
     `buffer` is uint8, zero from bit `position` on. Returns the position behind the last bit.
     """
     at = position >> 3
+    # 57 bits and an offset of up to 7 fill the 64
     word = np.uint64(value) << np.uint64(position & 7)
     left = (position & 7) + count
     while left > 0:
@@ -117,8 +119,9 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
         size = bit_length(value)
         entry = _OMEGA[size - 1]  # whose zero at the end goes
         length = (entry >> 32) - 1
+        # written from the highest bit on, which so becomes the lowest
         word = (entry & _WORD) | _reversed_bits(value, size) << length
-        length += size + 1
+        length += size + 1  # with a new zero at the end; 43 bits at most
     return put_bits(buffer, position, word, length)
 
 
@@ -133,6 +136,7 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
     if (position >> 3) + 2 < buffer.size:
         entry = _OMEGA_READ[next_bits(buffer, position)]
     value, after = entry >> 8, position + (entry & 255)
+    # rare: a word of more than `PEEK` bits, near the end of the buffer, or damaged
     if value == 0 or after > limit:
         # Bit by bit: a group begins with a 1 and is as many bits longer than one as the value
         # so far says, and is the value then; a 0 ends the word.
@@ -146,6 +150,7 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
             elif (buffer[after >> 3] >> (after & 7)) & 1 == 0:
                 reading = False
                 after += 1
+            # a group of more than 32 bits, or one that runs over the limit
             elif value > 31 or after + value + 1 > limit:
                 reading = False
                 after = np.int64(-1)

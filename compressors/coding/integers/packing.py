@@ -194,6 +194,7 @@ def get_fields(packed: Any, bits: int, out: Any) -> None:
             out[8 * group + j] = np.int64((word >> np.uint64(j * bits)) & mask)
     for i in range(8 * groups, out.size):
         begin = i * bits
+        # 32 bits from bit 7 of a byte end in the fifth: eight bytes hold any field
         part = packed[begin >> 3 : (begin >> 3) + 8]
         word = number_at(part, 0, 8) if part.size == 8 else number_at(part, 0, part.size)
         out[i] = np.int64((word >> np.uint64(begin & 7)) & mask)
@@ -202,6 +203,7 @@ def get_fields(packed: Any, bits: int, out: Any) -> None:
 @loop
 def _pack(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
     for first in range(start, stop, _GRAIN):
+        # a multiple of eight codes, so that each grain begins with a byte of its own
         part = codes[first : min(first + _GRAIN, stop)]
         seen[first // _GRAIN] = put_fields(part, bits, out[first // 8 * bits :])
 

@@ -40,10 +40,12 @@ def words_of_positions(
         before = indices.new_zeros(len(indices) + 1)
         parts = parts_in_blocks(indices, k, first, coders, widths)
         launch_parts(_measure, parts, indices, before, BLOCK=BLOCK)
+        # lengths stand one place further on, so that sums are the bits before each position
         before = before.cumsum(0)
         ends = np.array(before[there(np.append(first, len(indices)), before.device)].tolist())
         cuts, bits = packed_bytes(k * widths, 1), np.diff(ends)
         sizes = np.where(coders == Coder.RICE, cuts + packed_bytes(bits, 1), sizes)
+        # bits are counted over all tensors: this moves them to a tensor's own high parts
         moved = 8 * (starts(sizes) + cuts) - ends[:-1]
     out = room(indices, int(sizes.sum()))
     parts = parts_in_blocks(indices, k, first, coders, widths, 8 * starts(sizes), moved)
@@ -71,6 +73,7 @@ def read_positions(
     kinds, (widths, most) = set(coders.tolist()), loops.rooms(segments.length, k, coders)
     cuts = packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
+    # a size that no sender makes is for the loop, which says what is wrong
     fit = (sizes >= least) & (sizes <= most) & ((k > 0) | (sizes == least))
     if 8 * coded.numel() > _LONGEST or not fit.all() or not kinds <= set(Coder):
         return None
@@ -135,6 +138,7 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
     coder, width = tl.load(column + 3 * parts), tl.load(column + 4 * parts)
     at = tl.load(column + 5 * parts)
     number_of = tl.where(coder <= PACKED, position, gap - 1)
+    # a bitmap's width is 0: its mask clears the number, and no field is put
     mask = (tl.cast(1, tl.int64) << width) - 1
     put_field(out, at + i * width, number_of & mask, i < k)
     if coder > PACKED:
@@ -142,7 +146,7 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
         if coder == RICE:  # behind so many zeros
             own = tl.load(before + tl.load(column + 2 * parts) + i, mask=i < k, other=0)
             begin = tl.load(column + 6 * parts) + own + ((gap - 1) >> width)
-        put_field(out, begin, gap * 0 + 1, i < k)
+        put_field(out, begin, gap * 0 + 1, i < k)  # a one for each, of the type of gaps
 
 
 @triton.jit
@@ -167,7 +171,7 @@ def _list(marks, upto, places, wrong, table, parts, BLOCK: tl.constexpr):
     rank = tl.load(upto + at + bit, mask=bit < n, other=0) - base
     ends = tl.load(marks + at + bit, mask=bit < n, other=0) != 0
     place = places + tl.load(column + 5 * parts) + rank - 1
-    tl.store(place, bit, mask=ends & (rank <= k))
+    tl.store(place, bit, mask=ends & (rank <= k))  # a damaged body may have more marks
     miscounted = (bit == n - 1) & (rank != k) & (tl.load(column + 2 * parts) > PACKED)
     tl.atomic_or(wrong, tl.max(miscounted.to(tl.int32), axis=0), sem="relaxed")
 
@@ -188,6 +192,7 @@ def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
     else:
         own = places + tl.load(column + 2 * parts) + i
         end = tl.load(own, mask=here, other=0)
+        # a bitmap reads as the Rice code of width 0: zeros are the gap - 1, a one ends it
         cut = (k * width + 7) // 8 * 8
         before = tl.where(i > 0, tl.load(own - 1, mask=here & (i > 0), other=0), cut - 1)
         gap = ((end - before - 1) << width) + low + 1

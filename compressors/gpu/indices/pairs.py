@@ -37,11 +37,13 @@ def _add(places, terms, first, upto, merged, sums, total, table, parts, BLOCK: t
     begin = tl.load(column + 2 * parts)
     at = begin + i
     begins = here & (tl.load(first + at, mask=here, other=0) != 0)
+    # an index comes twice at most, once from each list, and then side by side
     again = begins & (at + 1 < total)
     again = again & (tl.load(first + at + 1, mask=again, other=1) == 0)
     value = tl.load(terms + at, mask=here, other=0.0)
     value = tl.where(again, value + tl.load(terms + at + 1, mask=again, other=0.0), value)
     before = tl.load(upto + begin - 1, mask=begin > 0, other=0)
+    # different indices up to this one, less those of the tensors before
     place = begin + tl.load(upto + at, mask=here, other=0) - before - 1
     tl.store(merged + place, tl.load(places + at, mask=here, other=0), mask=begins)
     tl.store(sums + place, value, mask=begins)

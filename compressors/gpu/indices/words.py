@@ -122,6 +122,7 @@ def _find(
         _note(clear, counts, k, table, parts)
     else:
         top = tl.max(tl.where(clear, size, 0.0).to(tl.int32, bitcast=True), axis=0)
+        # as integers, magnitudes keep their order; a maximum is the same in any order of programs
         tl.atomic_max(tops + own_row(table, parts, tl.program_id(0)), top)
     tl.store(r + at, total, mask=here)
     tl.store(v + at, zeta * second, mask=here)  # of a sent power: set to zero later
@@ -186,6 +187,7 @@ def _add(
 ):  # fmt: skip
     column, number, n = own_part(table, parts)
     begin, size, _, k = own_frame(frames, table, parts)
+    # programs have places for n words, since k may be known on the device alone
     i = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = (i < k) & (size == HEAD + 4 * k)
     place = 8 * (begin + HEAD + 4 * i)

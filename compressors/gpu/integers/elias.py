@@ -61,6 +61,7 @@ def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor
     """
     bits = lengths.new_zeros(count).index_add_(0, owner, lengths)
     sizes = (bits + 7) // 8
+    # padding of the sections before
     moved = 8 * (sizes.cumsum(0) - sizes) - (bits.cumsum(0) - bits)
     return lengths.cumsum(0) - lengths + moved[owner], sizes
 
@@ -110,9 +111,11 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
         own = torch.searchsorted(last, torch.arange(limit, device=ends.device), right=True)
         after = torch.where(ends > last[own], limit, ends)
     after = torch.cat((after.clamp(max=limit), ends.new_full((1,), limit)))
+    # place `limit` is a sink: words that do not fit lead there, and it leads to itself
     begun = torch.zeros_like(after, dtype=torch.bool)
     begun[first] = True
     for _ in range(max(0, max(counts, default=0) - 1).bit_length()):
+        # in round i, `after` leaps over 2^i words, and twice as many words are known
         begun[torch.where(begun, after, limit)] = True
         after = after[after]
     found = begun[:limit].nonzero().view(-1)
@@ -148,6 +151,7 @@ def _bit_length(values):
 def _reversed(values, length):
     """The `length` bits, 1 to 32, of `values` in the opposite order: uint64."""
     x = values.to(tl.uint32)
+    # neighbours of 1, 2, 4, 8 and 16 bits change places
     x = ((x >> 1) & 0x55555555) | ((x & 0x55555555) << 1)
     x = ((x >> 2) & 0x33333333) | ((x & 0x33333333) << 2)
     x = ((x >> 4) & 0x0F0F0F0F) | ((x & 0x0F0F0F0F) << 4)
@@ -163,6 +167,7 @@ def omega_word(group):
     word = (group * 0).to(tl.uint64)
     for _ in tl.static_range(4):  # 32 bits, 5, 3, 2
         size = _bit_length(group)
+        # the group before is written first: in the lowest bits
         longer = (word << size.to(tl.uint64)) | _reversed(group, size)
         word = tl.where(group > 1, longer, word)
         length += tl.where(group > 1, size, 0)
@@ -196,6 +201,7 @@ def _get(packed, values, ends, limit, nbytes, BLOCK: tl.constexpr):
         window |= next_byte << (8 * j)
     ninth = tl.load(packed + byte + 8, mask=byte + 8 < nbytes, other=0).to(tl.uint64)
     within = (bit & 7).to(tl.uint64)
+    # two shifts: one would be by 64 for within = 0, which is undefined
     window = (window >> within) | ((ninth << 1) << (63 - within))
     value = tl.full([BLOCK], 1, dtype=tl.int64)
     length = tl.zeros([BLOCK], dtype=tl.int64)

@@ -25,9 +25,11 @@ def put_field(out, begin, word, here):
     """Set the bits of words, from bit `begin` of `out` on: int32, zero there."""
     shift = (begin & 31).to(tl.uint64)
     low = word.to(tl.uint64) << shift
+    # two shifts: one would be by 64 for shift = 0, which is undefined
     third = ((word.to(tl.uint64) >> 1) >> (63 - shift)).to(tl.int32)
     first, second = low.to(tl.int32), (low >> 32).to(tl.int32)
     place = out + (begin >> 5)
+    # zeros need no atomic operation, and their words may lie behind `out`
     tl.atomic_or(place, first, mask=here & (first != 0), sem="relaxed")
     tl.atomic_or(place + 1, second, mask=here & (second != 0), sem="relaxed")
     tl.atomic_or(place + 2, third, mask=here & (third != 0), sem="relaxed")
@@ -39,7 +41,7 @@ def get_field(packed, begin, width, here):
     byte = begin >> 3
     last = (begin + width - 1) >> 3
     word = begin * 0
-    for j in tl.static_range(5):
+    for j in tl.static_range(5):  # 32 bits from bit 7 of a byte end in the fifth
         inside = here & (byte + j <= last)
         word |= tl.load(packed + byte + j, mask=inside, other=0).to(tl.int64) << (8 * j)
     return (word >> (begin & 7)) & ((tl.cast(1, tl.int64) << width) - 1)

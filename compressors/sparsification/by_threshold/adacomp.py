@@ -107,7 +107,9 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
         sums[chosen] = values - np.where(values < 0, -magnitude, magnitude)
     mark, sent = np.where(size < _BYTE, 0x40, 0x4000)[owner], np.bincount(number, None, bins.total)
     used = np.maximum(sent, 1)  # words of each bin
+    # all begin as the word of an empty bin, mark | (mark - 1)
     words, first = (2 * mark - 1).repeat(used), starts(used)
+    # word of each sent element: its rank among them, plus the empty bins before
     at = np.arange(chosen.size) + (first - starts(sent))[number]
     words[at] = chosen - begin[number] + np.where(values < 0, 2 * mark[number], 0)
     words[first + used - 1] |= mark
@@ -143,9 +145,11 @@ def _compare(
         part, more, hits = memory[first:last], gradient[first:last], reached[first:last]
         for i in range(part.size):
             part[i] += more[i]
+        # the bits of a float32; a NaN goes on into `level`, which is refused
         maxima.view(np.uint32)[number] = greatest_magnitude(part)
         largest = maxima[number]
         for i in range(part.size):
+            # part is G by now: this is H = G + g
             reaches = abs(part[i] + more[i]) >= largest
             hits[i] = reaches & (part[i] != np.float32(0))
 
@@ -175,6 +179,6 @@ def _read_words(
             if place < mark - 1:
                 part[first + place] += -level if word & 2 * mark else level
             first, last = (first + size, np.int64(-1)) if end else (first, place)
-        if found != sent[t] or first < n or last >= 0:
+        if found != sent[t] or first < n or last >= 0:  # bins are missing, or one is open
             return False
     return True

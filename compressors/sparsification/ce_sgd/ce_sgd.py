@@ -260,6 +260,7 @@ class Selection:
         counts = _choose(*state, values, segments, (mode, limit), highest, keys)
         new = _each(counts[4], segments) > 0
         plan, levels = self._plan(counts, wanted, draws)
+        # inverted keys: other random numbers than those that V is drawn with
         found = _find(self.rewards, self.age, segments, limit, plan, levels, ~keys)
         return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
 
@@ -274,6 +275,7 @@ class Selection:
         at_least = np.where(lowest == least[blocks.owner], ties, 0)
         wanted = np.minimum(wanted, segments.length - _each(held, segments))
         late, lowest_too = (_each(each, segments) for each in (aged, aged + at_least))
+        # the level of the last that travels: aged elements suffice, or the lowest M is needed
         levels, none = np.where(late < wanted, least, AGED), 0 * aged
         plan = np.where(levels[blocks.owner] < 0, (none, aged, none), (aged, at_least, none))
         for t in np.flatnonzero(lowest_too < wanted).tolist():
@@ -378,6 +380,7 @@ def _choose_tiles(
             numbers = counts[:, places[t, 3] + first // BLOCK]
             if mode == DRAW:
                 for j in range((m.size + 3) // 4):
+                    # four numbers of 16 bits a word, found by place: tiles do not matter
                     words[j] = bits64(keys[t], first // 4 + j)
                 weight, random, scale = weights[some], words.view(np.uint16), highest[t] / 65536.0
                 chosen[m.size :] = 0
@@ -405,6 +408,7 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     lowest = NEVER
     for i in range(m.size):
         inside = chosen[i] != 0
+        # before this step; `_level`, which looks after it, asks for more than `limit`
         late = (not inside) & (age[i] >= limit)
         older = age[i] + np.uint8(age[i] < np.uint8(255))
         age[i] = np.uint8(0) if inside else older
@@ -416,11 +420,13 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
     for i in range(m.size):
         ties += np.int32(free[i] == lowest)
     numbers[0], numbers[1], numbers[2] = held, aged, lowest
+    # without a candidate all elements tie at NEVER
     numbers[3] = ties if lowest < NEVER else np.int32(0)
 
 
 @loop
 def _level(age: Any, reward: Any, limit: Any) -> Any:
+    # age 0: in V, since `_look_outside` has made all others older
     level = np.int64(AGED) if age > limit else np.int64(reward)
     return level if age > 0 else np.int64(NEVER)
 
@@ -441,11 +447,13 @@ def _find_tiles(
             block = places[t, 3] + number
             below, ties, drawn = plan[:, block]
             most = 2 * drawn > ties
+            # a few ties are found by trying: the block need not be read
             if below > 0 or most:
                 for i in range(m.size):
                     level = _level(age[i], m[i], limit)
                     marks[i] = (level < levels[t]) | (most & (level == levels[t]))
             changes = ties - drawn if most else drawn
+            # each block has 2^40 random numbers of its own, more than it can try
             _change_marks(marks, most, changes, m, age, levels[t], limit, keys[t], number << 40)
             at = starts[block]
             for j in range((m.size + 7) // 8):
@@ -475,6 +483,7 @@ def _change_marks(
         for j in range(TRIES):
             fits[j] = _level(age[places[j]], m[places[j]], limit) == level
         for j in range(TRIES):
+            # a place that came before has changed already and does not count
             if fits[j] and changes > 0 and (marks[places[j]] != 0) == most:
                 marks[places[j]] = not most
                 changes -= 1

@@ -291,18 +291,22 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     several ranks at a time; only running maxima go rank by rank.
     """
     ranks = starts.size
+    # P - p hop over all blocks: q + p differs from q by so much
     around = large * serialization + (ranks - large) * small_serialization - ranks * hop
-    to_cheap = large * (serialization - hop) + small_serialization
+    to_cheap = large * (serialization - hop) + small_serialization  # P[q] - q hop, first small q
     worth = np.empty(ranks, dtype=np.int64)
     worth[: ranks - first] = starts[first:]
     worth[ranks - first :] = starts[:first]
     of_dear, of_small = worth[:large], worth[large:]
+    # chains that meet no large block, whose hops are cheap
     small_alone = of_small.copy()
     _add_line(of_dear, serialization, serialization - hop)
     _add_line(of_small, to_cheap, small_serialization - hop)
     up_to = np.empty(ranks, dtype=np.int64)  # the best of blocks 0 ... q
     _running_maximum(worth, up_to)
+    # the best of q = e and above, in place
     _running_maximum(worth[::-1], worth[::-1])
+    # large e: also q below e, from the round before
     over_the_end = of_dear[1:]
     for q in range(over_the_end.size):
         over_the_end[q] = max(over_the_end[q], up_to[q] + around)
@@ -319,6 +323,7 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         _add_line(of_small, around + steps * hop - to_cheap, hop - small_serialization)
         for q in range(of_small.size):
             of_small[q] = max(of_small[q], small_alone[q])
+    # from blocks back to ranks: rank e + n would send block e next
     at = (first + steps) % ranks
     finishes[at:] = worth[: ranks - at]
     finishes[:at] = worth[ranks - at :]
@@ -418,6 +423,7 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
             end = reducing if step <= reducing else last
             # the whole state has moved by one constant: the steps left of this kind do the same
             if _shifted(sent, received, sent_before, received_before, steady):
+                # the states before are those before the step just made: one shift more
                 by = (sent[0] - sent_before[-steady]) * (end - step + 1)
                 for r in range(q):
                     before = (r - steady * (end - step + 1)) % q
@@ -472,6 +478,7 @@ def _arrive(  # noqa: PLR0917
         return
     for run in range(starts.size - 1):
         cost = reductions[runs[run]]
+        # receivers are one rank further on than senders
         low, high = starts[run] + turned + 1, starts[run + 1] + turned + 1
         for _ in range(2):
             for r in range(max(low, 0), min(high, q)):
@@ -489,6 +496,7 @@ def _shifted(
     """Whether a step has made all times later by one constant."""
     by = sent[0] - sent_before[-steady]
     for r in range(sent.size):
+        # r - steady = -1 is the last rank: the ring closes
         if sent[r] - sent_before[r - steady] != by:
             return False
         if received[r] - received_before[r - steady] != by:

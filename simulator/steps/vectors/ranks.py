@@ -449,9 +449,10 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
         waited[r] = 0
         for micro in range(accumulation):
             if micro:
-                now += work[1, column]
+                now += work[1, column]  # the backward pass of the one before
             if batch:
                 slot = (before + micro) % taken.shape[0]
+                # begun when the batch before is made, and the one whose slot it has is taken
                 made[r] = max(made[r], taken[slot, r]) + batch
                 waited[r] += max(made[r] - now, 0)
                 now = max(made[r], now)
@@ -459,6 +460,7 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
             now += work[0, column]
         free[r] = now
         if on_side:
+            # nothing else is on the compute stream until the backward pass is over
             for b in range(ready.shape[0]):
                 now += parts[b, column]
                 ready[b, r] = now
@@ -492,6 +494,7 @@ def _beside(
             if factor != 1.0:
                 duration = np.int64(np.rint(duration * factor))
             now += duration
+            # only what lies behind the end of the backward pass
             out[jobs[j, 2], r] += max(0, min(duration, now - ended[r]))
 
 
