@@ -460,12 +460,15 @@ def pack_frame(
     return packed(body, codec, Segments.alone(numel), parts, nonzero=travel, **columns)
 
 
-def read_frames(message: Tensor, *, expected: int | Collection[int] = tuple(Codec)) -> list[Frame]:
-    """The frames of a message (uint8, one dimension) of an unknown layout, of an expected codec.
+def read_frames(
+    message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
+) -> list[Frame]:
+    """The frames of a message (uint8, one dimension) of an unknown layout, of an expected codec;
+    the first `most`, where that is stated.
 
     Raises `InputError` for a message that is cut off, changed on the way, or contradicts itself.
     """
-    found = _headers(message, message.numel() // HEADER_BYTES + 1)
+    found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
     )

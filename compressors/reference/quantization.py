@@ -29,7 +29,14 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.frames import Codec, as_bytes, from_bytes, pack_frame, read_frames
+from gcsim.compressors.coding.frames import (
+    HEADER_BYTES,
+    Codec,
+    as_bytes,
+    from_bytes,
+    pack_frame,
+    read_frames,
+)
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
@@ -145,7 +152,8 @@ def _add_codes(payloads: Iterable[Tensor], out: Tensor, known: list[tuple[Tensor
 
 
 def _body(message: Tensor, n: int, flags: int) -> Tensor:
-    frames = read_frames(message, expected=Codec.AFFINE)
-    if [(frame.numel, frame.flags) for frame in frames] != [(n, flags)]:
+    frames = read_frames(message, expected=Codec.AFFINE, most=1)  # on a GPU one header is read
+    size = message.numel() - HEADER_BYTES
+    if [(one.numel, one.flags, one.body.numel()) for one in frames] != [(n, flags, size)]:
         raise InputError(f"damaged payload: not one frame of {n} elements, of kind {flags}")
     return frames[0].body

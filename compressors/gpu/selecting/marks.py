@@ -122,7 +122,7 @@ def _lower(
 ):  # fmt: skip
     """Count the elements that pass limits lowered once, twice, …, where too few pass."""
     row = own_row(table, parts, tl.program_id(0))
-    column, _, at, here = own_block(table, parts, BLOCK)
+    column, _part, at, here = own_block(table, parts, BLOCK)
     limit = tl.load(limits + row)
     own = totals + 4 * parts + row
     few = tl.load(totals + row) < tl.load(column + 3 * parts)
