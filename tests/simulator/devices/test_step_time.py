@@ -160,9 +160,7 @@ def test_the_ends_of_a_device_are_those_of_the_time_that_is_taken() -> None:
     assert ends(model(20), on) == pytest.approx((0.9, 1.2))
     assert ends(model(64), on) == pytest.approx((0.5, 2.0))
     assert ends(model(8, "another"), on) == pytest.approx((0.8, 1.5))
-    wide = replace(
-        LAYERED, time_range=(0.8, 1.5), strange_range=(0.7, 3), known_models=("seen",)
-    )
+    wide = replace(LAYERED, time_range=(0.8, 1.5), strange_range=(0.7, 3), known_models=("seen",))
     strange = device(layer_times={"fp32": wide})
     assert ends(model(8, "seen"), strange) == pytest.approx((0.8, 1.5))  # on another device
     assert ends(model(8, "another"), strange) == pytest.approx((0.7, 3))
