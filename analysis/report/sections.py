@@ -333,7 +333,7 @@ def _change(advice: Recommendation, change: Change, dense: Row) -> str:
 
 
 def _limit(advice: Recommendation) -> list[str]:
-    """Of dense training and the method to use."""
+    """Bottlenecks of dense training and of the method to use."""
     first = [row.label for row in (advice.verdict.dense, advice.use) if row is not None]
     limits = advice.findings.limits
     found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]

@@ -101,7 +101,7 @@ def _find(
     r, v, gradient, second_moment, words, chosen, counts, k, tops, alpha: tl.uint64, least, zeta,
     table, parts, SIGNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What is clear: signs are taken out, of magnitude `least`; else the largest is noted."""
+    """Mark clear elements: signs are taken out, of magnitude `least`; else the largest is noted."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n

@@ -172,7 +172,7 @@ class SignMemory:
 
     def __init__(self) -> None:
         self.kept: dict[int, tuple[Tensor, Tensor, Column]] = {}
-        """By bucket: p, its scales, and each tensor's elements per scale."""
+        """Vector p of each bucket, its scales, and each tensor's elements per scale."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
