@@ -217,11 +217,15 @@ def _torchrun(
 @pytest.mark.long
 def test_a_live_cluster_is_measured_and_fitted(here: Path) -> None:
     ranks, collectives = 3, "all_reduce,all_gather,reduce_scatter"
-    done = _torchrun(
-        ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
-        "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
-        "--dtype", "float32,float16", "--line-rate", "10 Gbit/s",
-    )  # fmt: skip
+    for _ in range(4):  # on a busy machine times may be too noisy for a link, which is refused
+        (here / "m.csv").unlink(missing_ok=True)
+        done = _torchrun(
+            ranks, "-o", "m.csv", "--link", "my_link.yaml", "--backend", "gloo",
+            "--collective", collectives, "--max-size", "64 KiB", "--seconds-budget", "2",
+            "--dtype", "float32,float16", "--line-rate", "10 Gbit/s",
+        )  # fmt: skip
+        if "above 50% it is no link" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     (reading,) = read([Path("m.csv")], stated=Stated())
     assert reading.tool.startswith("gcsim ")
