@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -164,6 +164,12 @@ class Cluster:
         return self.nodes if chosen.names_servers else 0
 
     @property
+    def wiring(self) -> tuple[object, ...]:
+        """All but the device, which carries no message; hashable, equal where clusters are."""
+        own = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_KEY)
+        return (*own, *sorted(self.nics.items(), key=lambda item: item[0]))
+
+    @property
     def between_ranks(self) -> Link:
         """Link of a message between two ranks of a node."""
         memory = self.shared_memory if self.collectives.stages else None
@@ -209,3 +215,7 @@ class Cluster:
     def node_of(self, rank: int) -> int:
         """The node that a rank is on."""
         return rank // self.devices_per_node
+
+
+_NO_KEY = {"device", "nics"}
+"""Fields that no message passes, or that cannot be hashed."""

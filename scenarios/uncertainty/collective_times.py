@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -185,10 +185,7 @@ class CollectiveTimes:
 
 def _simulated_on(stated: Cluster) -> dict[object, _Simulated]:
     """Times on a cluster's links, by world; the device carries none."""
-    parts = [getattr(stated, one.name) for one in fields(stated) if one.name != "device"]
-    name = tuple(
-        tuple(sorted(part.items())) if isinstance(part, Mapping) else part for part in parts
-    )
+    name = stated.wiring
     known = _SIMULATED.setdefault(name, {})
     _SIMULATED.move_to_end(name)
     if len(_SIMULATED) > _CLUSTERS:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -135,8 +135,7 @@ class CollectiveMemo:
     @classmethod
     def of(cls, cluster: Cluster) -> CollectiveMemo:
         """One that equal clusters share, whatever their devices, while anything holds it."""
-        own = (getattr(cluster, one.name) for one in fields(cluster) if one.name not in _NO_KEY)
-        key = *own, *sorted(cluster.nics.items(), key=lambda item: item[0])
+        key = cluster.wiring
         found = _SHARED.get(key)
         if found is None:
             found = _SHARED[key] = cls(cluster)
@@ -167,7 +166,6 @@ class CollectiveMemo:
         )
 
 
-_NO_KEY = {"device", "nics"}
 _SHARED: WeakValueDictionary[object, CollectiveMemo] = WeakValueDictionary()
 
 
