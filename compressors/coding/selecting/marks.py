@@ -306,6 +306,7 @@ def _mark(
 
 @loop
 def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
+    """Count each tensor's marked elements."""
     for t in range(lengths.size):
         blocks = (lengths[t] + BLOCK - 1) // BLOCK
         passed[t] = counts[firsts[t] : firsts[t] + blocks].sum()
