@@ -1,8 +1,7 @@
 """A compressor's exchange under any driver: checked inputs and outputs, errors that name it.
 
-What all methods may rely on is checked here, once: the gradient is a finite float32 `[n]` in one
-piece of memory. What none may do unseen is, too: a sum in 16 bits that leaves the format's range is
-refused, before it is sent or when it comes back. (Values that are all-gathered in 16 bits saturate,
+Methods may rely on a finite, contiguous float32 `[n]` gradient. Sums in 16 bits that leave the
+format's range are refused before sending or on return. (All-gathered values in 16 bits saturate,
 and a sender with memory keeps the rest: `coding/sparse.py`.)
 """
 
@@ -27,18 +26,15 @@ from gcsim.errors import InputError
 def participate(
     member: Compressor, bucket: Bucket, step: int, *, finite: bool = True, unmodified: bool = True
 ) -> requests.Exchange:
-    """`member.exchange(bucket, step)`, guarded.
+    """`member.exchange(bucket, step)`, guarded. A gradient with gaps in memory is copied first:
+    another order of addition rounds differently.
 
-    A gradient that lies in memory with gaps is copied first: what is added up in another order
-    rounds to other bits.
-
-    Raises `InputError` that names the compressor: before anything is sent, for a gradient that is
-    no float32 of the bucket's length or holds NaN or infinity (with the parameter's name); later,
-    for a sum in 16 bits that the format cannot hold, for a payload that is damaged, for a
-    gradient that the compressor has modified (others are to see it too), for what is no request or
-    no update, for an update that is not finite, and for whatever a compressor that is not gcsim's
-    own raises or asks for in vain, with file and line. `finite` says whether to look at gradient
-    and update, `unmodified` whether to compare the gradient: a pass over it, twice each.
+    Raises `InputError` that names the compressor: before sending, for a gradient that is no float32
+    of the bucket's length or is not finite (with the parameter's name); later, for a sum beyond the
+    format's range, a damaged payload, a modified gradient (others read it too), an invalid request
+    or update, an update that is not finite, and exceptions or refused requests of a user's
+    compressor, with file and line. `finite`: check gradient and update; `unmodified`: compare the
+    gradient; each takes two passes.
     """
     cls, title = type(member), member.about.title
     with named(title), mistakes.own_mistakes(cls):
@@ -69,7 +65,7 @@ def participate(
 
 @unpriced
 def _in_one_piece(bucket: Bucket) -> Bucket:
-    """The bucket with contiguous tensors, where they are what they must be."""
+    """The bucket with contiguous tensors."""
     gradient, moment = bucket.gradient, bucket.second_moment
     for tensor, what in ((gradient, "gradient"), (moment, "second moment")):
         if tensor is None:
@@ -126,7 +122,7 @@ def check_finite(bucket: Bucket) -> None:
 
 @contextmanager
 def named(title: str) -> Iterator[None]:
-    """Put a compressor's title in front of the place of an `InputError`'s problems."""
+    """Put a compressor's title in front of the places of an `InputError`'s problems."""
     try:
         yield
     except InputError as error:
@@ -141,7 +137,7 @@ def named(title: str) -> Iterator[None]:
 def _guarded(
     exchange: requests.Exchange, cls: type[Compressor], title: str, finite: bool
 ) -> requests.Exchange:
-    """The exchange, whose callables on the server's side name the compressor too."""
+    """The exchange, whose server-side callables name the compressor too."""
 
     def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
         if fault := _fault_of_request(request, finite):
@@ -171,7 +167,7 @@ def _told(fault: tuple[str, str], exchange: requests.Exchange, cls: type[Compres
 
 @unpriced
 def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
-    """Fault of elements in 16 bits that the format does not have."""
+    """Fault of elements beyond their 16-bit format."""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
         return None
     low, high = values.aminmax()

@@ -1,7 +1,5 @@
-"""The compressors by name: adding one is one file and one line here.
-
-A name outside this table of the form `package.module:Class` is imported from the user's code.
-"""
+"""The compressors by name: adding one is one file and one line here. A name of the form
+`package.module:Class` is imported from the user's code."""
 
 from __future__ import annotations
 
@@ -86,10 +84,8 @@ REGISTRY: dict[str, str] = {
 
 
 def compressor_class(name: str) -> type[Compressor]:
-    """The class behind a registered name or a `package.module:Class` path.
-
-    Raises `InputError` when the name is unknown, does not import, or is no `Compressor`.
-    """
+    """The class of a registered name or a `package.module:Class` path. Raises `InputError` when it
+    is unknown, does not import, or is no `Compressor`."""
     if name in REGISTRY:
         target = f"{__package__}.{REGISTRY[name]}"
     elif ":" in name:
@@ -126,18 +122,15 @@ def _not_imported(name: str, why: str, place: str) -> InputError:
 
 
 def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
-    """Parameters of the named compressor, defaults filled in.
-
-    Raises `InputError` with one problem for each unknown or impossible parameter; a problem's
-    `place` is the parameter's name.
-    """
+    """Parameters of the named compressor, defaults filled in. Raises `InputError` with one problem,
+    its `place` the parameter's name, for each unknown or impossible parameter."""
     return checked_parameters(name, compressor_class(name), given)
 
 
 def checked_parameters(
     name: str, cls: type[Compressor], given: Mapping[str, Any]
 ) -> CompressorParameters:
-    """`check_parameters` for a class; `name` is what errors call it."""
+    """`check_parameters` for a class; `name` is its name in errors."""
     try:
         checked = cls.Parameters(**given)
     except ValidationError as error:
@@ -167,8 +160,7 @@ def checked_parameters(
 
 
 def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:
-    """Raise `InputError` with file and line where a user's class says impossible things of itself,
-    so that nobody meets them later."""
+    """Raise `InputError` with the line where a user's class declares an impossible schedule."""
     with mistakes.own_mistakes(cls):
         for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)

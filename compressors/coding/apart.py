@@ -1,9 +1,8 @@
 """Messages of elements that travel as values, and of others as signs of one magnitude.
 
-A tensor's body: the magnitude, float32; how many elements travel as values, and the bytes of their
-indices, int32 each; the values, float32; the others' signs, a bit each; coded indices of the first
-elements, then of the others. The header's flags are the coders: of the first elements in the low
-four bits, of the others in the high ones.
+A tensor's body: the magnitude, float32; the number of values and the bytes of their indices, int32
+each; the values, float32; the others' signs, a bit each; coded indices of values, then of signs.
+The header's flags are the index coders: of values in the low four bits, of signs in the high ones.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def apart_message(
     ----------
     places, values : within the tensor, int64, and float32 `[sum of k]`: all tensors' elements that
         travel as values, then the others
-    k : how many these are and those: `[2, tensors]`
+    k : numbers of both: `[2, tensors]`
     magnitudes : the others' magnitude, float32 `[tensors]`
     """
     if (exchange := entered()) is not None:
@@ -76,10 +75,8 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements, in place.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
+    """out += weight * the elements, in place. Raises `InputError` for a damaged message, or one of
+    another layout."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 
@@ -111,7 +108,7 @@ def _launches(
 
 
 def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
-    """(numbers of elements, bytes of indices, coders: those of values, then those of signs)."""
+    """(numbers of elements, bytes of indices, coders: of values, then of signs)."""
     data = np.from_dlpack(message.cpu())
     counts = data[found.at[:, None] + np.arange(4, HEAD)].view("<i4").astype(np.int64)
     a, size_a = counts.T
@@ -139,14 +136,13 @@ def add_elements(
 
 
 def demand_whole(faults: int) -> None:
-    """`InputError` for the faults of bodies."""
+    """Raise `InputError` for faults of bodies."""
     for fault, what in _FAULTS.items():
         if faults & fault:
             raise damaged(what)
 
 
 def _twice(segments: Segments) -> Segments:
-    """The table with the rows of all tensors twice."""
     return Segments(np.concatenate((segments.table, segments.table)))
 
 

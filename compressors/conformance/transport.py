@@ -18,11 +18,9 @@ Tamper = Callable[["Tensor"], "Tensor"]
 
 
 def only_what_travelled_is_used(subject: Subject) -> None:
-    """A worker alone, given only the replies that it got, asks for and applies the same.
-
-    The last worker is run again, in an object of its own and with copies of the replies, in the
-    place of all the others. (Not the first: its object also holds a parameter server's state.)
-    """
+    """A worker alone, given copies of its replies, asks for and applies the same: the last worker
+    is rerun in a new object. (Not the first, whose object also holds a parameter server's
+    state.)"""
     crew = subject.crew(workers=3)
     heard = [crew.heard(gradients(N, 3, t), subject.first + t, share=True) for t in range(STEPS)]
     disturbing = subject.crew(workers=3)  # of what workers share beside collectives
@@ -53,7 +51,8 @@ def _payloads(log: list[Heard]) -> list[Tensor]:
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
-    """Cut, lengthened, emptied or changed by a bit: an `InputError`, never another tensor."""
+    """A truncated, lengthened, empty or bit-flipped message is an `InputError`, never another
+    tensor."""
     for name, tamper in _TAMPERS.items():
         for phase_step in _one_of_each_phase(subject):
             _expect_refusal(subject, name, tamper, phase_step)
@@ -97,7 +96,7 @@ _TAMPERS: dict[str, Tamper] = {
 
 
 def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> None:
-    """Worker 0 gets what worker 1 sent (or the server) after `tamper`, at `step`."""
+    """Give worker 0 worker 1's (or the server's) payload after `tamper`, at `step`."""
     *_, (_, expected) = subject.crew().updates(step + 1 - subject.first)
     faulty = subject.crew()
     list(faulty.updates(step - subject.first))

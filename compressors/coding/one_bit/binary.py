@@ -1,8 +1,8 @@
-"""Two levels a cell of a bucket: cells find them for themselves; messages of levels and bits.
+"""Two levels for each cell of a bucket, and messages of levels and bits.
 
-A frame's body is the levels, float32, then the bits (`bits.py`): 1 says the cell's upper level, 0
-its lower one. Flags say which levels: TWO_LEVELS the lower ones of all cells, then the upper ones;
-SYMMETRIC the upper ones (the lower ones are their negatives). `params` is the length of cells.
+A frame's body is the levels, float32, then the bits (`bits.py`): 1 for the cell's upper level, 0
+for the lower one. Flags: TWO_LEVELS, all cells' lower levels, then the upper ones; SYMMETRIC, the
+upper ones, with their negatives as lower ones. `params` is the length of cells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells
 
 MAX_HALVINGS = 24
-"""Passes of `optimal_bounds` over a cell, at most."""
+"""Most passes of `optimal_bounds` over a cell."""
 
 
 # --- primitives -----------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ MAX_HALVINGS = 24
 def _moving(
     kind: KernelClass, name: str, of_element: int, of_cell: int
 ) -> Callable[..., list[KernelCost]]:
-    """The entry of a pass that moves so many bytes an element and a cell."""
+    """Cost of a pass that moves this many bytes an element and a cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n = cells.segments.length
@@ -42,10 +42,8 @@ def _moving(
 @counted_as(_moving("streaming", "bucket_levels.clip_to_spread", 8, 0))
 @primitive
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
-    """Clip each cell of a flat float32 to `clip` standard deviations, in place.
-
-    The deviation is the population's, about the mean; a cell where it is 0 is not clipped.
-    """
+    """Clip each cell of a flat float32 to `clip` standard deviations (population, about the mean;
+    not where 0), in place."""
     with loops.written_back(values) as data:
         loops.in_tiles(_clip, cells.spans, data, clip)
 
@@ -53,10 +51,8 @@ def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
 @counted_as(_moving("reduction", "bingrad_b.class_means", 4, 12))
 @primitive
 def class_means(values: Tensor, cells: Cells) -> Tensor:
-    """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`.
-
-    A threshold is the cell's mean; the levels are the means of the elements below and from it on.
-    """
+    """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`. A
+    threshold is the cell's mean; levels are the means of the elements below and from it on."""
     found = np.empty((3, cells.total), dtype=np.float32)
     loops.in_tiles(_class_means, cells.spans, loops.array(values), found)
     return loops.tensor(found, values)
@@ -99,11 +95,8 @@ def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> 
 
 @loops.summing_loop
 def _sums_about(part: Any, centre: Any) -> tuple[float, float, float]:
-    """Sum of d = v - centre, sum of |d|, number of elements with d >= 0; part is one cell.
-
-    Half the sum or difference of the first two are the sums over the two classes: a loop without
-    a condition, which is vectorised.
-    """
+    """Sum of d = v - centre, sum of |d|, number of elements with d >= 0, of one cell. Half the sum
+    or difference of the first two gives each class's sum, without a condition, which vectorises."""
     total, magnitude, count = 0.0, 0.0, 0.0
     for i in range(part.size):
         distance = np.float64(part[i]) - np.float64(centre)

@@ -1,11 +1,10 @@
 """Signs of a bucket as one bit an element, with a scale for each cell; and back.
 
-A bit says negative; zero of either sign counts as positive.
-
-Error feedback in one pass. The error after coding p with scale s is e = p - s sign(p). The next
-vector to code is x + e; its signs do not depend on its scale, so one loop reads x and p, writes
-the new p and its bits, and adds up |p|. It can, because what is kept is p and s: e is formed when
-it is read next. A loop that writes e would wait for the scale and pass over p again.
+A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
+error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
+not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
+writes the new p and its bits, and adds up |p|. Writing e would need a second pass, after the scale
+is known.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
 
 Norm = Literal["mean_abs", "rms"]
-"""Scale of a cell: mean |p|, the best for given signs, or the root mean square of p."""
+"""Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 
@@ -52,10 +51,8 @@ def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) 
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element, 1 = negative; zero of either sign counts as positive.
-
-    `values` is a float32 tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
-    """
+    """One bit an element of float32 `[n]`, 1 = negative, zero of either sign positive: uint8
+    `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -79,7 +76,6 @@ def write_signs(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> No
 @cache
 @unpriced
 def _one(device: torch.device) -> Tensor:
-    """The bytes of a scale of 1."""
     return torch.ones(1, device=device).view(torch.uint8)
 
 
@@ -117,26 +113,23 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values, plus what the last call lost, and return the scales; in one pass.
+    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`, 0
+    of an empty cell; in one pass.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
     cells : elements that share a scale
-    bits, at : uint8 that is written to; first byte of each tensor's ceil(n / 8)
+    bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
-    pieces : the one tensor's bits are cut into equal pieces, each of which ends one of equally long
+    pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
         frames; `at` and `head` have a number for each
-    coded : as `values`, the vector that was coded last (zeros at first); replaced by
-        values + coded - scale sign(coded)
-    scales : float32 `[cells]`, those that `coded` was coded with (zeros at first)
-    mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded in
-        the place of the values; with `keep`, mixed = m mixed + c values
-    norm : what the scales are
-
-    Returns
-    -------
-    float32 `[cells]`, 0 of a cell without elements
+    coded : as `values`, the vector coded last (zeros at first); replaced by values + coded - scale
+        sign(coded)
+    scales : float32 `[cells]`, those of `coded` (zeros at first)
+    mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded
+        instead of the values; with `keep`, mixed = m mixed + c values
+    norm : kind of scale
     """
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // loops.SUM_BLOCK) + count

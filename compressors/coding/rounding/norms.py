@@ -19,13 +19,13 @@ from gcsim.compressors.segments import Cells, Segments
 
 Norm = Literal["max", "l2"]
 _LARGE_CELL = 1 << 18
-"""Cells from here on are summed up by several threads."""
+"""Several threads sum up cells from this length on."""
 _MAGNITUDE, _LENGTH, _SUMS, _SPREAD, _ERROR = range(5)
 _NONE = np.zeros(0)
 
 
 def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
-    """The entry of a pass that reads elements, and moves so many bytes a cell."""
+    """Cost of a pass that reads elements and moves this many bytes a cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n, moved = cells.segments.length, of_cell * cells.count
@@ -37,11 +37,8 @@ def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
 @counted_as(_reading("levels.bucket_norms", 4))
 @primitive
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`.
-
-    The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
-    NaN where a cell holds one.
-    """
+    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`, NaN where a
+    cell holds one. The Euclidean norm is summed in float64: squares neither overflow nor vanish."""
     maximum, data = norm == "max", np.ascontiguousarray(loops.array(values))
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
@@ -60,12 +57,10 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
-    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each.
-
-    The bound is `clip` population standard deviations, infinite without `clip` or where all
-    elements are equal or one is not finite. With `at_bound` a finite bound is the magnitude. The
-    magnitude of a tensor without elements is 0.
-    """
+    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each. The
+    bound is `clip` population standard deviations, infinite without `clip` or where all elements
+    are equal or one is not finite. With `at_bound` a finite bound is the magnitude; an empty
+    tensor's is 0."""
     cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
     found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):
@@ -93,10 +88,8 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 def table_errors(
     values: Tensor, cells: Cells, norms: Tensor, levels: NDArray[np.float32]
 ) -> Numbers:
-    """E|Q(v) - v|^2 of each tensor that is rounded to a table times norms: float64 `[tensors]`.
-
-    The sum of norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32.
-    """
+    """E|Q(v) - v|^2 of each tensor rounded to a table times norms: float64 `[tensors]`, the sum of
+    norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32."""
     given = loops.array(norms).astype(np.float64), levels.astype(np.float64)
     errors = _by_cell(loops.array(values), cells, _ERROR, cells.tiles, *given)[0]
     parts = zip(cells.first.tolist(), cells.count.tolist(), strict=True)
@@ -169,7 +162,6 @@ def _root(total: float) -> np.float32:
 
 
 def _norm_of(values: NDArray[np.float32], maximum: bool) -> np.float32:
-    """The norm of one long cell."""
     if maximum:
         found = np.zeros(-(-values.size // loops.SUM_BLOCK), dtype=np.uint32)
         loops.in_parallel(scans.block_magnitudes, values.size, values, found)

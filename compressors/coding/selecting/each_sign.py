@@ -1,8 +1,8 @@
 """The largest share of the positive and of the negative elements of each tensor, exactly.
 
-A sample bounds both signs' thresholds from below, one pass adds up and marks what reaches the lower
-bound, and a selection among those follows. Where the sample misled it runs on all elements, and so
-it does in short tensors.
+A sample bounds both signs' thresholds from below, one pass adds up and marks elements above, and a
+selection among those follows. Short tensors, and those whose sample misled, are selected from
+whole.
 """
 
 from __future__ import annotations
@@ -38,22 +38,12 @@ def _launches(
 def largest_of_each_sign(
     values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """memory += values, and the largest max(1, round(proportion n)) of a sign's n elements.
+    """memory += values; return the largest max(1, round(proportion n)) of a sign's n elements.
+    `values` and `memory` are flat float32 of the table.
 
-    Parameters
-    ----------
-    values, memory : flat float32 of the table
-
-    Returns
-    -------
-    (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`; k of
-    each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, first those of all
-    tensors' positive values, then those of the negative ones). Among equals the lowest index wins.
-
-    Raises
-    ------
-    InputError
-        When not-a-number is among the values.
+    Returns (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`;
+    k of each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, all tensors'
+    positive, then negative ones). Among equals the lowest index wins. Raises `InputError` for NaN.
     """
     added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
     limits = np.full(len(segments.table), np.inf, dtype=np.float32)
@@ -76,7 +66,7 @@ def largest_of_each_sign(
 
 
 def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """Numbers of elements that travel of each side; none of none."""
+    """Elements that travel of each side; 0 of an empty one."""
     return np.where(sides > 0, selection.counts_kept(sides.astype(np.int64), proportion), 0)
 
 
@@ -85,7 +75,7 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 @loop
 def _split(values: Any) -> Any:
-    """Magnitudes of positive and of negative elements, and their places; how many there are."""
+    """Magnitudes and places of positive and of negative elements, and their numbers."""
     sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
     places = np.empty(sizes.shape, dtype=np.int32)
     above, below = 0, 0
@@ -104,7 +94,6 @@ def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
-    """Bound the lower of both signs' thresholds from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
