@@ -10,9 +10,9 @@ rate must be constant within a round**, and the optimiser plain SGD without mome
 
 Q: the kept values in buckets of 512 (in order of their index), each with its maximum (or Euclidean
 norm) as norm, rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null` is
-the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero: beta =
-min(d / s^2, sqrt(d) / s), for d values of a norm and s levels, is 17 for 4.9 M kept values and .032
-by default. The paper's SignTopK, and its division by 1 + beta, are left out.
+the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero:
+beta = min(d / s^2, sqrt(d) / s), for d values of a norm and s levels, is 17 for 4.9 M kept values
+and .032 by default. The paper's SignTopK, and its division by 1 + beta, are left out.
 
 With T = the energy of the k largest, for one tensor without memory:
     E|v - Q|^2 <= |v|^2 - (1 - beta) T,   T >= k/n |v|^2.

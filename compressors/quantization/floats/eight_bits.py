@@ -2,8 +2,8 @@
 
 FP8: each tensor is multiplied by a power of two, 2^floor(log2(F / max|g|)) with F the format's
 largest number, which brings its largest element just inside the range without rounding, and is then
-rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below 2^-4) or E5M2 (F =
-57344: below 2^-3, but 2^14 times further down). Below the smallest normal number the error is
+rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below 2^-4) or E5M2
+(F = 57344: below 2^-3, but 2^14 times further down). Below the smallest normal number the error is
 absolute: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
 
 Dynamic 8-bit: a byte of a sign, a decimal exponent of varying width and a fraction, for an element
@@ -13,8 +13,8 @@ the power of ten, and the bits behind it cut that decade evenly:
     code 2^i + f, 0 <= f < 2^i, i = 0 … 6:  10^(i-6) (0.1 + 0.9 (f + 1/2) / 2^i);   code 0:  0
 
 Large elements have 64 steps a decade, small ones few, over seven orders of magnitude. An element
-becomes the nearest of the 255 values times the magnitude; in decade i the error is at most 0.45 *
-10^(i-6) / 2^i of the largest magnitude.
+becomes the nearest of the 255 values times the magnitude; in decade i the error is at most
+0.45 * 10^(i-6) / 2^i of the largest magnitude.
 
 All-gather: every worker decodes all messages and adds up in float32, one rounding for each sender
 and its scale (FP8) or largest magnitude (dynamic). 8 n + 32 bits. Deterministic and biased.

@@ -3,8 +3,8 @@
 An element v lies between two powers of two, lo <= |v| <= hi = 2 lo; it becomes sign(v) hi with
 probability (|v| - lo) / lo, the mantissa read as a fraction, else sign(v) lo: a random number is
 added to the mantissa's bits, and an overflow raises the exponent. Sign and exponent travel; workers
-all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum (|v| - lo) (hi -
-|v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
+all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum (|v| - lo)
+(hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
 
 | bits | what travels                                                                       |
 |------|------------------------------------------------------------------------------------|

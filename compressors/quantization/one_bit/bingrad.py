@@ -2,9 +2,9 @@
 
 BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = mean of the others;
 the bit of v says v >= b0. Both means are the best levels for this b0, and the decoded bucket keeps
-its mean. The error is the variance within the two classes, at most the bucket's variance, for N(0,
-1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit an
-element and 64 a bucket.
+its mean. The error is the variance within the two classes, at most the bucket's variance, for
+N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
+an element and 64 a bucket.
 
 BinGrad-pb: two symmetric levels ±b of least error, unbiased between them. An element with |v| <= b
 becomes b with probability (v + b) / 2b, else -b; larger ones saturate, hence a bias. The cost, the

@@ -1,7 +1,7 @@
 """1-bit Adam: Adam's momentum travels as signs once its variance is good enough to keep.
 
-Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32), m =
-b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  update m / (sqrt(v) + eps).
+Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32),
+m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, update m / (sqrt(v) + eps).
 
 Afterwards v stays. m is the same on all workers; with N of them and n elements in the bucket:
 
@@ -10,10 +10,10 @@ Afterwards v stays. m is the same on all workers; with N of them and n elements 
    receives, adds its own error, and codes the sum in the same way (one scale a chunk);
 3. all-gather of the N coded chunks: together they are the new m; update m / (sqrt(v) + eps).
 
-Scale: the root mean square of a (`rms`, as in the authors' code), or mean |a|. |Q(a) - a|^2 is 2
-|a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly: N(0,
-1) .404 and .363 of |a|^2, log-normal .842 and .665. Biased. State: m, v and the worker's error (n
-each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
+Scale: the root mean square of a (`rms`, as in the authors' code), or mean |a|. |Q(a) - a|^2 is
+2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly:
+N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. Biased. State: m, v and the worker's error
+(n each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
 included, and as an owner n / N + 32 to all; chunks are rounded up to a multiple of 8 elements.
 
 The update is m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the

@@ -267,8 +267,8 @@ def add_decoded(
 def sign_error(
     vector: Tensor, most: int | None = None, gain: float = 1.0, norm: Norm = "mean_abs"
 ) -> float:
-    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements: |v|^2 + n s^2 -
-    2 s |v|_1 of each block, with the scale s times the gain."""
+    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements: |v|^2 + n
+    s^2 - 2 s |v|_1 of each block, with the scale s times the gain."""
     error = 0.0
     for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
         block, n = vector[begin:end].double(), end - begin

@@ -8,8 +8,8 @@ the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. T
 Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive alternative in ORQ's
 comparison: most levels crowd around zero, where they save least error.
 
-ORQ: the levels of least error. Random rounding between neighbours l_{k-1} <= v <= l_k costs (v -
-l_{k-1}) (l_k - v). Between fixed levels lo and hi, the best level b in the middle fulfils
+ORQ: the levels of least error. Random rounding between neighbours l_{k-1} <= v <= l_k costs
+(v - l_{k-1}) (l_k - v). Between fixed levels lo and hi, the best level b in the middle fulfils
 
     number of elements above b = T = sum of (v - lo) / (hi - lo) over the elements in [lo, hi].
 

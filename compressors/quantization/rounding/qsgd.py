@@ -1,10 +1,9 @@
 """QSGD: every element travels as one of a few levels, rounded so that the mean is right.
 
-Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level q =
--s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average decoded values.
-No state. Unbiased, and for a bucket of d elements
-E|Q(g) - g|^2 <= min(d / s^2, sqrt(d) / s) |g|^2 with the Euclidean norm,
-E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
+Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
+q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average decoded
+values. No state. Unbiased, and for a bucket of d elements E|Q(g) - g|^2 <= min(d / s^2,
+sqrt(d) / s) |g|^2 with the Euclidean norm, E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 
 | coding       | bits of the levels                                                           |
 |--------------|------------------------------------------------------------------------------|

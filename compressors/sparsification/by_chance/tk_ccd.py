@@ -7,9 +7,9 @@ groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1 that fol
 as one short all-reduce, without indices.
 
 Each coordinate is sent at least once in the Q trials of a stage. Biased; other elements of a trial
-are lost; its error is below that of the top j. Sizes of groups differ by at most 1: k = j + (n - j)
-/ Q, so j = (k Q - n) / (Q - 1) for k = ratio * n. Bits of a trial: 16 (j + (n - j)/Q), or 32; of a
-stage 16 n more.
+are lost; its error is below that of the top j. Sizes of groups differ by at most 1:
+k = j + (n - j) / Q, so j = (k Q - n) / (Q - 1) for k = ratio * n. Bits of a trial:
+16 (j + (n - j)/Q), or 32; of a stage 16 n more.
 
 Where the paper leaves a choice: the dense all-reduce is a step of its own, in addition to the Q
 trials. The partition is drawn run by run: each Q consecutive remaining coordinates are dealt to the

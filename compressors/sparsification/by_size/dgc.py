@@ -7,8 +7,8 @@ The threshold is the k-th largest of a strided sample of |v| (from a random star
 1.3 k elements pass it, an exact selection among them follows (`resample`) or it is raised by 1.3
 and tried again (`rescale`); when fewer than 0.8 k pass, it is lowered by 0.8 and tried again; up to
 ten times. A larger number is then cut to the first k by position, as in the authors' code: a
-message never holds more than k elements, the largest are not certainly among them, and |Q(v) - v|^2
-<= |v|^2 is all that holds for any v.
+message never holds more than k elements, the largest are not certainly among them, and
+|Q(v) - v|^2 <= |v|^2 is all that holds for any v.
 
 Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is applied
 to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean). The optimiser

@@ -1,7 +1,7 @@
 """Top-k: each worker sends its k largest elements, and remembers the rest.
 
-a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices; e
-= a - what was sent. Messages are all-gathered and averaged. Without error feedback e stays zero.
+a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
+e = a - what was sent. Messages are all-gathered and averaged. Without error feedback e stays zero.
 Among equal magnitudes the lowest index wins.
 
 Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at 1 %

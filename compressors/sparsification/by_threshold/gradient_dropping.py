@@ -8,9 +8,9 @@ One threshold serves the whole bucket (`scope: tensor`: each tensor has its own)
 elements s - floor(R s) are larger than t, so at R = 0.99 about 1 % is sent; where a larger share
 than R is exactly zero, t = 0 and all others are sent. m (32 + bits per index) bits for m elements.
 
-Biased: |Q(a) - a|^2 <= |a|^2; with all elements in the sample (`samples: null`) and no ties, (1 -
-k/n) |a|^2, k = n - floor(R n). With a momentum that is masked, momentum is given up; otherwise the
-sum of the updates and the residual is the sum of the gradients.
+Biased: |Q(a) - a|^2 <= |a|^2; with all elements in the sample (`samples: null`) and no ties,
+(1 - k/n) |a|^2, k = n - floor(R n). With a momentum that is masked, momentum is given up; otherwise
+the sum of the updates and the residual is the sum of the gradients.
 
 Assumes that in a sample of less than 1 / (1 - R) elements the largest is to be sent; the published
 code then sends none, ever.
