@@ -14,36 +14,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
+from gcsim.compressors import mistakes, requests
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import all_finite, fingerprint
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
-from gcsim.compressors.mistakes import (
-    RefusedRequestError,
-    is_users,
-    location_of,
-    location_of_class,
-    location_of_request,
-    location_of_return,
-    own_mistakes,
-    passed_on,
-)
-from gcsim.compressors.requests import (
-    AllReduce,
-    Exchange,
-    Operation,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 from gcsim.errors import InputError
 
 
 def participate(
     member: Compressor, bucket: Bucket, step: int, *, finite: bool = True, unmodified: bool = True
-) -> Exchange:
+) -> requests.Exchange:
     """`member.exchange(bucket, step)`, guarded. A gradient with gaps in memory is copied first:
     another order of addition rounds differently.
 
@@ -55,7 +37,7 @@ def participate(
     gradient; each takes two passes.
     """
     cls, title = type(member), member.about.title
-    with named(title), own_mistakes(cls):
+    with named(title), mistakes.own_mistakes(cls):
         bucket = _in_one_piece(bucket)
         if finite:
             check_finite(bucket)
@@ -64,18 +46,20 @@ def participate(
         if not isinstance(exchange, Generator):
             raise InputError(
                 f"exchange() returned {type(exchange).__name__}, not a generator",
-                place=location_of_class(cls),
+                place=mistakes.location_of_class(cls),
                 hint="yield the collectives that it needs, at least behind an `if False:`",
             )
         update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 "exchange() modified bucket.gradient",
-                place=location_of_class(cls),
+                place=mistakes.location_of_class(cls),
                 hint="clone what is to be changed: all compressors see the same gradients",
             )
         if fault := _fault_of(update, bucket, finite):
-            raise InputError(fault[0], place=location_of_return(exchange, cls), hint=fault[1])
+            raise InputError(
+                fault[0], place=mistakes.location_of_return(exchange, cls), hint=fault[1]
+            )
         return update
 
 
@@ -150,33 +134,35 @@ def named(title: str) -> Iterator[None]:
         raise type(error)(problems) from error
 
 
-def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool) -> Exchange:
+def _guarded(
+    exchange: requests.Exchange, cls: type[Compressor], title: str, finite: bool
+) -> requests.Exchange:
     """The exchange, whose server-side callables name the compressor too."""
 
-    def ask(request: Request) -> Generator[Request, Any, Any]:
+    def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
         if fault := _fault_of_request(request, finite):
             raise _told(fault, exchange, cls)
-        if isinstance(request, PushPull):
+        if isinstance(request, requests.PushPull):
             request = replace(request, server=_naming(request.server, cls, title))
-        elif isinstance(request, TreeMerge):
+        elif isinstance(request, requests.TreeMerge):
             request = replace(request, merge=_naming(request.merge, cls, title))
         try:
             reply = yield request
-        except RefusedRequestError as error:
-            if not is_users(cls):
+        except mistakes.RefusedRequestError as error:
+            if not mistakes.is_users(cls):
                 raise
             raise _told((error.message, error.hint), exchange, cls) from error
-        summed = finite and isinstance(request, AllReduce)
+        summed = finite and isinstance(request, requests.AllReduce)
         if summed and (fault := _out_of_range(reply, "the sum over the workers")):
             raise _told(fault, exchange, cls)
         return reply
 
-    return passed_on(exchange, ask, partial(named, title))
+    return mistakes.passed_on(exchange, ask, partial(named, title))
 
 
-def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
+def _told(fault: tuple[str, str], exchange: requests.Exchange, cls: type[Compressor]) -> InputError:
     """The error of the request at which a worker waits."""
-    return InputError(fault[0], place=location_of_request(exchange, cls), hint=fault[1])
+    return InputError(fault[0], place=mistakes.location_of_request(exchange, cls), hint=fault[1])
 
 
 @unpriced
@@ -201,13 +187,16 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
 ) -> tuple[str, str] | None:
     """Fault of a request that a worker yields, with a remedy."""
     kind = type(request).__name__
-    if not isinstance(request, Request):
+    if not isinstance(request, requests.Request):
         return (
             f"exchange() yielded {kind}, which is no request",
             "yield AllReduce, AllGather, PushPull, AllToAll or TreeMerge",
         )
-    if isinstance(request, AllReduce) and request.op not in get_args(Operation):
-        return f"AllReduce of op={request.op!r}", f"known: {', '.join(get_args(Operation))}"
+    if isinstance(request, requests.AllReduce) and request.op not in get_args(requests.Operation):
+        return (
+            f"AllReduce of op={request.op!r}",
+            f"known: {', '.join(get_args(requests.Operation))}",
+        )
     payloads: Any = getattr(request, "payloads", ())
     if not isinstance(payloads, Sequence):
         return f"AllToAll of a {type(payloads).__name__}", "give a list, one a worker"
@@ -215,7 +204,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    for tensor in tensors_sent(request):
+    for tensor in requests.tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
@@ -223,7 +212,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
             what = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
             what = "torch tensor without data" if tensor.is_meta else f"{what} tensor"
             return f"{kind} of a {what}", "send values, or bytes that hold them, one behind another"
-    if finite and isinstance(request, AllReduce):
+    if finite and isinstance(request, requests.AllReduce):
         return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None
 
@@ -232,11 +221,13 @@ def _naming(
     function: Callable[..., Tensor], cls: type[Compressor], title: str
 ) -> Callable[..., Tensor]:
     def call(*payloads: Tensor | Iterable[Tensor]) -> Tensor:
-        with named(title), own_mistakes(cls):
+        with named(title), mistakes.own_mistakes(cls):
             answer: Any = function(*payloads)
             if not isinstance(answer, torch.Tensor):
                 message = f"its server returned {type(answer).__name__}, not a payload"
-                raise InputError(message, place=location_of(function) if is_users(cls) else "")
+                raise InputError(
+                    message, place=mistakes.location_of(function) if mistakes.is_users(cls) else ""
+                )
             return answer
 
     return call

@@ -10,15 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gcsim.compressors import mistakes
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.mistakes import (
-    is_users,
-    location_of,
-    location_of_class,
-    new_member,
-    own_mistakes,
-    users_line,
-)
 from gcsim.compressors.properties import Properties
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.opened import noting
@@ -104,18 +97,20 @@ def compressor_class(name: str) -> type[Compressor]:
         with noting(module) if name not in REGISTRY else nullcontext():
             imported = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything
-        raise _not_imported(name, f"{type(error).__name__}: {error}", users_line(error)) from error
+        raise _not_imported(
+            name, f"{type(error).__name__}: {error}", mistakes.users_line(error)
+        ) from error
     first = f"{getattr(imported, '__file__', None) or module}:1"
     if not hasattr(imported, attribute):
         raise _not_imported(name, f"{module} has no {attribute!r}", first)
     found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Compressor)):
-        place = location_of(found) or first
+        place = mistakes.location_of(found) or first
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
             f"{name!r} does not say what it is",
-            place=location_of_class(found),
+            place=mistakes.location_of_class(found),
             hint="give it `about = About(...)`",
         )
     return found
@@ -157,16 +152,16 @@ def checked_parameters(
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error
     except Exception:
-        with own_mistakes(cls):
+        with mistakes.own_mistakes(cls):
             raise
-    if is_users(cls):
+    if mistakes.is_users(cls):
         _check_schedule(cls, checked)
     return checked
 
 
 def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:
     """Raise `InputError` with the line where a user's class declares an impossible schedule."""
-    with own_mistakes(cls):
+    with mistakes.own_mistakes(cls):
         for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
             if not isinstance(value, int) or not least <= value <= _LONGEST:
@@ -187,4 +182,4 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
 
 def create(name: str, worker: Worker, given: Mapping[str, Any] | None = None) -> Compressor:
     """One worker's instance of the named compressor."""
-    return new_member(compressor_class(name), worker, check_parameters(name, given or {}))
+    return mistakes.new_member(compressor_class(name), worker, check_parameters(name, given or {}))

@@ -15,13 +15,7 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, Frames, columns_of, frames, put, read_ahead, seal
-from gcsim.compressors.coding.indices.index_coding import (
-    Coder,
-    IndexCoding,
-    chosen_coders,
-    coded_positions,
-    get_positions,
-)
+from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.demands import entered
@@ -46,7 +40,7 @@ _FAULTS = {
 
 def apart_message(
     segments: Segments, places: Tensor, values: Tensor, k: Column, magnitudes: Tensor,
-    coding: IndexCoding,
+    coding: index_coding.IndexCoding,
 ) -> Tensor:  # fmt: skip
     """The message: uint8, one frame a tensor.
 
@@ -61,8 +55,8 @@ def apart_message(
         exchange.plain = coding in ("raw", "packed")
     (a, b), both = k, _twice(segments)
     certain, others = values[: int(a.sum())], values[int(a.sum()) :]
-    coders = chosen_coders(coding, both, k.ravel())
-    code, sizes_of_code = coded_positions(places, both, k.ravel(), coders)
+    coders = index_coding.chosen_coders(coding, both, k.ravel())
+    code, sizes_of_code = index_coding.coded_positions(places, both, k.ravel(), coders)
     size_a, size_b = sizes_of_code.reshape(2, -1)
     flags_a, flags_b = coders.reshape(2, -1)
     signs = packed_bytes(b, 1)
@@ -106,8 +100,8 @@ def _launches(
     for coder in np.unique(coders):
         own = coders == coder
         decoding = f"index_coding.decode_indices:coder_{coder}"
-        places = (4 if coder == Coder.RAW else 8) * k[own]
-        if coder != Coder.RAW:
+        places = (4 if coder == index_coding.Coder.RAW else 8) * k[own]
+        if coder != index_coding.Coder.RAW:
             yield launch("streaming", decoding, k[own], sizes[own], places)
         reach = spread(int(segments.length.max(initial=0)))
         yield launch("gather_scatter", f"sparse._add_checked:{reach}", k[own], 12 * k[own], places)
@@ -186,7 +180,7 @@ def _add(
             positions = np.empty(b if side else a, dtype=np.int64)
             body = message[first + size_a : end] if side else message[first : first + size_a]
             coder = flags[t] >> 4 if side else flags[t] & 15
-            if get_positions(body, own.size, coder, positions) > 0:
+            if index_coding.get_positions(body, own.size, coder, positions) > 0:
                 faults[t] |= CODES
                 break
             for i in range(positions.size):

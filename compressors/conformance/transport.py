@@ -7,20 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gcsim.compressors import requests
 from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import passed_on
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Exchange,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 from gcsim.errors import InputError
 
 Tamper = Callable[["Tensor"], "Tensor"]
@@ -56,7 +47,7 @@ def payloads_are_bytes(subject: Subject) -> None:
 
 def _payloads(log: list[Heard]) -> list[Tensor]:
     """Tensors that a worker sent, but for those of all-reduces."""
-    return [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
+    return [sent for heard in log if heard.kind is not requests.AllReduce for sent in heard.sent]
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
@@ -124,21 +115,23 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
         assert torch.equal(given, expected[0]), f"a payload {how} gave another update"
 
 
-def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchange:
+def _tampered(
+    exchange: requests.Exchange, tamper: Tamper, touched: list[bool]
+) -> requests.Exchange:
     def second_of(payloads: Iterable[Tensor]) -> list[Tensor]:
         first, second, *others = payloads
         return [first, tamper(second), *others]
 
-    def ask(request: Request) -> Generator[Request, Any, Any]:
-        if isinstance(request, PushPull):
+    def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
+        if isinstance(request, requests.PushPull):
             server = request.server
             request = replace(request, server=lambda payloads: server(second_of(payloads)))
         reply = yield request
-        if not isinstance(request, AllReduce):
+        if not isinstance(request, requests.AllReduce):
             touched.append(True)
-        if isinstance(request, AllGather | AllToAll):
+        if isinstance(request, requests.AllGather | requests.AllToAll):
             return second_of(reply)
-        return tamper(reply) if isinstance(request, TreeMerge) else reply
+        return tamper(reply) if isinstance(request, requests.TreeMerge) else reply
 
     return passed_on(exchange, ask)
 
@@ -152,12 +145,12 @@ def _one_of_each_phase(subject: Subject) -> list[int]:
     return list(found.values())
 
 
-def _replayed(exchange: Exchange, log: list[Heard], step: int) -> Tensor:
+def _replayed(exchange: requests.Exchange, log: list[Heard], step: int) -> Tensor:
     reply: Any = None
     with torch.no_grad():
         for heard in log:
             request = exchange.send(reply)
-            for now, before in zip(tensors_sent(request), heard.sent, strict=True):
+            for now, before in zip(requests.tensors_sent(request), heard.sent, strict=True):
                 same = now.shape == before.shape and torch.equal(now, before)
                 assert same, f"step {step}: what a worker sends depends on the other workers"
             reply = heard.reply

@@ -25,20 +25,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors import requests
 from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.ddp.model import ranks_text
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Operation,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 
 _LONGEST = 120
 """Bytes of a request's text that ranks compare."""
@@ -63,17 +54,17 @@ class Collectives:
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
 
-    def execute(self, request: Request) -> Any:
+    def execute(self, request: requests.Request) -> Any:
         """The reply to one request, which the other ranks carry out too. Raises
         `torch.distributed`'s errors when a rank is gone, and `RefusedRequestError` when payloads do
         not fit together."""
-        if isinstance(request, AllReduce):
+        if isinstance(request, requests.AllReduce):
             return self._all_reduce(request.tensor, request.op)
-        if isinstance(request, AllToAll):
+        if isinstance(request, requests.AllToAll):
             return self._all_to_all(request)
-        if isinstance(request, PushPull):
+        if isinstance(request, requests.PushPull):
             return request.server(self._gathered(request))
-        if isinstance(request, TreeMerge):
+        if isinstance(request, requests.TreeMerge):
             return self._merge_along_tree(request)
         return self._gathered(request)
 
@@ -92,7 +83,7 @@ class Collectives:
 
         return ended
 
-    def require_alike(self, bucket: int, request: Request | None) -> None:
+    def require_alike(self, bucket: int, request: requests.Request | None) -> None:
         """Raise `RefusedRequestError` on all ranks where requests differ; None at the end of an
         exchange."""
         own = f"bucket {bucket}, {_text(request)}".encode()[:_LONGEST].ljust(_LONGEST)
@@ -112,7 +103,7 @@ class Collectives:
 
     # --- all-reduce ---------------------------------------------------------------------------
 
-    def _all_reduce(self, tensor: Tensor, op: Operation) -> Tensor:
+    def _all_reduce(self, tensor: Tensor, op: requests.Operation) -> Tensor:
         if self.count == 1 or tensor.numel() == 0:
             return tensor.contiguous()
         flat = self._carried(tensor)
@@ -125,7 +116,7 @@ class Collectives:
             self._reduce_around_ring(flat, op)
         return flat.to(tensor.device)
 
-    def _reduce_around_ring(self, tensor: Tensor, op: Operation) -> None:
+    def _reduce_around_ring(self, tensor: Tensor, op: requests.Operation) -> None:
         """Sum chunks down the ranks, then pass the sums on."""
         chunks = list(torch.tensor_split(tensor.view(-1), self.count))
         below, above = (self.rank - 1) % self.count, (self.rank + 1) % self.count
@@ -143,7 +134,7 @@ class Collectives:
 
     # --- payloads -----------------------------------------------------------------------------
 
-    def _gathered(self, request: AllGather | PushPull) -> list[Tensor]:
+    def _gathered(self, request: requests.AllGather | requests.PushPull) -> list[Tensor]:
         if request.variable:
             lengths = self._lengths(request)
             if self._on_host or self.count * max(lengths) > _MOST_PADDED * sum(lengths):
@@ -161,9 +152,9 @@ class Collectives:
         gather(received, own, group=self.group)
         return list(received.to(payload.device).view(self.count, length))
 
-    def _lengths(self, request: AllGather | PushPull) -> list[int]:
+    def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
         """Bytes of each rank's payload, known from the request or exchanged now."""
-        told: Any = request.lengths if isinstance(request, AllGather) else ()
+        told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
             told = [self._gather(as_bytes(torch.tensor([request.payload.numel()])))]
@@ -192,7 +183,7 @@ class Collectives:
         gathered = zip(self._gather(row), lengths, strict=True)
         return [padded[:length] for padded, length in gathered]
 
-    def _all_to_all(self, request: AllToAll) -> list[Tensor]:
+    def _all_to_all(self, request: requests.AllToAll) -> list[Tensor]:
         payloads = list(request.payloads)
         if len(payloads) != self.count:
             message = f"all-to-all: {self.count} workers, {len(payloads)} payloads"
@@ -217,7 +208,7 @@ class Collectives:
 
     # --- a tree -------------------------------------------------------------------------------
 
-    def _merge_along_tree(self, request: TreeMerge) -> Tensor:
+    def _merge_along_tree(self, request: requests.TreeMerge) -> Tensor:
         held, distance = request.payload, 1
         while distance < self.count and self.rank % (2 * distance) == 0:
             if self.rank + distance < self.count:
@@ -266,15 +257,15 @@ class Collectives:
             message.wait()
 
 
-def _text(request: Request | None) -> str:
+def _text(request: requests.Request | None) -> str:
     """Facts of a request that are equal on all ranks."""
     if request is None:
         return "nothing more"
     kind = type(request).__name__
-    if isinstance(request, AllReduce):
+    if isinstance(request, requests.AllReduce):
         dtype = str(request.tensor.dtype).removeprefix("torch.")
         return f"{kind} ({request.op}) of {dtype} {list(request.tensor.shape)}"
-    if isinstance(request, TreeMerge) or request.variable:
+    if isinstance(request, requests.TreeMerge) or request.variable:
         return f"{kind} of any length"
-    lengths = [payload.numel() for payload in tensors_sent(request)]
+    lengths = [payload.numel() for payload in requests.tensors_sent(request)]
     return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"

@@ -19,14 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frames import taken
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    fold_bits,
-    has_stray,
-    packed_bytes,
-    stray_bits,
-    unfold_bits,
-)
+from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
@@ -85,7 +78,7 @@ class Stripes:
     @cached_property
     def sizes(self) -> Column:
         """Bytes of each stripe's bits."""
-        return packed_bytes(self.elements.length, 1)
+        return packing.packed_bytes(self.elements.length, 1)
 
 
 def _bit_launches(
@@ -161,7 +154,7 @@ def add_levels(
     scales : levels are scales
     """
     data = array(bits)
-    stray = has_stray(data, at, stripes.elements.length, 1)
+    stray = packing.has_stray(data, at, stripes.elements.length, 1)
     if room is not None:
         ends = np.stack((at + stripes.sizes, at + room), axis=1)
         stray |= any(data[first:last].any() for first, last in ends)
@@ -181,9 +174,9 @@ def add_levels(
 def demand_signs(stray: bool, right: bool = True) -> None:
     """Raise `InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
-        raise stray_bits()
+        raise packing.stray_bits()
     if not right:
-        raise damaged("a scale is negative or not a finite number")
+        raise packing.damaged("a scale is negative or not a finite number")
 
 
 @contextmanager
@@ -272,7 +265,7 @@ def _put_tiles(
                 else:
                     _compare(part, marks, limits, lows, highs, column, keep_error)
                 here += length
-            fold_bits(words, out[chunk // 8 : (end + 7) // 8])
+            packing.fold_bits(words, out[chunk // 8 : (end + 7) // 8])
 
 
 @loop
@@ -323,7 +316,7 @@ def _add_tiles(
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at if present > 0 else begin, CHUNK):
             end = min(chunk + CHUNK, stop_at)
-            unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
+            packing.unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
             here = chunk
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)

@@ -14,22 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gcsim.compressors import loops
 from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_tiles,
-    loop,
-    summing_loop,
-    tensor,
-    written_back,
-)
 from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
@@ -51,9 +42,9 @@ _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g, cells = np.ascontiguousarray(array(values)), segments.whole
-    with written_back(bits) as out:
-        in_tiles(
+    g, cells = np.ascontiguousarray(loops.array(values)), segments.whole
+    with loops.written_back(bits) as out:
+        loops.in_tiles(
             _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
             cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
         )  # fmt: skip
@@ -141,15 +132,15 @@ def fold_signs(
     norm : kind of scale
     """
     table, count = cells.segments.table, cells.count
-    slots = -(-cells.segments.length // SUM_BLOCK) + count
+    slots = -(-cells.segments.length // loops.SUM_BLOCK) + count
     sums = np.zeros(int(slots.sum()), dtype=np.float64)
     squares = norm == "rms"
-    g = np.ascontiguousarray(array(values))
-    before = NONE if scales is None else array(scales)
+    g = np.ascontiguousarray(loops.array(values))
+    before = NONE if scales is None else loops.array(scales)
     with written_to(bits, coded, mixed) as (out, p, u):
         places = out.reshape(len(at), -1)[:, at[0] :] if pieces else out
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
-        in_tiles(
+        loops.in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
             starts(slots), *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
             squares,
@@ -160,10 +151,10 @@ def fold_signs(
         return values.new_empty(0)
     # Block t and cell c meet in sum t + c; between two cells that end with a block lies a zero.
     size = cells.size[cells.owner]
-    begins = starts(slots)[cells.owner] + cells.number * size // SUM_BLOCK + cells.number
+    begins = starts(slots)[cells.owner] + cells.number * size // loops.SUM_BLOCK + cells.number
     totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
     means = np.sqrt(totals) if squares else totals
-    fresh = tensor(np.minimum(means, FLOAT32_MAX).astype(np.float32), values)
+    fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
     if head is not None:
         put(bits, head, *(fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count))
     return fresh
@@ -172,19 +163,19 @@ def fold_signs(
 # --- loops ----------------------------------------------------------------------------------------
 
 
-@loop
+@loops.loop
 def _code_tiles(
     start: int, stop: int, tiles: Any, g: Any, u: Any, p: Any, scales: Any, table: Any, cells: Any,
     sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
     sums: Any, squares: bool,
 ) -> None:  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
-    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
-    mixed = np.empty(SUM_BLOCK, dtype=np.float32)
+    words = np.empty(loops.SUM_BLOCK // 8, dtype=np.uint64)
+    mixed = np.empty(loops.SUM_BLOCK, dtype=np.float32)
     for tile in range(start, stop):
         t, begin, tile_end = tiles[tile]
-        for first in range(begin, tile_end, SUM_BLOCK):  # a block stays in the cache
-            last = min(first + SUM_BLOCK, tile_end)
+        for first in range(begin, tile_end, loops.SUM_BLOCK):  # a block stays in the cache
+            last = min(first + loops.SUM_BLOCK, tile_end)
             own = slice(table[t, 0] + first, table[t, 0] + last)
             x = g[own]
             if u.size:
@@ -202,13 +193,13 @@ def _code_tiles(
                     _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
                 if sums.size:
                     # each step raises block, cell or both: no two parts share a sum
-                    slot = slots[t] + first // SUM_BLOCK + cell
+                    slot = slots[t] + first // loops.SUM_BLOCK + cell
                     sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
                 here = end
             put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
-@loop
+@loops.loop
 def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool) -> None:
     if keep:
         for i in range(x.size):
@@ -220,13 +211,13 @@ def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool)
             mixed[i] = a * x[i] + b * (m * u[i] + c * x[i])
 
 
-@loop
+@loops.loop
 def _add_error(p: Any, x: Any, scale: Any) -> None:
     for i in range(p.size):  # what the last call lost is p less what its bit decodes to
         p[i] = x[i] + (p[i] - (-scale if p[i] < np.float32(0) else scale))
 
 
-@summing_loop
+@loops.summing_loop
 def _sum_of_magnitudes(values: Any) -> float:
     total = np.float64(0)
     for i in range(values.size):

@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.selecting import selection
 from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
-from gcsim.compressors.coding.selecting.selection import (
-    SAMPLE_STRIDE,
-    WORTH_A_SAMPLE,
-    counts_kept,
-    kth_of_few,
-    safe_rank,
-    take_few,
-)
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
@@ -74,7 +67,7 @@ def largest_of_each_sign(
 
 def kept(sides: NDArray[Any], proportion: float) -> Column:
     """Elements that travel of each side; 0 of an empty one."""
-    return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
+    return np.where(sides > 0, selection.counts_kept(sides.astype(np.int64), proportion), 0)
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -105,8 +98,8 @@ def _bound(
         t = tiles[tile, 0]
         begin, n = table[t]
         # 16 or more of the sample are expected of each sign
-        stride = min(SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
-        if n < WORTH_A_SAMPLE or stride < 3:
+        stride = min(selection.SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
+        if n < selection.WORTH_A_SAMPLE or stride < 3:
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
         for side in range(2):
@@ -114,8 +107,8 @@ def _bound(
             sizes = np.maximum(-sample if side else sample, np.float32(0))
             available = np.count_nonzero(sizes)
             if available > 0:
-                rank: Any = min(available, safe_rank(available * proportion))
-                bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
+                rank: Any = min(available, selection.safe_rank(available * proportion))
+                bits = np.uint32(selection.kth_of_few(sizes.view(np.uint32), rank)[0])
                 # bits of magnitudes order as the magnitudes; one limit serves both signs
                 limits[t] = min(limits[t], bits)
 
@@ -141,7 +134,7 @@ def _choose(
         for side in range(2):
             most, out = np.empty(k[side, t] + 1, dtype=np.int64), magnitudes[begins[side, t] :]
             if k[side, t]:
-                take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
+                selection.take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
             for j in range(k[side, t]):
                 out[j] = sizes[side, most[j]]
                 # one mask for both signs: the message lists them together, by place

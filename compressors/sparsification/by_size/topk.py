@@ -20,16 +20,10 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    lost_by_selection,
-    lost_in_transit,
-    sparse_message,
-)
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
@@ -40,7 +34,7 @@ from gcsim.compressors.segments import Segments
 class TopKParameters(CompressorParameters):
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
-    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
@@ -59,7 +53,7 @@ class TopK(ErrorFeedback[TopKParameters]):
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         k = counts_kept(segments.length, chosen.ratio)  # [tensors]
         indices, values = largest(bucket.gradient, segments, k, memory=memory)  # [sum of k]
-        message, fixed_length = sparse_message(
+        message, fixed_length = sparse.sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=memory, alike=True,
         )  # fmt: skip
@@ -67,12 +61,12 @@ class TopK(ErrorFeedback[TopKParameters]):
             payloads = yield AllGather(payload=message)
         else:
             payloads = yield from gather_variable(message)
-        return self.mean_of(payloads, bucket, add_message)
+        return self.mean_of(payloads, bucket, sparse.add_message)
 
     @classmethod
     def properties(cls, parameters: TopKParameters) -> Properties:
         def bound(vector: Tensor) -> float:
-            lost = lost_by_selection(vector, parameters.ratio)
-            return lost + lost_in_transit(vector, parameters.values)
+            lost = sparse.lost_by_selection(vector, parameters.ratio)
+            return lost + sparse.lost_in_transit(vector, parameters.values)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)

@@ -23,15 +23,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import passing
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    energy,
-    lost_in_transit,
-    sparse_message,
-)
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
@@ -44,7 +38,7 @@ class ThresholdParameters(CompressorParameters):
         0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
     )
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
-    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
     indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
 
 
@@ -60,7 +54,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield from gather_variable(self.encode(bucket))
-        return self.mean_of(payloads, bucket, add_message)
+        return self.mean_of(payloads, bucket, sparse.add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
         """The message of a bucket, uint8; the selection is freed before others are decoded."""
@@ -68,7 +62,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         limit = just_above(chosen.threshold)
         indices, values, k = passing(bucket.gradient, segments, limit, memory=memory)
-        return sparse_message(
+        return sparse.sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=memory,
         )[0]  # fmt: skip
@@ -77,7 +71,9 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
     def properties(cls, parameters: ThresholdParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             most = vector.numel() * parameters.threshold**2
-            return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
+            return min(sparse.energy(vector), most) + sparse.lost_in_transit(
+                vector, parameters.values
+            )
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 

@@ -17,15 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import (
-    COLLECTIVE_LIMIT,
-    NO_COST,
-    PS_PER_SECOND,
-    Picoseconds,
-    Times,
-    check_range,
-    check_time,
-)
+from gcsim.simulator import clock
 from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
@@ -93,7 +85,7 @@ class Messages:
     """Picoseconds by size class and link class, reception included."""
     reductions: NDArray[np.int64]
     """Picoseconds by size class."""
-    slowest: Picoseconds
+    slowest: clock.Picoseconds
     """No message takes longer, its reduction included, but for random delays."""
     jitter: JitterDraws
     """The random delays of messages on `links`."""
@@ -107,8 +99,8 @@ class Messages:
         sizes: Sequence[int],
         links: Sequence[Link],
         *,
-        gamma: Fraction = NO_COST,
-        reception: Fraction = NO_COST,
+        gamma: Fraction = clock.NO_COST,
+        reception: Fraction = clock.NO_COST,
     ) -> Messages:
         """Price messages of distinct sizes on the links of their senders.
 
@@ -120,15 +112,17 @@ class Messages:
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
         takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
-        taken = [round(reception * size * PS_PER_SECOND) if reception else 0 for size in sizes]
+        taken = [
+            round(reception * size * clock.PS_PER_SECOND) if reception else 0 for size in sizes
+        ]
         arrives = [
             [link.latency_for(size) + more for link in distinct]
             for size, more in zip(sizes, taken, strict=True)
         ]
-        reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
+        reductions = [round(gamma * size * clock.PS_PER_SECOND) if gamma else 0 for size in sizes]
         # before 64 bits have to hold them
         slowest = max(map(max, takes)) + max(map(max, arrives)) + max(reductions)
-        check_range(np.zeros(1, dtype=np.int64), slowest)
+        clock.check_range(np.zeros(1, dtype=np.int64), slowest)
         return Messages(
             nbytes=np.array(sizes, dtype=np.int64),
             links=distinct,
@@ -154,10 +148,10 @@ class Messages:
         asked = self.timed and self.table is None
         return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
 
-    def check_departures(self, *times: Times) -> None:
+    def check_departures(self, *times: clock.Times) -> None:
         """Raise `InputError` when the clock cannot hold what a compiled loop has found."""
         if self.table is not None:
-            check_time(max(int(time.max()) for time in times))
+            clock.check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
@@ -166,7 +160,7 @@ class Messages:
 
     def draw_jitter(
         self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
-    ) -> Times:
+    ) -> clock.Times:
         """Random delays of messages, of the shape of `sizes` (size classes); int64.
 
         `message` (numbers) and `rank` (senders) may be broadcast to it.
@@ -177,7 +171,7 @@ class Messages:
         )
         return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
-    def check_jitter(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
+    def check_jitter(self, now: clock.Picoseconds, rounds: int, drawn: clock.Times) -> None:
         """Raise `InputError` when the clock cannot hold what `rounds` rounds after `now` take.
 
         Nobody waits for more than one message of each round, one after the other.
@@ -186,11 +180,11 @@ class Messages:
             return
         worst = int(drawn.max()) * rounds
         if (
-            now + worst >= COLLECTIVE_LIMIT // 2
+            now + worst >= clock.COLLECTIVE_LIMIT // 2
         ):  # seldom; not all of them are as late as the latest
             latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
             worst = sum(latest[-rounds:].tolist())
-        check_time(now + rounds * self.slowest + worst)
+        clock.check_time(now + rounds * self.slowest + worst)
 
 
 class Asked:
@@ -215,9 +209,9 @@ class Departure:
     def __init__(self, link: Link, nbytes: int) -> None:
         self._link, self._nbytes = link, nbytes
 
-    def __radd__(self, start: Picoseconds) -> Picoseconds:
+    def __radd__(self, start: clock.Picoseconds) -> clock.Picoseconds:
         left = self._link.departure(int(start), self._nbytes)
-        check_time(left)
+        clock.check_time(left)
         return left
 
 

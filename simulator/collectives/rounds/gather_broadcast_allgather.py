@@ -22,11 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
-    broadcast_rounds,
-    children,
-    tree_distances,
-)
+from gcsim.simulator.collectives.rounds import binomial_tree_allreduce
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
@@ -36,11 +32,11 @@ def gather_broadcast_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
     ranks = fabric.ranks
     ends = np.cumsum([0, *sizes], dtype=np.int64)
     rounds = Rounds(fabric)
-    for distance in tree_distances(ranks):
-        senders = children(ranks, distance)
+    for distance in binomial_tree_allreduce.tree_distances(ranks):
+        senders = binomial_tree_allreduce.children(ranks, distance)
         subtree = ends[np.minimum(senders + distance, ranks)] - ends[senders]
         rounds.exchange(senders, senders - distance, subtree)
-    broadcast_rounds(rounds, ranks, sum(sizes))
+    binomial_tree_allreduce.broadcast_rounds(rounds, ranks, sum(sizes))
     return rounds
 
 

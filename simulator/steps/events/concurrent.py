@@ -34,15 +34,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
-from gcsim.simulator.steps.events.communicator import (
-    Asked,
-    Name,
-    Pending,
-    Request,
-    UnlikeRanksError,
-    finishes_by_class,
-    order,
-)
+from gcsim.simulator.steps.events import communicator
 from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.schedule import Schedule
@@ -57,7 +49,7 @@ SLOTS = 2
 class _Running:
     """A collective that is queued or under way."""
 
-    pending: Pending
+    pending: communicator.Pending
     ring: MessageRing | None
     """None: it runs alone."""
     entered: list[Picoseconds]
@@ -94,17 +86,19 @@ class TwoSlots:
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
-        self._asked = Asked(env, self._count)
-        self._running: dict[Name, _Running] = {}
+        self._asked = communicator.Asked(env, self._count)
+        self._running: dict[communicator.Name, _Running] = {}
         """Collectives that some class has entered and some class has not."""
-        self._order = [order(schedule, first) for _ in range(self._count)]
+        self._order = [communicator.order(schedule, first) for _ in range(self._count)]
         self._ahead = [next(names, None) for names in self._order]
         """Next collective of each class."""
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
         """Collectives that each class has entered and not left."""
         self._settling = False
 
-    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
+    def ask(
+        self, member: int, name: communicator.Name, request: communicator.Request
+    ) -> simpy.Event:
         """Enter a collective, as `Asking.ask`; the event comes when the class leaves."""
         self._settle_later()
         return self._asked.ask(member, name, request)
@@ -143,7 +137,7 @@ class TwoSlots:
         beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))
         return running if beside or not inside else None
 
-    def _new(self, pending: Pending) -> _Running:
+    def _new(self, pending: communicator.Pending) -> _Running:
         program = self._programs[pending.request.record]
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
@@ -173,7 +167,7 @@ class TwoSlots:
 
     def _run_alone(self, running: _Running) -> None:
         """Everybody is in it: nothing that happens later can change when they leave."""
-        finishes = finishes_by_class(
+        finishes = communicator.finishes_by_class(
             running.pending, running.entered, self._classes, self._execute, self._seed
         )
         for member, left in enumerate(finishes):
@@ -195,7 +189,7 @@ class TwoSlots:
             # all are told apart at once: who leaves later would be told apart one at a time
             place = np.arange(len(self._classes)) % len(self._outlets)
             apart = np.where(self._classes == member, place, 0)
-            raise UnlikeRanksError(self._classes, apart.tolist())
+            raise communicator.UnlikeRanksError(self._classes, apart.tolist())
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
         now, entered = reading(self._env.now), running.entered

@@ -44,19 +44,11 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    CarryOut,
-    Job,
-    Kind,
-    Piece,
-    StepPlan,
-    order_of_service,
-)
 
-_KINDS: tuple[Kind, ...] = get_args(Kind)
+_KINDS: tuple[step_plan.Kind, ...] = get_args(step_plan.Kind)
 _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
 
 
@@ -72,7 +64,7 @@ class _Layout:
     """Number of the first collective by bucket, or of the next bucket's."""
     names: tuple[tuple[int, int], ...]
     """Bucket and place in it, by number of the collective."""
-    order: tuple[Piece, ...]
+    order: tuple[step_plan.Piece, ...]
     """Pieces of the stream that serves callbacks, in order."""
     side: int
     after: int
@@ -84,7 +76,7 @@ class _Layout:
     less `side`), place of its kind in `_KINDS`."""
 
     @staticmethod
-    def of(plan: StepPlan) -> _Layout:
+    def of(plan: step_plan.StepPlan) -> _Layout:
         """Raises `InternalError` when the plan's lists do not fit together."""
         compute, buckets = plan.compute, plan.buckets
         if len(buckets) != len(compute.parts):
@@ -126,7 +118,7 @@ class _Layout:
             counts=tuple(counts),
             first=tuple(accumulate(counts, initial=0)),
             names=tuple(names),
-            order=tuple(order_of_service(plan)),
+            order=tuple(step_plan.order_of_service(plan)),
             side=side,
             after=after,
             totals=totals,
@@ -156,10 +148,10 @@ class _Jobs:
         self.rows: list[tuple[int, int, int, int]] = []
         self._totals = totals
 
-    def add(self, row: int, kind: Kind, duration: Picoseconds, times: int = 1) -> None:
+    def add(self, row: int, kind: step_plan.Kind, duration: Picoseconds, times: int = 1) -> None:
         self.rows.append((duration, row, self._totals + _KINDS.index(kind), times))
 
-    def add_all(self, jobs: Iterable[tuple[int, Job]]) -> None:
+    def add_all(self, jobs: Iterable[tuple[int, step_plan.Job]]) -> None:
         for row, job in jobs:
             self.add(row, job.kind, job.duration)
 
@@ -212,7 +204,9 @@ class Vectors:
     begin an iteration together again.
     """
 
-    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
+    ) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
@@ -311,11 +305,11 @@ class Vectors:
         state[SHARED] = 0
         for piece in layout.order:
             # what asks for the collective stands in front of what follows it
-            if piece[1] != BEFORE:
+            if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
 
-    def _number_of(self, piece: Piece) -> int:
+    def _number_of(self, piece: step_plan.Piece) -> int:
         """Number of the collective that a piece follows, or that its bucket begins with."""
         bucket, place = piece
         return self._step.layout.first[bucket] + max(place, 0)
@@ -327,11 +321,11 @@ class Vectors:
         self._state[SHARED] += finishes - self._starts
         self._state[LEFT] = finishes
 
-    def _serve(self, piece: Piece, table: NDArray[np.int64]) -> None:
+    def _serve(self, piece: step_plan.Piece, table: NDArray[np.int64]) -> None:
         """All ranks do the piece that is next."""
         layout, state, (bucket, place) = self._step.layout, self._state, piece
         number = self._number_of(piece)
-        if place != BEFORE:
+        if place != step_plan.BEFORE:
             work, arrival, row = table[layout.after + number], state[LEFT], number
             asks = number + 1 if place + 1 < layout.counts[bucket] else None
         else:
@@ -349,7 +343,7 @@ class Vectors:
             begins = done = arrival
         if layout.side_stream:
             self._side[2 * layout.buckets + row] = begins
-        elif place == BEFORE:
+        elif place == step_plan.BEFORE:
             state[ISSUED] = done
         if asks is not None:
             self._asked[asks] = done
@@ -499,7 +493,7 @@ def _beside(
 
 
 class _PlanArrays:
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: step_plan.StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
@@ -528,7 +522,7 @@ class _PlanArrays:
         return self.asked, self.side
 
 
-def _work(plan: StepPlan) -> Picoseconds:
+def _work(plan: step_plan.StepPlan) -> Picoseconds:
     """Work of a rank's streams and its loader in an iteration, at a pace of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
