@@ -6,8 +6,8 @@ tensors that enter and leave: the traffic of one fused kernel on an accelerator.
 recorder also times each kernel.
 
 Cost that grows with the number of workers is separated by watching payloads: work between two steps
-of an iteration over the received payloads belongs to a payload. (Test: cost at four workers = fixed
-+ 4 per payload as metered with two.)
+of an iteration over the received payloads belongs to a payload. (Test: cost at four
+workers = fixed + 4 per payload as metered with two.)
 
 Assumes that a kernel reads each operand and writes each result once, and that views are free;
 indexed reads count touched elements only.

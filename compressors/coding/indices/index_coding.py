@@ -7,10 +7,10 @@
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
 
-A gap is the distance to the previous position, the first one's to -1: at least 1. Rice codes gap -
-1 with b = max(0, round(log2(ln 2 * n / k))), which follows from the frame's n and k. Its two parts
-follow one another instead of interleaving: the same number of bits. Bits fill each byte from the
-lowest; the last byte is padded with zeros.
+A gap is the distance to the previous position, the first one's to -1: at least 1. Rice codes
+gap - 1 with b = max(0, round(log2(ln 2 * n / k))), which follows from the frame's n and k. Its two
+parts follow one another instead of interleaving: the same number of bits. Bits fill each byte from
+the lowest; the last byte is padded with zeros.
 
 Random positions have geometric gaps, of entropy 11.41 / 8.08 / 5.03 bits an index. Bitmap beats raw
 above k/n = 1/32 and packed above 1/ceil(log2 n).

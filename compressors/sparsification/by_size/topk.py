@@ -1,13 +1,13 @@
 """Top-k: each worker sends its k largest elements, and remembers the rest.
 
 a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
-e = a - what was sent. Everybody receives everybody's message and averages. Without error
-feedback e stays zero. Among equal magnitudes the lowest index wins.
+e = a - what was sent. Messages are all-gathered and averaged. Without error feedback e stays zero.
+Among equal magnitudes the lowest index wins.
 
-Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at
-1 % loses .916 |a|^2. What float16 values round off is fed back too. A tensor's message takes
-k (32 + bits per index) bits. Messages have the same length on all workers unless the index coder's
-output depends on the positions (rice): then lengths are exchanged first.
+Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at 1 %
+loses .916 |a|^2. Rounding to float16 is fed back too. A tensor's message takes k (32 + bits per
+index) bits. Messages have the same length on all workers unless the index coder's output depends on
+the positions (rice): then lengths are exchanged first.
 
 Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 error feedback and the bound as in S. Stich, J. Cordonnier, M. Jaggi, "Sparsified SGD with memory",
@@ -39,8 +39,6 @@ class TopKParameters(CompressorParameters):
 
 
 class TopK(ErrorFeedback[TopKParameters]):
-    """The k largest magnitudes of each tensor, with error feedback."""
-
     about = About(
         title="Top-k with error feedback",
         family="sparsification",

@@ -1,14 +1,12 @@
 """Threshold-v: every element above a fixed magnitude travels, and no other.
 
 a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
-threshold"). Without error feedback e stays zero. How many travel depends on the gradients: workers
-send messages of unequal length, m (32 + bits per index) bits for m elements.
+threshold"). Without error feedback e stays zero. Messages have unequal lengths, m (32 + bits per
+index) bits for m elements. Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n
+v^2, |a|^2).
 
-Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
-
-Assumes nothing of the scale of the gradients: v is in their units, and a v far below their
-magnitude costs more than sending them all; `indices: auto` then falls back to one bit a position.
-The default of v, .01, is that of GRACE's code.
+v is in the gradients' units, and a v far below their magnitude costs more than sending them all;
+`indices: auto` then falls back to one bit a position. The default, .01, is that of GRACE's code.
 
 Source: A. Dutta et al., "On the discrepancy between the theoretical analysis and practical
 implementations of compressed communication for distributed deep learning", AAAI 2020,
@@ -45,8 +43,6 @@ class ThresholdParameters(CompressorParameters):
 
 
 class Threshold(ErrorFeedback[ThresholdParameters]):
-    """Elements above a fixed magnitude."""
-
     about = About(
         title="Threshold-v (hard threshold)",
         family="sparsification",
@@ -61,7 +57,7 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
         return self.mean_of(payloads, bucket, sparse.add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """The message of a bucket, uint8; what is selected is freed before others are decoded."""
+        """The message of a bucket, uint8; the selection is freed before others are decoded."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         limit = just_above(chosen.threshold)
@@ -84,5 +80,5 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
 
 @cache
 def just_above(threshold: float) -> np.float32:
-    """The smallest float32 that is larger: what passes it is strictly above the threshold."""
+    """The smallest larger float32: elements that reach it are strictly above the threshold."""
     return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))
