@@ -78,7 +78,6 @@ class CollectiveMemo:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
-        """By record and server time."""
         self._held = 0
         """Approximate bytes of the requests."""
         self._fabrics: dict[bool, Fabric] = {}

@@ -79,9 +79,9 @@ class Messages:
     """Times of messages of few sizes on few kinds of links."""
 
     nbytes: NDArray[np.int64]
-    """By size class."""
+    """`[sizes]`."""
     links: tuple[Link, ...]
-    """By link class."""
+    """Distinct links; the others' class is the index."""
     kinds: Classes
     """Class of the link from each rank, `[p]`."""
     serialisation: NDArray[np.int64]

@@ -113,7 +113,7 @@ class _Exchange:
         self._missing: NDArray[np.int64] = np.zeros(places.servers, dtype=np.int64)
         """Classes of pushes that a server still waits for."""
         self._pulls: list[list[int]] = [[] for _ in range(places.servers)]
-        """By class of servers."""
+        """Flows of each server class."""
         for place, end in enumerate(ends):
             if end.push:
                 self._missing[end.targets] += 1

@@ -37,7 +37,7 @@ class Topology:
     def __init__(self, cluster: Cluster, kinds: Sequence[NodeKind]) -> None:
         self.cluster = cluster
         self.capacities: dict[Hashable, Capacity] = {}
-        """By class of links."""
+        """Capacities by class of links."""
         self._paths: dict[tuple[Link | None, Link | None, bool], Link] = {}
         for kind in kinds:
             self._add(kind)
@@ -148,7 +148,7 @@ class Placement:
 
     kinds: list[NodeKind]
     worker_class: list[int]
-    """By rank."""
+    """Class by rank."""
     servers: int
     """Number of server classes."""
 

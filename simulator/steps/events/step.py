@@ -170,9 +170,9 @@ class Simulation:
             for member, (rank, start) in enumerate(zip(self._first, self._start, strict=True))
         ]
         self._rows: list[list[Row | None]] = []
-        """By iteration and class."""
+        """Rows by iteration and class."""
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """As `_rows`; empty before the last finished round of iterations."""
+        """Breakdowns likewise; empty before the last finished round of iterations."""
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
