@@ -121,7 +121,7 @@ class Device:
     measured: Annotated[Mapping[tuple[str, Precision, int], MeasuredTimes], INTERNAL] = field(
         default_factory=dict
     )
-    """By model, precision and sequence length (0 without tokens)."""
+    """Times by model, precision and sequence length (0 without tokens)."""
     layer_times: Annotated[Mapping[Precision, LayerTimes], INTERNAL] = field(default_factory=dict)
     """For models and batches without measurements whose kinds of layers are known."""
     effective_flop_rate: FlopRate

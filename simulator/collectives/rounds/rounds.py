@@ -184,7 +184,7 @@ class Fold:
     takers: Ranks
     """`takers[i]` takes from `givers[i]`."""
     core: Ranks
-    """By number in the algorithm, `[2^k]`."""
+    """Ranks by number in the algorithm, `[2^k]`."""
 
     @staticmethod
     def of(ranks: int) -> Fold:

@@ -83,7 +83,6 @@ class TwoSlots:
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
         self._outlets = [EgressQueue(env) for _ in range(period)]
-        """Of the ranks that stand for all."""
         self._count = int(classes.max()) + 1
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
