@@ -209,5 +209,4 @@ class Cluster:
         return rank // self.devices_per_node
 
 
-_NO_KEY = {"device", "nics"}
-"""Fields that no message crosses, or that are not hashable."""
+_NO_KEY = {"device", "nics"}  # fields that no message crosses, or that are not hashable

@@ -99,19 +99,14 @@ class _Job:
         self.iteration, self.needed = iteration, needed
         self.restart, self.end = picoseconds(faults.restart), picoseconds(faults.horizon)
         self.dead: set[int] = set()
-        self.absent: set[int] = set()
-        """Nodes dead at some time of the iteration under way."""
-        self.latest: dict[int, Picoseconds] = {}
-        """Last death of each node."""
-        self.regroup = False
-        """A new process group is due before the next iteration."""
+        self.absent: set[int] = set()  # nodes dead at some time of the iteration under way
+        self.latest: dict[int, Picoseconds] = {}  # last death of each node
+        self.regroup = False  # a new process group is due before the next iteration
         self.forming = False
-        self.back = self.env.event()
-        """Event: some node has come back."""
+        self.back = self.env.event()  # event: some node has come back
         self.iterations = self.samples = self.restarts = self.useful = 0
         self.stretches: list[Stretch] = []
-        self.changes = {self.end}
-        """Times at which a node dies or joins again."""
+        self.changes = {self.end}  # times at which a node dies or joins again
         # those of one instant: deaths are known before the loop begins an iteration
         for death in sorted(faults.deaths, key=lambda death: (death.at, death.node)):
             if death.node < nodes:

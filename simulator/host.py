@@ -79,7 +79,6 @@ class Traffic:
         return Traffic.of_ranks([0] * ranks, [0] * ranks, devices)
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Sum of two parts of one collective."""
         return Traffic(
             ends=self.ends + other.ends,
             nbytes=self.nbytes + other.nbytes,
@@ -200,8 +199,7 @@ PRICES = tuple(
 """Fields of `Host` in seconds."""
 
 
-_Rate = BytesPerSecond | None
-"""Rate of additions; None: they take no time."""
+_Rate = BytesPerSecond | None  # rate of additions; None: they take no time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

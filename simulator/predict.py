@@ -54,7 +54,6 @@ class Prediction:
     backward: float
     encode: float
     communication: float
-    """A collective is under way, hidden or not."""
     exposed: float
     """The device is idle, not waiting for input."""
     decode: float
@@ -74,7 +73,6 @@ class Prediction:
     algorithms: tuple[str, ...]
     """Sorted titles of the collective algorithms used."""
     sample_phase: str
-    """Phase of `spans`."""
     spans: tuple[Span, ...]
     """A step of the most frequent phase that communicates (if any), all ranks, picoseconds from the
     first rank's begin."""

@@ -61,7 +61,6 @@ class Noise(Setting):
     slow_probability: Probability = Fraction(0)
     """Probability that a worker is also slow in an iteration."""
     slow_factor: Factor = Fraction(1)
-    """Factor on a slow worker's computation."""
     skew: Variation = Fraction(0)
     """Standard deviation over mean of a worker's passes; the expected longest of all workers counts
     (`noise.longest`)."""
@@ -74,7 +73,6 @@ class Fault(Setting):
 
     node: Annotated[int, Limits(least=0)]
     at: Seconds
-    """Seconds after the start."""
     down: PositiveSeconds | None = None
     """Seconds until it is back; None: never."""
 
@@ -99,7 +97,7 @@ class Interference(Setting):
     """Computation beside a collective takes 1 + this times as long."""
     computation_range: RangeOf[Variation] = None
     bus: Variation = Fraction(0)
-    """Factor less 1 on a collective's time on the bus of a node whose devices compute."""
+    """A collective's time on the bus of a node that computes is multiplied by 1 + this."""
     bus_range: RangeOf[Variation] = None
 
 
@@ -118,7 +116,6 @@ class Code(Setting):
     """Code of forward and backward, relative to the catalogue's."""
 
     slowdown: Factor = Fraction(1)
-    """Factor on the passes of every device."""
     slowdown_range: RangeOf[Factor] = None
 
 
@@ -151,7 +148,6 @@ class Training(Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
-    """Precision of forward and backward, independent of the gradients'."""
     gradients: GradientType = "fp32"
     """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
     bf16 for codes in half precision throughout."""

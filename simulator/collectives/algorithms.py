@@ -48,7 +48,7 @@ class Algorithm:
     """Program of an algorithm that is one ring, two of which may run at a time; None for an empty
     call."""
     stages_itself: bool = False
-    """It accounts for copies between device and host."""
+    """The algorithm accounts for copies between device and host."""
 
     @staticmethod
     def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:

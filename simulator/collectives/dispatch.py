@@ -42,10 +42,8 @@ from gcsim.simulator.host import Host, Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """Algorithm of kinds that have one; push-pulls here have servers (`push_pull.py`)."""
-_KEPT_BYTES = 2**26
-"""Bytes of kept exit times."""
-_KEPT_REQUESTS = 2**28
-"""Bytes of kept requests."""
+_KEPT_BYTES = 2**26  # bytes of kept exit times
+_KEPT_REQUESTS = 2**28  # bytes of kept requests
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
@@ -78,10 +76,8 @@ class CollectiveMemo:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
-        self._held = 0
-        """Approximate bytes of the requests."""
-        self._fabrics: dict[bool, Fabric] = {}
-        """For all-to-alls (True) and for other collectives."""
+        self._held = 0  # approximate bytes of the requests
+        self._fabrics: dict[bool, Fabric] = {}  # for all-to-alls (True) and for other collectives
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -164,13 +160,11 @@ _SHARED: WeakValueDictionary[object, CollectiveMemo] = WeakValueDictionary()
 class _Request:
     title: str
     collective: Prepared
-    copies: tuple[Times, Times] | None
-    """To the host and back, `[p]` each."""
+    copies: tuple[Times, Times] | None  # to the host and back, [p] each
     host: Host | None
     host_work: Work
 
     def execute(self, starts: Times, key: int) -> Times:
-        """Exit times, as `CollectiveMemo`."""
         to_host, back = self.copies or (0, 0)
         begin = starts + to_host
         finishes = self.collective(begin, key)
@@ -227,12 +221,9 @@ def sizes_received(record: CollectiveRecord, sent: Sequence[int]) -> Sequence[in
     return [record.pulled] * len(sent)
 
 
-_ALLREDUCE_SHORT = 2048
-"""Most bytes of a short vector."""
-_ALLGATHER_SHORT = 80 * 1024
-"""All blocks together are short below this many bytes."""
-_ALLGATHER_LONG = 512 * 1024
-"""All blocks together are long from this many bytes on."""
+_ALLREDUCE_SHORT = 2048  # most bytes of a short vector
+_ALLGATHER_SHORT = 80 * 1024  # all blocks together are short below this many bytes
+_ALLGATHER_LONG = 512 * 1024  # all blocks together are long from this many bytes on
 
 
 def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:

@@ -122,10 +122,8 @@ def prepare(call: Call) -> DoubleTreeAllReduce:
     )
 
 
-_NEVER = -(2**62)
-"""Earlier than any time, with room to add to it."""
-_AT_A_TIME = 1 << 18
-"""Random numbers per draw."""
+_NEVER = -(2**62)  # earlier than any time, with room to add to it
+_AT_A_TIME = 1 << 18  # random numbers per draw
 
 
 class _PieceByPiece:
@@ -275,17 +273,13 @@ class _TreeHops:
     """Hops between each rank of a tree and its parent, one way; arrays `[p]` by the lower rank."""
 
     serialization: Times
-    last: Times
-    """Serialisation and latency of the last piece."""
+    last: Times  # serialisation of the last piece
     latency: Times
     last_latency: Times
-    links: Hops
-    """Hops of the ranks `below`."""
+    links: Hops  # of the ranks `below`
     below: Ranks
-    stream: NDArray[np.int64]
-    """Sender's stream on each hop, by `below`."""
-    pieces: int
-    """Most pieces of a stream."""
+    stream: NDArray[np.int64]  # sender's stream on each hop, by `below`
+    pieces: int  # most pieces of a stream
 
     @staticmethod
     def of(
@@ -346,7 +340,6 @@ class _TreeHops:
 
 
 def _places(senders: Ranks) -> NDArray[np.int64]:
-    """Place of each message among its sender's."""
     order = np.argsort(senders, kind="stable")
     ordered = senders[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -370,12 +363,10 @@ class Tree:
     """A tree of ranks: nodes joined by their first devices, a chain inside each."""
 
     def __init__(self, parent: Ranks, devices: int) -> None:
-        """Tree with this `parent` by node."""
         ranks = np.arange(len(parent) * devices, dtype=np.int64)
         above = np.repeat(parent, devices) * devices
         self.parent = np.where(ranks % devices == 0, above, ranks - 1)
-        self.below = np.flatnonzero(self.parent != ranks)
-        """All ranks but the root."""
+        self.below = np.flatnonzero(self.parent != ranks)  # all ranks but the root
         self.root = np.flatnonzero(self.parent == ranks)
         self.children = np.bincount(self.parent[self.below], minlength=len(ranks))
         depth = np.zeros(len(ranks), dtype=np.int64)
@@ -383,8 +374,7 @@ class Tree:
         while (ancestor != self.root).any():
             depth += ancestor != self.root
             ancestor = self.parent[ancestor]
-        self.height = int(depth.max()) + 1
-        """Hops between the root and the farthest rank, at most."""
+        self.height = int(depth.max()) + 1  # hops between the root and the farthest rank, at most
         self.order = self.below[np.argsort(depth[self.below], kind="stable")]
         """All ranks but the root, each after its parent."""
 

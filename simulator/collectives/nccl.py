@@ -108,8 +108,7 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 class _Seen(NamedTuple):
     nodes: int
     devices_per_node: int
-    rate: Fraction
-    """W."""
+    rate: Fraction  # W
 
     @staticmethod
     def of(cluster: Cluster) -> _Seen:
@@ -179,7 +178,6 @@ class _Later:
         self.nbytes = collective.nbytes
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`."""
         return self._collective(starts + self._by, key)
 
 

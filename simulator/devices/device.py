@@ -49,11 +49,9 @@ class KernelRate:
     None: does not apply; a range of None: as good as exact."""
 
     launch: Time
-    """Seconds per launch."""
     bandwidth: Bandwidth | None = None
     """Bytes per second, read plus written."""
     flop_rate: FlopRate | None = None
-    """FLOP per second."""
     source: Text
     estimate: Annotated[bool, STATED] = False
     """The figure was not measured on this device."""
@@ -110,7 +108,6 @@ class Device:
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
     """Host time of a launch on a GPU's second clock; empty on a CPU."""
     processor: Literal["gpu", "cpu"] | None = None
-    """None where unknown."""
     bus: str | None = field(default=None, repr=False)
     """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no
     time and is in no fingerprint (`catalog.fingerprint`)."""

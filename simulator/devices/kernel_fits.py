@@ -23,11 +23,9 @@ from gcsim.errors import InternalError
 from gcsim.simulator.devices.device import Curve
 
 _BINS_AN_OCTAVE = 2
-_WORTH_A_TERM = 0.999
-"""Factor by which a further coefficient must lower the error."""
+_WORTH_A_TERM = 0.999  # factor by which a further coefficient must lower the error
 _ROUNDING = 1e-12
-_NEAR = 0.03
-"""Relative distance from the line at which a point is left out."""
+_NEAR = 0.03  # relative distance from the line at which a point is left out
 
 
 def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:

@@ -53,14 +53,10 @@ class _Rate:
 class PricedBy:
     """Picoseconds of a price by their source."""
 
-    primitives: Fraction = Fraction(0)
-    """Curves of the kernels themselves."""
-    classes: Fraction = Fraction(0)
-    """Measured rates of their classes."""
-    estimates: Fraction = Fraction(0)
-    """Estimated rates of their classes."""
-    host: Fraction = Fraction(0)
-    """To queue them, at the same time."""
+    primitives: Fraction = Fraction(0)  # curves of the kernels themselves
+    classes: Fraction = Fraction(0)  # measured rates of their classes
+    estimates: Fraction = Fraction(0)  # estimated rates of their classes
+    host: Fraction = Fraction(0)  # to queue them, at the same time
 
     def __add__(self, other: PricedBy) -> PricedBy:
         return PricedBy(

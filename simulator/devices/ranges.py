@@ -12,7 +12,6 @@ PositiveTime = Annotated[float, Unit("time"), POSITIVE]
 Bandwidth = Annotated[float, Unit("bandwidth"), POSITIVE]
 FlopRate = Annotated[float, Unit("compute rate"), POSITIVE]
 Times = Annotated[float, Limits(above=0, most=1_000_000)]
-"""Factor on a time."""
 
 Range = tuple[float, float]
 """Smallest and largest value of a coefficient, in its own unit."""

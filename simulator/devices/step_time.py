@@ -31,7 +31,6 @@ class StepTime:
 
     seconds: Fraction
     provenance: str
-    """Source, for people."""
     estimate: bool
     """This model was not measured on this device, or not near this batch."""
     figures: tuple[tuple[str, float], ...] = ()

@@ -31,8 +31,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 PRODUCTS = 3
 """Products of a training step per forward product."""
-_WIDTH = 4
-"""Bytes of an output at any precision; the coefficient absorbs the rest."""
+_WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
 _WINOGRAD = "conv3x3"
 _Coefficient = Annotated[float, Limits(least=0)]
 
@@ -62,7 +61,6 @@ class LayerTimes:
     factor: float = 1.0
     """Median of measured over predicted on this device; 1 without measurements."""
     models: int = 0
-    """Number of fitted models."""
     time_range: Range | None = None
     """Lowest and highest factor on a time, by cross-validation."""
     strange_range: Range | None = None
@@ -118,7 +116,6 @@ class MeasuredStep:
 
     batch: int
     seconds: float
-    """Median of the measurements."""
     spread: Range | None = None
     """Fastest and slowest over the median; None for one measurement."""
     sources: tuple[str, ...] = ()

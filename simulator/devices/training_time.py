@@ -34,7 +34,6 @@ class ComputeTimes:
     parts: tuple[Picoseconds, ...]
     """Time by bucket, from the previous one's readiness (or the end of forward) to its own."""
     provenance: str
-    """Source, for people."""
     estimate: bool = False
     """This model was not measured on this device, by the user or the source."""
     figures: tuple[tuple[str, float], ...] = ()

@@ -21,8 +21,7 @@ Kinds = NDArray[np.int64]
 """Numbers of links."""
 Ranks = NDArray[np.int64]
 Bytes = NDArray[np.int64]
-_FEW = 32
-"""Links asked one by one, and sizes whose answers are kept."""
+_FEW = 32  # links asked one by one, and sizes whose answers are kept
 _ZERO = np.zeros(1, dtype=np.int64)
 
 

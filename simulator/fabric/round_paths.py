@@ -39,8 +39,7 @@ from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import framed, path, slowed, through
 
-_MANY = 64
-"""Different paths of a round above which links are listed."""
+_MANY = 64  # different paths of a round above which links are listed
 _KEPT_FORMS = 64
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
@@ -293,8 +292,7 @@ class Hops:
     kinds: tuple[Kinds, ...]
     """Link numbers of each message: its whole path, or all it crosses, the slowest of which
     counts."""
-    latencies: Times | None = None
-    """None: the links'."""
+    latencies: Times | None = None  # None: the links'
 
     def serialization(self, nbytes: Bytes | int) -> Times:
         """Time each message occupies its sender; 0 if that depends on the start."""

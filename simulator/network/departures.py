@@ -21,10 +21,8 @@ from gcsim.simulator.network.rate_trace import RateTrace
 
 Ints = NDArray[np.int64]
 Halves = NDArray[np.uint64]
-_FITS = 1 << 126
-"""Sums of two such amounts have 127 bits."""
-_LATEST = LIMIT // 2
-"""Stands for all later times, and is refused."""
+_FITS = 1 << 126  # sums of two such amounts have 127 bits
+_LATEST = LIMIT // 2  # stands for all later times, and is refused
 _MOST_DOUBLED = 61
 _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 
@@ -32,26 +30,16 @@ _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 class Departures(NamedTuple):
     """Departures of messages of some sizes on some links, `[sizes x links]`, flat."""
 
-    grant: Ints
-    """Picoseconds between possible starts; 1: any."""
-    before: Ints
-    """Picoseconds from then until bytes flow."""
-    trace: Ints
-    """Its number; -1: constant rate, `before` holds the whole time."""
-    nbytes: Halves
-    """`[2, places]`: a message's amount."""
-    first: Ints
-    """`[traces + 1]`: first piece of each trace."""
-    times: Ints
-    """`[pieces]`: begin."""
-    rates: Ints
-    """`[pieces]`: amount per picosecond."""
-    sums: Halves
-    """`[2, pieces]`: amount before it."""
-    ends: Ints
-    """`[2, traces]`: end of a trace, and how far it goes back then; 0: never."""
-    totals: Halves
-    """`[4, traces]`: amount until the end, and of the repeated part."""
+    grant: Ints  # picoseconds between possible starts; 1: any
+    before: Ints  # picoseconds from then until bytes flow
+    trace: Ints  # its number; -1: constant rate, `before` holds the whole time
+    nbytes: Halves  # [2, places]: a message's amount
+    first: Ints  # [traces + 1]: first piece of each trace
+    times: Ints  # [pieces]: begin
+    rates: Ints  # [pieces]: amount per picosecond
+    sums: Halves  # [2, pieces]: amount before it
+    ends: Ints  # [2, traces]: end of a trace, and how far it goes back then; 0: never
+    totals: Halves  # [4, traces]: amount until the end, and of the repeated part
 
     @staticmethod
     def of(sizes: Sequence[int], links: Sequence[Link]) -> Departures | None:

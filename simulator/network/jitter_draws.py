@@ -23,8 +23,7 @@ EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)
 """Codes of distributions."""
 LATEST = 86400.0 * PS_PER_SECOND
 """Longest delay: a day, in picoseconds."""
-_ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)
-"""Bits of the square root of 1/2."""
+_ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of the square root of 1/2
 
 
 @inlined

@@ -301,7 +301,6 @@ class SizeFactor(Setting):
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
     """Most of the unshared link's rate that one connection reaches; sharing takes nothing more."""
     latency: Factor = Fraction(1)
-    """Times the link's latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +345,6 @@ class Loss(Setting):
     """Packets that are lost and sent again by TCP."""
 
     rate: Part
-    """Probability that a packet is lost."""
     model: Literal["capped", "sampled"] | None = None
     """capped: TCP's steady state (PFTK, RFC 3819) limits the rate; sampled: a message that loses a
     packet waits for its repair (`recovery`). None is refused: there is no default."""

@@ -71,13 +71,10 @@ from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 
 NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)
 """Codes of a link's repair; NONE: nothing is lost."""
-_MOST = 10
-"""Most losses of one packet."""
-_DUPLICATES = 3
-"""Later packets' acknowledgements that show a loss."""
+_MOST = 10  # most losses of one packet
+_DUPLICATES = 3  # later packets' acknowledgements that show a loss
 _LATEST = np.int64(LATEST)
-_AGAIN, _RUNS, _BEFORE, _CHAIN = 1, 2, 5, 6
-"""Purposes of random numbers; 0: the last lost packet."""
+_AGAIN, _RUNS, _BEFORE, _CHAIN = 1, 2, 5, 6  # purposes of random numbers; 0: the last lost packet
 
 
 @inlined

@@ -24,8 +24,7 @@ from typing import Any, Literal
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 
-_MOST_PIECES = 100_000
-"""Most pieces of a combined trace."""
+_MOST_PIECES = 100_000  # most pieces of a combined trace
 
 
 def refuse(*checks: tuple[bool, str, str]) -> None:
@@ -120,12 +119,11 @@ class RateTrace:
 
     @property
     def _pieces(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
-        """Start, end and rate of each piece until `duration`."""
         return zip(self.times, (*self.times[1:], self.duration), self.rates, strict=True)
 
     @property
     def _body(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
-        """Start, end and rate of each piece that repeats."""
+        """Pieces that repeat."""
         for start, end, rate in self._pieces:
             if end > self.back_to:
                 yield max(start, self.back_to), end, rate

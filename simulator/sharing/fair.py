@@ -93,12 +93,9 @@ def _without_idle_links(
     ]
 
 
-_NEW = -1
-"""Group of flows that have no rate yet."""
-_LONG = 2048
-"""Bits of D above which it is reduced."""
-_PATIENCE = 8
-"""Changes of D before it is made divisible by many numbers of flows."""
+_NEW = -1  # group of flows that have no rate yet
+_LONG = 2048  # bits of D above which it is reduced
+_PATIENCE = 8  # changes of D before it is made divisible by many numbers of flows
 _LARGEST = 1 << 10
 
 
@@ -140,18 +137,14 @@ class _Running:
         sizes = {flow.nbytes for flow in flows}
         self._whole = lcm(*(Fraction(nbytes).denominator for nbytes in sizes))
         self._nbytes = [int(flow.nbytes * self._whole) * self._unit for flow in flows]
-        self.flows: _Ints = np.zeros(0, dtype=np.int64)
-        """Places, ascending."""
-        self._held: _Ints = self.flows
-        """The number of each one's group."""
+        self.flows: _Ints = np.zeros(0, dtype=np.int64)  # places, ascending
+        self._held: _Ints = self.flows  # the number of each one's group
         self._groups: dict[int, _Group] = {_NEW: _Group(self._whole)}
         self._changed = True
         self._capacities: list[int] = []
-        self._until: Picoseconds | None = None
-        """Time of the first change."""
+        self._until: Picoseconds | None = None  # time of the first change
 
     def start(self, places: list[int]) -> None:
-        """Add flows that start now."""
         for place in places:
             self._groups[_NEW].add(place, self._nbytes[place], self._whole)
         new = np.array(sorted(places), dtype=np.int64)
@@ -160,7 +153,6 @@ class _Running:
         self._changed = True
 
     def through(self) -> list[int]:
-        """Remove and return finished flows, in order."""
         done = sorted(place for group in self._groups.values() for place in group.through())
         if done:
             at = np.searchsorted(self.flows, done)
@@ -216,19 +208,12 @@ class _Running:
 
 
 class _Group:
-    """Flows of one rate."""
-
     def __init__(self, scale: int) -> None:
-        self.scale = scale
-        """D."""
-        self.virtual = 0
-        """Bytes that a flow would have received had it been present from the start."""
-        self.rate = 0
-        """Growth of `virtual` in a picosecond."""
-        self.tags: dict[int, int] = {}
-        """Value of `virtual` at each flow's end, by place."""
-        self._queue: list[tuple[int, int]] = []
-        """Heap of (tag, place), and of some that have gone."""
+        self.scale = scale  # D
+        self.virtual = 0  # bytes that a flow would have received had it been present from the start
+        self.rate = 0  # growth of `virtual` in a picosecond
+        self.tags: dict[int, int] = {}  # value of `virtual` at each flow's end, by place
+        self._queue: list[tuple[int, int]] = []  # heap of (tag, place), and of some that have gone
         self._changes = 0
 
     def add(self, place: int, left: int, scale: int) -> None:
@@ -245,7 +230,6 @@ class _Group:
         return self.tags.pop(place) - self.virtual, self.scale
 
     def through(self) -> list[int]:
-        """Remove and return finished flows."""
         places = []
         while self._queue and self._queue[0][0] <= self.virtual:
             tag, place = heappop(self._queue)
@@ -298,8 +282,7 @@ class _Group:
 
 _Ints = NDArray[np.int64]
 _BAND = 1e-8
-_ROUNDING = 1e-10
-"""Bound of the loop's relative rounding errors."""
+_ROUNDING = 1e-10  # bound of the loop's relative rounding errors
 
 
 @dataclass(frozen=True, slots=True)

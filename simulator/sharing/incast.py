@@ -24,8 +24,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, Supply, supply
 
-_PATIENCE = 16
-"""Changes of scale before it is made divisible by many numbers of flows."""
+_PATIENCE = 16  # changes of scale before it is made divisible by many numbers of flows
 _LARGEST = 1 << 15
 
 
@@ -79,19 +78,15 @@ def share_single_links(
 class _SharedLink:
     def __init__(self, number: int, supply: Supply) -> None:
         self.number, self.version = number, 0
-        self.tags: list[tuple[int, int, int]] = []
-        """Heap of (virtual time of the end, place, load)."""
+        self.tags: list[tuple[int, int, int]] = []  # heap of (virtual time of the end, place, load)
         self._supply = supply
-        self._scale = 1
-        """Units of virtual time per byte."""
+        self._scale = 1  # units of virtual time per byte
         self._virtual = 0
-        self._delivered = 0
-        """The link's bytes at the last update of virtual time."""
+        self._delivered = 0  # the link's bytes at the last update of virtual time
         self._load = 0
         self._changes = 0
 
     def add(self, now: Picoseconds, place: int, nbytes: int | Fraction, load: int) -> None:
-        """Start a flow class."""
         self._advance(now)
         if not isinstance(nbytes, int) and self._scale % nbytes.denominator:
             self._rescale(nbytes.denominator)
@@ -99,7 +94,6 @@ class _SharedLink:
         heappush(self.tags, (self._virtual + int(nbytes * self._scale), place, load))
 
     def through(self, now: Picoseconds) -> list[int]:
-        """Remove and return finished flow classes."""
         self._advance(now)
         places = []
         while self.tags and self.tags[0][0] <= self._virtual:

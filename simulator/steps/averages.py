@@ -78,8 +78,7 @@ class Averager:
         self._trace = max((picoseconds(trace.duration) for trace in traces), default=0)
         """Longest trace."""
         self._known: dict[Schedule, Average] = {}
-        self._settled: tuple[Schedule, Steady] | None = None
-        """Last schedule with a cycle."""
+        self._settled: tuple[Schedule, Steady] | None = None  # last schedule with a cycle
 
     @property
     def varies(self) -> bool:
@@ -194,7 +193,6 @@ class Averager:
         )
 
     def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
-        """Spans of an iteration, as `Events.spans`."""
         events = Events(
             schedule,
             execute=self.execute,
@@ -239,10 +237,8 @@ def _only_events(schedule: Schedule) -> bool:
 
 MOST_ITERATIONS = 20_000
 """Most iterations for traces or rounds, beyond those asked for."""
-_FEWEST_ROUNDS = 5
-"""Fewer rounds say too little about their differences."""
-_FEW_ROUNDED = 1000
-"""Iterations beyond which two rounds must suffice."""
+_FEWEST_ROUNDS = 5  # fewer rounds say too little about their differences
+_FEW_ROUNDED = 1000  # iterations beyond which two rounds must suffice
 _LOG = logging.getLogger(__name__)
 
 

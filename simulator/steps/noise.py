@@ -30,8 +30,7 @@ from gcsim.simulator.training import Noise
 
 _GRID = 2.0**32
 _FEWEST = 2
-_TAIL, _POINTS = 12.0, 24_001
-"""Integration limit and points."""
+_TAIL, _POINTS = 12.0, 24_001  # integration limit and points
 
 
 def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:

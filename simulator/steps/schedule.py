@@ -38,7 +38,6 @@ class Schedule:
         )
 
     def __len__(self) -> int:
-        """Iterations of a round."""
         return len(self.turns)
 
     def turn(self, iteration: int) -> int:
@@ -116,7 +115,7 @@ class Iteration:
     durations: Times
     """`[ranks]`."""
     parts: Mapping[str, Times]
-    """`[ranks]` each, as `Run.parts`."""
+    """`Run.parts`, `[ranks]` each."""
     after: State
     elapsed: Picoseconds
     """From the first rank's begin to the first rank's end."""

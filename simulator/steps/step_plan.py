@@ -102,9 +102,7 @@ class Machines:
     """Machines whose ranks share cores."""
 
     cores: int
-    """Cores of a machine."""
     of_rank: tuple[int, ...]
-    """Number of each rank's machine."""
     kinds: frozenset[Kind]
     """Kinds of jobs that take one core each; others have their own devices."""
 
@@ -157,7 +155,6 @@ class CollectiveSpan:
 
     record: CollectiveRecord
     place: int
-    """Among the bucket's collectives."""
     waited: Picoseconds
     """From the rank's entry until the last rank's."""
 
@@ -177,9 +174,7 @@ class Span:
     start: Picoseconds
     end: Picoseconds
     bucket: int | None = None
-    """None: belongs to no bucket."""
     carried: CollectiveSpan | None = None
-    """Collective of a communicator's span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

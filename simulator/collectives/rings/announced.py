@@ -34,10 +34,8 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
-_LONG = 128
-"""Ranks from which on tracking only differing paces pays."""
-_LARGEST = 1 << 18
-"""Most pieces in its table of times."""
+_LONG = 128  # ranks from which on tracking only differing paces pays
+_LARGEST = 1 << 18  # most pieces in its table of times
 
 
 def rules_of(

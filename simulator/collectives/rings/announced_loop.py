@@ -36,58 +36,37 @@ _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 class State(NamedTuple):
     """Last messages of all ranks, and those in flight, one slot each."""
 
-    times: Times
-    """`[5 + 2 window, q]`: rows that `posted` to `leaves` are views of."""
-    posted: Times
-    """`[q]`: when a rank posted its last message."""
-    left: Times
-    """`[q]`: when it left."""
-    started: Times
-    """`[q]`: when it could leave."""
-    data: Times
-    """`[q]`: two ranks only, when a rank's last data arrive."""
-    word: Times
-    """`[q]`: two ranks only, when its last announcement arrives."""
-    arrives: Times
-    """`[window, q]`: when the message from the predecessor arrives."""
-    leaves: Times
-    """`[window, q]`: when the rank's own message has left."""
-    costs: Times
-    """`[window, q]`: time to add what has arrived."""
-    queue: _Ints
-    """`[2]`: messages in flight; the slot of the oldest."""
+    times: Times  # [5 + 2 window, q]: rows that `posted` to `leaves` are views of
+    posted: Times  # [q]: when a rank posted its last message
+    left: Times  # [q]: when it left
+    started: Times  # [q]: when it could leave
+    data: Times  # [q]: two ranks only, when a rank's last data arrive
+    word: Times  # [q]: two ranks only, when its last announcement arrives
+    arrives: Times  # [window, q]: when the message from the predecessor arrives
+    leaves: Times  # [window, q]: when the rank's own message has left
+    costs: Times  # [window, q]: time to add what has arrived
+    queue: _Ints  # [2]: messages in flight; the slot of the oldest
 
 
 class Prices(NamedTuple):
     """Prices of messages; for many worlds at once the last four have a row per world."""
 
-    kinds: _Ints
-    """`[q]`: class of the link from a rank."""
-    nbytes: _Ints
-    """`[sizes]`: bytes of a size class."""
-    serialization: Times
-    """`[sizes x links]`, flat: time on the link, by size and link class."""
-    latency: Times
-    """`[sizes x links]`, flat."""
-    back: Times
-    """`[q]`: latency of an announcement, against the link from a rank."""
-    reductions: Times
-    """`[sizes]`: time to add a message."""
+    kinds: _Ints  # [q]: class of the link from a rank
+    nbytes: _Ints  # [sizes]: bytes of a size class
+    serialization: Times  # [sizes x links], flat: time on the link, by size and link class
+    latency: Times  # [sizes x links], flat
+    back: Times  # [q]: latency of an announcement, against the link from a rank
+    reductions: Times  # [sizes]: time to add a message
 
 
 class Rules(NamedTuple):
     """Properties of a ring's messages."""
 
-    two: bool
-    """Two ranks, on one connection."""
-    sends_first: bool
-    """A send is posted before its receive."""
-    skips_empty: bool
-    """Empty pieces send no message."""
-    steady: bool
-    """Blocks are equal, and a message's time does not depend on its start."""
-    keeps_paces: bool
-    """A message's time depends on its size alone (`_keep_paces`)."""
+    two: bool  # two ranks, on one connection
+    sends_first: bool  # a send is posted before its receive
+    skips_empty: bool  # empty pieces send no message
+    steady: bool  # blocks are equal, and a message's time does not depend on its start
+    keeps_paces: bool  # a message's time depends on its size alone (`_keep_paces`)
 
 
 @loop
@@ -295,7 +274,6 @@ def _shifted(before: Times, now: Times) -> bool:
 
 @loop
 def _advance(times: Times, by: int) -> None:
-    """Make all times later."""
     for row in range(times.shape[0]):
         for r in range(times.shape[1]):
             if times[row, r] != _NOTHING:
@@ -347,14 +325,10 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 _Ints = NDArray[np.int64]
-_NOTHING = -(2**62)
-"""Arrival of a message that does not exist: earlier than any time."""
-_NO_PACE = -(2**61)
-"""Pace of times that have not all shifted equally."""
-_MANY = 8
-"""Recompute all ranks when more than one place in this many lacks a pace: it is cheaper."""
-_SETTLING = 4
-"""Blocks before `_MANY` applies."""
+_NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
+_NO_PACE = -(2**61)  # pace of times that have not all shifted equally
+_MANY = 8  # recompute all ranks when more than one place in this many lacks a pace: it is cheaper
+_SETTLING = 4  # blocks before `_MANY` applies
 _MINE_AT, _LEFT_AT, _ARRIVES, _LEAVES, _BLOCK, _PACE, _WIDTH = 0, 1, 2, 4, 6, 7, 8
 """Columns of a place after a piece: when its rank posted the message; when that left; arrival and
 departure of the two messages in flight, the older first; block number; delay per block."""

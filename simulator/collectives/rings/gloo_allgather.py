@@ -60,7 +60,6 @@ class _Apart:
         self._links, self._ring = links, gloo_ring_allgather(sizes, links)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`."""
         first, late = (0, 1) if starts[0] <= starts[1] else (1, 0)
         starts = starts.copy()
         latency = max(1, self._links[first].latency_for(0))

@@ -39,10 +39,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Blocks:
     """Blocks of p ranks by size."""
 
-    sizes: tuple[int, ...]
-    """Distinct, bytes."""
-    classes: Classes
-    """`[p]`: each block's index in `sizes`."""
+    sizes: tuple[int, ...]  # distinct, bytes
+    classes: Classes  # [p]: each block's index in `sizes`
 
     @staticmethod
     def of(blocks: Sequence[int]) -> Blocks:
@@ -78,25 +76,17 @@ class Blocks:
 class Messages:
     """Times of messages of few sizes on few kinds of links."""
 
-    nbytes: NDArray[np.int64]
-    """`[sizes]`."""
-    links: tuple[Link, ...]
-    """Distinct links; the others' class is the index."""
-    kinds: Classes
-    """Class of the link from each rank, `[p]`."""
+    nbytes: NDArray[np.int64]  # [sizes]
+    links: tuple[Link, ...]  # by link class
+    kinds: Classes  # class of the link from each rank, [p]
     serialisation: NDArray[np.int64]
     """Picoseconds by size class and link class; zeros where a link is timed."""
-    latency: NDArray[np.int64]
-    """Picoseconds by size class and link class, reception included."""
-    reductions: NDArray[np.int64]
-    """Picoseconds by size class."""
-    slowest: Picoseconds
-    """Bound on a message's time with its reduction, without random delays."""
+    latency: NDArray[np.int64]  # picoseconds by size class and link class, reception included
+    reductions: NDArray[np.int64]  # picoseconds by size class
+    slowest: Picoseconds  # bound on a message's time with its reduction, without random delays
     jitter: JitterDraws
-    timed: bool
-    """Some link's departures depend on absolute time."""
-    table: Departures | None
-    """Departures for compiled loops; None where a link has to be asked."""
+    timed: bool  # some link's departures depend on absolute time
+    table: Departures | None  # departures for compiled loops; None where a link has to be asked
 
     @staticmethod
     def of(

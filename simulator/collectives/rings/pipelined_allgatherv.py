@@ -47,14 +47,10 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pieces:
-    sizes: tuple[int, ...]
-    """Distinct, bytes."""
-    row: NDArray[np.int64]
-    """`[n]`: size class by piece."""
-    first: NDArray[np.int64]
-    """`[q]`: index in `row` of each block's first piece."""
-    count: NDArray[np.int64]
-    """`[q]`: pieces per block, at least one."""
+    sizes: tuple[int, ...]  # distinct, bytes
+    row: NDArray[np.int64]  # [n]: size class by piece
+    first: NDArray[np.int64]  # [q]: index in `row` of each block's first piece
+    count: NDArray[np.int64]  # [q]: pieces per block, at least one
 
     @staticmethod
     def of(contributions: Sequence[int], piece: int) -> _Pieces:

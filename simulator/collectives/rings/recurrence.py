@@ -53,8 +53,7 @@ from gcsim.simulator.collectives.rings.messages import (
 from gcsim.simulator.network.departures import departure, run_of
 from gcsim.simulator.network.links import Link
 
-_LARGEST_TABLE = 1 << 17
-"""Numbers in a table of times by size class and rank."""
+_LARGEST_TABLE = 1 << 17  # numbers in a table of times by size class and rank
 _NO_ROW = np.zeros(0, dtype=np.int64)
 
 
@@ -201,8 +200,7 @@ class _Layout:
         )
 
 
-_NEVER = -(2**62)
-"""Earlier than any time, with room to add to it."""
+_NEVER = -(2**62)  # earlier than any time, with room to add to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +208,8 @@ class _ClosedForm:
     """Closed form of a ring of `steps` steps, at least p - 1, with at most two kinds of blocks."""
 
     steps: int
-    first: int
-    """The first large block."""
-    large: int
-    """Number of large blocks, at most p; they follow each other (mod p)."""
+    first: int  # the first large block
+    large: int  # number of large blocks, at most p; they follow each other (mod p)
     serialization: tuple[Picoseconds, Picoseconds]
     """Serialisation of a large block and of a small one."""
     hop: tuple[Picoseconds, Picoseconds]

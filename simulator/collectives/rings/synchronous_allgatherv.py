@@ -39,8 +39,7 @@ from gcsim.simulator.network.departures import departure
 
 PIPELINE = 32 * 1024
 """Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
-_NOTHING = -(2**62)
-"""Arrival of a message that does not exist: earlier than any time."""
+_NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
 
 
 def block_size(sizes: Sequence[int], pipeline: int = PIPELINE) -> int:

@@ -31,8 +31,7 @@ from gcsim.simulator.network.links import Link
 
 Column = NDArray[np.float64]
 """`[clusters]`, picoseconds."""
-_ABOUT_ALL = 1.05
-"""Most by which segments as long as the first may exceed the vector."""
+_ABOUT_ALL = 1.05  # most by which segments as long as the first may exceed the vector
 
 
 class RingWorlds:

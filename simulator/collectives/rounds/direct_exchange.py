@@ -35,8 +35,7 @@ from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
-_WORTH_ITS_MEMORY = 1 << 18
-"""Most messages of a collective that are kept prepared."""
+_WORTH_ITS_MEMORY = 1 << 18  # most messages of a collective that are kept prepared
 
 
 class DirectExchange:
@@ -121,20 +120,17 @@ def _partner(fabric: Fabric, step: int) -> Ranks:
     return (fabric.everyone + step) % fabric.ranks
 
 
-_LARGEST_TABLE = 1 << 20
-"""Most times by size and NIC."""
+_LARGEST_TABLE = 1 << 20  # most times by size and NIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
     """Bytes from rank r to rank q."""
 
-    longer: Ranks
-    """`[p]`: ranks q below `longer[r]` get `long[r]`."""
+    longer: Ranks  # [p]: ranks q below `longer[r]` get `long[r]`
     long: Bytes
     short: Bytes
-    last: Bytes
-    """Bytes for rank q = p - 1."""
+    last: Bytes  # bytes for rank q = p - 1
 
     def to(self, partner: Ranks) -> Bytes:
         """Bytes that each rank sends to its partner."""
@@ -147,20 +143,13 @@ class NicExchange:
     """Exchange in which only the ends' NICs matter, or all messages see one link."""
 
     parts: Parts
-    sizes: Bytes
-    """Distinct, `[k]`."""
-    classes: NDArray[np.int64]
-    """`[4, p]`: `longer`, and size classes of `long`, `short` and `last`."""
-    serialization: Times
-    """`[k, p]`, by NIC; the slower of two counts."""
-    latency: Times
-    """`[k]`."""
-    ends: Times
-    """`[p]`: each NIC's latency, half of which counts."""
-    adding: Times
-    """`[k]`."""
-    random: Hops | None
-    """Messages of one step, if randomly delayed."""
+    sizes: Bytes  # distinct, [k]
+    classes: NDArray[np.int64]  # [4, p]: `longer`, and size classes of `long`, `short` and `last`
+    serialization: Times  # [k, p], by NIC; the slower of two counts
+    latency: Times  # [k]
+    ends: Times  # [p]: each NIC's latency, half of which counts
+    adding: Times  # [k]
+    random: Hops | None  # messages of one step, if randomly delayed
     first: int
 
     @staticmethod

@@ -35,8 +35,7 @@ class _Round:
     hops: Hops
     nbytes: Bytes | int
     adding: Times | Picoseconds
-    message: Numbers
-    """Number of each message at its sender."""
+    message: Numbers  # number of each message at its sender
 
 
 class Rounds:
@@ -179,12 +178,9 @@ def phase_key(key: int, phase: int) -> int:
 class Fold:
     """Ranks by role."""
 
-    givers: Ranks
-    """Give before, get after, `[s]`."""
-    takers: Ranks
-    """`takers[i]` takes from `givers[i]`."""
-    core: Ranks
-    """Ranks by number in the algorithm, `[2^k]`."""
+    givers: Ranks  # give before, get after, [s]
+    takers: Ranks  # `takers[i]` takes from `givers[i]`
+    core: Ranks  # ranks by number in the algorithm, [2^k]
 
     @staticmethod
     def of(ranks: int) -> Fold:

@@ -95,8 +95,7 @@ class _Exchange:
     def __init__(self, starts: Times, messages: Sequence[Message], cluster: Cluster) -> None:
         self._starts, self._messages, self._cluster = starts.tolist(), messages, cluster
         self._finishes: list[Picoseconds] = starts.tolist()
-        self._missing = [0] * len(self._finishes)
-        """Messages that each rank still waits for."""
+        self._missing = [0] * len(self._finishes)  # messages that each rank still waits for
         self._outgoing: list[list[int]] = [[] for _ in self._finishes]
         for place, message in enumerate(messages):
             self._missing[message.receiver] += 1

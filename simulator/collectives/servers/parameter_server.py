@@ -101,8 +101,7 @@ class _Exchange:
     ) -> None:
         self._starts, self._server_time, self._places = starts, server_time, places
         of = {kind: rank for rank, kind in enumerate(places.worker_class)}
-        self._ranks = [of[worker] for worker in range(len(of))]
-        """One rank of each class."""
+        self._ranks = [of[worker] for worker in range(len(of))]  # one rank of each class
         self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
@@ -288,14 +287,10 @@ def _traffic(call: Call, pulled: int) -> Traffic:
 @dataclass(frozen=True, slots=True)
 class _Ends:
     push: bool
-    source: int
-    """Sender's class."""
-    targets: int | NDArray[np.int64]
-    """Receivers' class or classes, all different."""
-    link: Link
-    """Path of a message."""
-    nbytes: int
-    """Bytes of a stripe, rounded up."""
+    source: int  # sender's class
+    targets: int | NDArray[np.int64]  # receivers' class or classes, all different
+    link: Link  # path of a message
+    nbytes: int  # bytes of a stripe, rounded up
 
 
 class _Flows:

@@ -36,8 +36,7 @@ class Topology:
 
     def __init__(self, cluster: Cluster, kinds: Sequence[NodeKind]) -> None:
         self.cluster = cluster
-        self.capacities: dict[Hashable, Capacity] = {}
-        """Capacities by class of links."""
+        self.capacities: dict[Hashable, Capacity] = {}  # by class of links
         self._paths: dict[tuple[Link | None, Link | None, bool], Link] = {}
         for kind in kinds:
             self._add(kind)
@@ -115,26 +114,19 @@ def own_limit(link: Link, nbytes: int) -> Capacity | None:
     return None if limit == line else limit
 
 
-_CORE = -1
-"""Rack number of machines outside the racks, at the switch that joins them."""
+_CORE = -1  # rack number of machines outside the racks, at the switch that joins them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
     """Equal machines: nodes, or dedicated servers."""
 
-    nic: Link | None
-    """None: no limit of its own."""
-    rack: int
-    """Kind of rack, or `_CORE`."""
-    in_rack: int
-    """Nodes of this kind in one rack."""
-    racks: int
-    """Racks of this kind."""
-    workers: tuple[tuple[int, int], ...]
-    """Class of workers, and their number on one node."""
-    servers: tuple[tuple[int, int], ...]
-    """Class of servers, and their number on one node."""
+    nic: Link | None  # None: no limit of its own
+    rack: int  # kind of rack, or `_CORE`
+    in_rack: int  # nodes of this kind in one rack
+    racks: int  # racks of this kind
+    workers: tuple[tuple[int, int], ...]  # class of workers, and their number on one node
+    servers: tuple[tuple[int, int], ...]  # class of servers, and their number on one node
 
     @property
     def nodes(self) -> int:
@@ -147,10 +139,8 @@ class Placement:
     """Classes of equal workers and servers."""
 
     kinds: list[NodeKind]
-    worker_class: list[int]
-    """Class by rank."""
-    servers: int
-    """Number of server classes."""
+    worker_class: list[int]  # by rank
+    servers: int  # number of server classes
 
 
 def server_nic(cluster: Cluster) -> Link | None:
@@ -224,12 +214,9 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
 
 @dataclass(frozen=True, slots=True)
 class _Racks:
-    members: list[range]
-    """Nodes by rack."""
-    kind: list[int]
-    """Kind by rack."""
-    count: Counter[int]
-    """Racks by kind."""
+    members: list[range]  # nodes of each rack
+    kind: list[int]  # of each rack
+    count: Counter[int]  # racks by kind
 
 
 def _racks(cluster: Cluster, keys: Sequence[tuple[object, ...]]) -> _Racks:

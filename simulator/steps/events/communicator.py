@@ -65,11 +65,9 @@ class Pending:
 
     name: Name
     request: Request
-    asked: list[Picoseconds]
-    """Time of the request by class; -1: none."""
+    asked: list[Picoseconds]  # time of the request by class; -1: none
     turns: list[simpy.Event]
-    missing: int
-    """Classes that have not asked."""
+    missing: int  # classes that have not asked
 
 
 def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
@@ -128,11 +126,9 @@ class Communicator:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        """`first`: number of the first iteration in the schedule."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         members = int(classes.max()) + 1
-        self._free = [0] * members
-        """Exit of each class from the collective before."""
+        self._free = [0] * members  # exit of each class from the collective before
         self._asked = Asked(env, members)
         self._order = order(schedule, first)
         self._next = next(self._order, None)

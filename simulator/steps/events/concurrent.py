@@ -53,10 +53,8 @@ class _Running:
     """A collective queued or under way."""
 
     pending: Pending
-    ring: MessageRing | None
-    """None: runs alone."""
-    entered: list[Picoseconds]
-    """Entry by class of ranks; -1: not yet."""
+    ring: MessageRing | None  # None: runs alone
+    entered: list[Picoseconds]  # entry by class of ranks; -1: not yet
     left: list[int] = field(default_factory=list)
     """Ranks, of those that stand for all, that have left while their class has not."""
 
@@ -75,7 +73,6 @@ class TwoSlots:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        """`first`: number of the first iteration in the schedule."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         buckets = [bucket for plan in schedule.plans for bucket in plan.buckets]
         records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
@@ -91,8 +88,7 @@ class TwoSlots:
         self._running: dict[Name, _Running] = {}
         """Collectives that some, not all, classes have entered."""
         self._order = [order(schedule, first) for _ in range(self._count)]
-        self._ahead = [next(names, None) for names in self._order]
-        """Next collective of each class."""
+        self._ahead = [next(names, None) for names in self._order]  # next collective of each class
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
         """Collectives that each class is in."""
         self._settling = False

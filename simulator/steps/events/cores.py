@@ -37,13 +37,11 @@ class Cores:
         gets in one now: integers, so that time is exact."""
         self._served, self._at = 0, 0
         """Units that a computation present from the start would have received by an instant."""
-        self._busy = 0
-        """Computing ranks."""
+        self._busy = 0  # computing ranks
         self._running: list[tuple[int, int, int, simpy.Event]] = []
         """Heap of computations: `_served` at the end, number, ranks it stands for, end."""
         self._number = count()
-        self._planned = 0
-        """Number of the valid wake-up."""
+        self._planned = 0  # number of the valid wake-up
 
     def compute(self, work: Picoseconds, ranks: int) -> simpy.Event:
         """Event at which each of `ranks` ranks has done the work, given in picoseconds on its own
@@ -100,8 +98,7 @@ class Share:
     """Place of a class of ranks on its machines' cores."""
 
     cores: Cores
-    ranks: int
-    """Ranks of the class on a machine, which compute at the same time."""
+    ranks: int  # ranks of the class on a machine, which compute at the same time
 
     def compute(self, work: Picoseconds) -> simpy.Event:
         """Event at which every rank of the class has done the work."""

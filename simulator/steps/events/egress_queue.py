@@ -43,8 +43,7 @@ class EgressQueue:
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._waiting: list[Message] = []
-        self._busy = False
-        """A message is leaving, or will be chosen at the end of this instant."""
+        self._busy = False  # a message is leaving, or will be chosen at the end of this instant
 
     def send(self, message: Message) -> None:
         """Take a message that is ready now."""

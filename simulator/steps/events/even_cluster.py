@@ -39,8 +39,7 @@ Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picosecon
 less, beside computations from end to end."""
 _Name = tuple[int, int]
 """Bucket, and place: of a collective or the jobs after it; -1: the jobs before the first."""
-_THREAD, _SIDE = 0, 1
-"""Streams; the autograd thread's piece goes before others that arrive with it."""
+_THREAD, _SIDE = 0, 1  # streams; the autograd thread's piece goes before others that arrive with it
 
 
 def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
@@ -150,8 +149,7 @@ class _EvenStep:
         self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
         """Running job by stream: piece, number of the job, units left, start."""
         self._asked: set[_Name] = set()
-        self._order = [*self._lengths]
-        """Collectives not entered yet, the next one last."""
+        self._order = [*self._lengths]  # collectives not entered yet, the next one last
         self._order.reverse()
         self._inside: list[tuple[_Name, int, Picoseconds]] = []
         """Collectives under way: name, units left, begin. The units are the product of both

@@ -57,20 +57,15 @@ class RingProgram:
     """Program of all ranks of a ring collective. Place k sends to place k + 1 (mod p); in a phase,
     blocks k + first, k + first - 1, and so on."""
 
-    backwards: bool = False
-    """Place k is rank p - 1 - k, else rank k."""
-    pieces: NDArray[np.int64]
-    """`[p, pieces]`: bytes of each piece of each block, or `NOTHING`."""
+    backwards: bool = False  # place k is rank p - 1 - k, else rank k
+    pieces: NDArray[np.int64]  # [p, pieces]: bytes of each piece of each block, or `NOTHING`
     phases: tuple[tuple[int, int], ...]
     """First block, counted from the place, and number of blocks sent."""
     in_flight: int
     announced: bool
-    links: tuple[Link, ...]
-    """Link from each place to the next."""
-    gamma: Fraction = NO_COST
-    """Seconds per added byte."""
-    reception: Fraction = NO_COST
-    """Seconds per byte from a message's arrival until its rank has it."""
+    links: tuple[Link, ...]  # link from each place to the next
+    gamma: Fraction = NO_COST  # seconds per added byte
+    reception: Fraction = NO_COST  # seconds per byte from a message's arrival until its rank has it
     before: Times | None = None
     after: Times | None = None
     """Copies of each rank `[p]` to the host `before` the first message, from it `after` the
@@ -135,22 +130,18 @@ class MessageRing:
 
 
 class _Place:
-    """One rank of the ring."""
-
     outlet: EgressQueue
     link: Link
     successor: _Place
     predecessor: _Place
-    costs: list[Picoseconds]
-    """Time to add each of the predecessor's first messages."""
+    costs: list[Picoseconds]  # time to add each of the predecessor's first messages
 
     def __init__(self, ring: MessageRing, *, rank: int, sizes: list[int]) -> None:
         self.ring, self.rank, self.sizes = ring, rank, sizes
         program = ring.program
         ends = np.cumsum([count for _, count in program.phases]) * program.pieces.shape[1]
         self._phase_ends = set(ends.tolist())
-        self.real = _real(sizes)
-        """At place i the first message from i on that there is."""
+        self.real = _real(sizes)  # at place i the first message from i on that there is
         self._inside = False
         self._posted = self._waited = self._heard = 0
         self._sent = self._left = self.real[0]
@@ -158,14 +149,10 @@ class _Place:
         self._arrived = 0
         """The first message that has not come from the predecessor; without announcements, that has
         not been added."""
-        self._early: list[int] = []
-        """Messages that came before the rank entered."""
-        self._added = 0
-        """First message that has not been added, with announcements."""
-        self._free = 0
-        """Time at which the rank has finished the additions it has begun."""
-        self._arrival = 0
-        """Arrival of the last message at the successor; links deliver in order."""
+        self._early: list[int] = []  # messages that came before the rank entered
+        self._added = 0  # first message that has not been added, with announcements
+        self._free = 0  # time at which the rank has finished the additions it has begun
+        self._arrival = 0  # arrival of the last message at the successor; links deliver in order
 
     def enter(self) -> None:
         """Begin."""

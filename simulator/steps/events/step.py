@@ -169,10 +169,9 @@ class Simulation:
             )
             for member, (rank, start) in enumerate(zip(self._first, self._start, strict=True))
         ]
-        self._rows: list[list[Row | None]] = []
-        """Rows by iteration and class."""
+        self._rows: list[list[Row | None]] = []  # by iteration and class
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """Breakdowns likewise; empty before the last finished round of iterations."""
+        """`_rows`' breakdowns; empty before the last finished round of iterations."""
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
@@ -267,8 +266,6 @@ _Wait = Generator[simpy.Event, Any, None]
 
 
 class _Worker:
-    """Device, loader and training loop of class `member`."""
-
     def __init__(
         self,
         env: simpy.Environment,
@@ -413,8 +410,6 @@ _Jobs = Sequence[tuple[Picoseconds, bool]]
 
 
 class _Stream:
-    """Stream of one class of ranks."""
-
     def __init__(self, env: simpy.Environment, share: Share | None = None) -> None:
         self._env, self._share = env, share
         self._coming: deque[Piece] = deque()

@@ -57,18 +57,12 @@ _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layout:
-    """Pieces of one plan."""
-
     side_stream: bool
     buckets: int
-    counts: tuple[int, ...]
-    """Number of collectives by bucket."""
-    first: tuple[int, ...]
-    """Number of each bucket's first collective."""
-    names: tuple[tuple[int, int], ...]
-    """Bucket and place by collective."""
-    order: tuple[Piece, ...]
-    """Pieces of the stream that serves callbacks."""
+    counts: tuple[int, ...]  # number of collectives by bucket
+    first: tuple[int, ...]  # number of each bucket's first collective
+    names: tuple[tuple[int, int], ...]  # bucket and place by collective
+    order: tuple[Piece, ...]  # pieces of the stream that serves callbacks
     side: int
     after: int
     totals: int
@@ -207,12 +201,9 @@ class Vectors:
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
-        self._number = 0
-        """Number of the iteration that comes next, or is under way."""
-        self._batches = 0
-        """Number of batches taken."""
-        self._width = 1
-        """Columns: 1 or `ranks`."""
+        self._number = 0  # number of the iteration that comes next, or is under way
+        self._batches = 0  # number of batches taken
+        self._width = 1  # columns: 1 or `ranks`
         self._state = _zeros(STATE_ROWS, 1)
         self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
         self._asked, self._side = self._step.room(1)
@@ -368,7 +359,6 @@ class Vectors:
         return finishes
 
     def _part(self) -> None:
-        """Give each rank its own column."""
         for name in _COLUMNS:
             values = getattr(self, name)
             columns = (*values.shape[:-1], self._ranks)

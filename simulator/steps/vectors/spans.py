@@ -27,8 +27,7 @@ from gcsim.simulator.steps.step_plan import (
 )
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
-_Jobs = list[tuple[Job, Picoseconds]]
-"""Jobs with their times."""
+_Jobs = list[tuple[Job, Picoseconds]]  # jobs with their times
 
 
 def spans(
@@ -83,8 +82,6 @@ class _Telling(Vectors):
 
 
 class _Work:
-    """Jobs of an iteration at one pace."""
-
     def __init__(self, plan: StepPlan, pace: float) -> None:
         self._pace, self._buckets = pace, len(plan.buckets)
         self._slower = plan.side_slowdown if plan.side_stream else 1
