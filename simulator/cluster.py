@@ -66,8 +66,7 @@ class Collectives(Setting):
     """auto: the transport's choice; nccl: the choice of NCCL's tuner, on any transport."""
     all_gather: AllGatherAlgorithm = "auto"
     pipeline_block: Bytes = 32 * 1024
-    """Bytes per block of the pipelined all-gatherv and per piece of the double tree's
-    all-reduce."""
+    """Bytes of the pipelined all-gatherv's blocks, and of the double tree's pieces."""
     push_pull: PushPullAlgorithm = "auto"
     """auto: parameter servers if any, else the method's way without (`requests.WithoutServer`).
     alltoall_allgather: where the method's server can act on stripes; else an all-gather."""
@@ -87,8 +86,7 @@ class Collectives(Setting):
     ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
     """NCCL's versions and its idea of the NIC move the border between the two."""
     grouped: Annotated[Fraction, INTERNAL] = _ONE
-    """Share of a network's goodput in an all-to-all: NCCL's grouped sends and receives reach
-    less."""
+    """Share of the network's goodput in an all-to-all (NCCL's grouped sends and receives)."""
     grouped_range: Annotated[RangeOf[Fraction], INTERNAL] = None
 
     @property

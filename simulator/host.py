@@ -139,8 +139,7 @@ class Host(Setting):
     in_flight: Annotated[int, Limits(least=1, most=64)] = 2
     """Messages of a rank under way at a time, in its processors or in the network."""
     ranks: Literal["node", "all"] = "node"
-    """node: each node is a machine; all: one machine carries all ranks, in containers or name
-    spaces."""
+    """node: each node is a machine; all: one machine carries all ranks (containers)."""
 
     def work(self, traffic: Traffic) -> Work:
         """Host's work in a collective."""

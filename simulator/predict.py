@@ -62,8 +62,7 @@ class Prediction:
     """The device waits for a batch."""
     iteration_p5: float | None
     iteration_p95: float | None
-    """Percentiles of the slowest rank's iterations (smallest that 5 %, 95 % do not exceed); None
-    where nothing is random or changes with time."""
+    """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if all are equal."""
     iteration_error: float | None
     """Standard error of `iteration`; None where nothing is random, or for a single iteration."""
     iterations: int | None = None

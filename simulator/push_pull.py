@@ -49,8 +49,7 @@ def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
 
 
 def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, ...]:
-    """Ways that carry a method's push-pulls, and the servers' for other requests that they
-    carry."""
+    """Ways that carry a method's push-pulls, and the servers' for other requests."""
     found: dict[PushPullAlgorithm, None] = {}
     for record in _records(profile):
         if record.kind == "push_pull":

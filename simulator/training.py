@@ -90,8 +90,7 @@ class Faults(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(Setting):
-    """Slowdown of simultaneous computation and communication on a device
-    (`events/even_cluster.py`)."""
+    """Slowdown of simultaneous computation and communication (`events/even_cluster.py`)."""
 
     computation: Variation = Fraction(0)
     """Computation beside a collective takes 1 + this times as long."""

@@ -45,8 +45,7 @@ class Algorithm:
     traffic: Callable[[Call], Traffic]
     """Traffic of a call of several ranks, for the hosts' work."""
     ring: Callable[[Call], Program | None] | None = None
-    """Program of an algorithm that is one ring, two of which may run at a time; None for an empty
-    call."""
+    """Program of one ring, two of which may run at a time; None for an empty call."""
     stages_itself: bool = False
     """The algorithm accounts for copies between device and host."""
 

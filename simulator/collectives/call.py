@@ -42,8 +42,7 @@ class Call:
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
     server_time: Picoseconds = 0
-    """Push-pull: each server's computation between last push and first pull; tree merge: one
-    merge's."""
+    """Push-pull: each server's computation from last push to first pull; tree merge: one merge."""
 
     at_hand: Fabric | None = None
     """Fabric of the cluster, if known."""
@@ -73,10 +72,7 @@ class Call:
         return Fabric.of(self.cluster) if self.at_hand is None else self.at_hand
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
-        """Hop from each rank to its successor (`backwards`: predecessor) in the flat ring, node by
-        node.
-
-        Inside a node it is the node's own link, else the path between both NICs; hops that share a
-        rack's uplink or the air have their share. The same tuple for all calls on one fabric.
-        """
+        """Hop from each rank to its successor (`backwards`: predecessor), node by node. Inside a
+        node it is the node's own link, else the path between both NICs; hops that share a rack's
+        uplink or the air have their share. The same tuple for all calls on one fabric."""
         return self.fabric.ring_links(backwards=backwards)

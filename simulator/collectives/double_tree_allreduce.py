@@ -159,8 +159,7 @@ class _PieceByPiece:
         return sent
 
     def broadcast(self, turn: Times, key: int) -> Times:
-        """Time at which each rank has, and has forwarded, the result, which it does from its turn
-        on."""
+        """Time at which each rank has, and has forwarded, the result, from its turn on."""
         sent, held = np.full_like(turn, _NEVER), turn.copy()
         tree, begin = self._tree, 0
         for pieces, serialization, flight, _ in self._parts(self._down, key):
@@ -256,8 +255,7 @@ class _Cut:
 
 
 class _Departure:
-    """Serialisation on a link that changes over time: a start plus this is when a message has
-    left."""
+    """Serialisation on a changing link: a start plus this is when a message has left."""
 
     __array_ufunc__ = None  # so that numpy leaves the addition to `__radd__`
 

@@ -84,8 +84,7 @@ class _Inside:
         self.longest = self._serialization + self._latency + reduction
 
     def gather(self, by_node: Times, key: int) -> Times:
-        """Time at which each leader has its node's sum, for entries `by_node` `[nodes,
-        devices]`."""
+        """Time at which leaders have their nodes' sums, for entries `[nodes, devices]`."""
         leader, others = by_node[:, 0], by_node[:, 1:]
         order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
         rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
@@ -102,8 +101,7 @@ class _Inside:
         return done
 
     def broadcast(self, held: Times, devices: int, key: int) -> Times:
-        """Time `[nodes, devices]` at which each device has the result that leaders `[nodes]`
-        hold."""
+        """Time `[nodes, devices]` at which devices have the result that leaders hold."""
         nodes = len(held)
         finishes = np.empty((nodes, devices), dtype=np.int64)
         leader = np.arange(nodes, dtype=np.int64)[:, None] * devices

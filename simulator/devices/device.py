@@ -82,8 +82,8 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Seconds of a model's step (forward, backward, optimiser) in float32: fixed + per_sample *
-    batch, as stated by a catalogue entry."""
+    """Seconds of a model's step in float32, fixed + per_sample * batch, stated by a catalogue
+    entry."""
 
     model: Annotated[str, INTERNAL]
     fixed: Time

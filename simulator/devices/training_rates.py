@@ -91,8 +91,7 @@ class LayerTimes:
 def layer_terms(
     model: ModelFacts, batch: int, *, flop_rate: float, bandwidth: float
 ) -> tuple[float, float, float, float]:
-    """Terms of the fit: number of tensors; seconds of 3 x 3 products, other products, output
-    copies."""
+    """Terms of the fit: tensors; seconds of 3 x 3 products, other products, output copies."""
     tensors = sum(len(layer.parameters) for layer in model.layers)
     winograd = sum(layer.forward_flops for layer in model.layers if layer.kind == _WINOGRAD)
     outputs = sum(layer.outputs for layer in model.layers)

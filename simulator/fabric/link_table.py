@@ -80,8 +80,7 @@ class LinkTable:
         message: NDArray[np.int64] | int,
         rank: Ranks,
     ) -> Times:
-        """Random extra latencies, as in `jitter.py`: `[n]`, or `[k, n]` for k numbers of
-        messages."""
+        """Random extra latencies (`jitter.py`): `[n]`, or `[k, n]` for k numbers of messages."""
         shape = np.broadcast_shapes(np.shape(message), kinds.shape)
         return self._arrays().draw_jitter(
             np.broadcast_to(kinds, shape),

@@ -155,8 +155,7 @@ class RoundPaths:
     def _ends(
         self, senders: Ranks, receivers: Ranks
     ) -> tuple[list[_Ends], Integers, NDArray[np.bool_]]:
-        """Both ends of each message, how many share its racks' uplink, and whether it leaves its
-        node."""
+        """Both ends of each message, sharers of its racks' uplink, whether it leaves its node."""
         out, into = senders // self._devices, receivers // self._devices
         crosses = out != into
         ends, crossings = [], 0
@@ -290,8 +289,7 @@ class Hops:
     receivers: Ranks
     table: LinkTable
     kinds: tuple[Kinds, ...]
-    """Link numbers of each message: its whole path, or all it crosses, the slowest of which
-    counts."""
+    """Link numbers of the whole path, or of all it crosses, the slowest of which counts."""
     latencies: Times | None = None  # None: the links'
 
     def serialization(self, nbytes: Bytes | int) -> Times:

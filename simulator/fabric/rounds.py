@@ -70,8 +70,7 @@ class Fabric:
 
     @property
     def flat(self) -> bool:
-        """Whether messages see one link, unaffected by others, in rounds of one send and receive
-        per rank."""
+        """Whether messages see one unshared link in rounds of one send and receive per rank."""
         return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:

@@ -100,8 +100,7 @@ def _halves(amounts: Sequence[int]) -> Halves:
 
 
 def departure(serialization: Any, place: int, start: Picoseconds) -> Picoseconds:
-    """Departure of a message that may start at `start`; `serialization`: times by place, or
-    `Departures`."""
+    """Departure of a message that may start at `start`, from times by place or `Departures`."""
     left: Picoseconds = start + serialization[place]
     return left
 

@@ -88,7 +88,7 @@ class Uplink(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Setting):
-    """One direction of a full-duplex link; for an access link, the one to the node (`up`: from
+    """One direction of a full-duplex link; an access link's is the one to the node (`up`: from
     it)."""
 
     name: str
@@ -116,12 +116,12 @@ class Link(Setting):
     trace: RateTrace | None = None
     """Replaces bandwidth times efficiency where the rate changes over time."""
     up: Uplink | None = None
-    """Direction away from the node, where it differs; a path takes one node's `up`, the other's
+    """Direction away from the node, where it differs; a path joins one node's `up`, the other's
     down."""
     grant: Seconds = Fraction(0)
     """Seconds between the times at which a message may start in this direction; 0: any time."""
     shared: bool = False
-    """One half-duplex medium for all nodes (Wi-Fi): a message crosses it twice, via the access
+    """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice, via the access
     point."""
     source: Annotated[str, SHOWN] = ""
     """Source of the figures, shown in every report."""
@@ -153,8 +153,7 @@ class Link(Setting):
         return self._of_connection(self.line_goodput)
 
     def goodput_of(self, nbytes: int) -> RateTrace | Fraction:
-        """Goodput of a message of `nbytes` bytes, capped by its size factor's share of the unshared
-        link."""
+        """Goodput of a message, capped by its size factor's share of the unshared link."""
         return self._goodputs[bisect_right(self._sizes, nbytes)]
 
     @cached_property
@@ -164,8 +163,7 @@ class Link(Setting):
         return goodput.long_run if isinstance(goodput, RateTrace) else goodput
 
     def serialization(self, nbytes: int) -> Picoseconds:
-        """Time for which `nbytes` occupy the link; `InternalError` if it depends on the start
-        (`timed`)."""
+        """Time for which `nbytes` occupy the link; `InternalError` if it is `timed`."""
         known = self._serialization.get(nbytes)
         if known is None:
             if self.timed:
@@ -299,7 +297,8 @@ class SizeFactor(Setting):
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
-    """Most of the unshared link's rate that one connection reaches; sharing takes nothing more."""
+    """Largest share of the link's full rate for one connection; sharing below it costs nothing
+    more."""
     latency: Factor = Fraction(1)
 
 
@@ -312,8 +311,7 @@ class Jitter(Setting):
     mean: Seconds
     """Seconds, of those messages that are delayed."""
     shape: Annotated[Fraction, Limits(least=0, most=1_000_000)] | None = None
-    """lognormal: sigma of the logarithm, default 1; pareto: the tail's exponent, more than 1; else
-    None."""
+    """lognormal: sigma of the logarithm, default 1; pareto: the tail's exponent, above 1."""
     probability: Probability = Fraction(1)
 
     def __post_init__(self) -> None:

@@ -70,8 +70,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def outward(link: Link) -> Link:
-    """Link from a node to an unlimited machine at the switch: an access link's leg away from the
-    node."""
+    """Link from a node to an unlimited machine at the switch: an access link's leg out."""
     if link.up is None:
         return link
     leg = _outward_leg(link)

@@ -101,8 +101,7 @@ class RateTrace:
         return carried / self._period
 
     def through(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
-        """Time at which `nbytes` >= 0 that begin to flow at `start` >= 0 are through; `start` for
-        0."""
+        """Time at which `nbytes` >= 0 from `start` >= 0 on are through; `start` for 0."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
         if nbytes == 0:

@@ -34,8 +34,7 @@ def share_single_links(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows, each of which crosses one link, to their ends; arguments as
-    `fair.share_fairly`."""
+    """Run flows, each on one link, to their ends; arguments as `fair.share_fairly`."""
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
     links: dict[Hashable, _SharedLink] = {}

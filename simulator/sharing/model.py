@@ -22,8 +22,7 @@ from gcsim.simulator.network.rate_trace import RateTrace
 Capacity = Fraction | RateTrace
 """Bytes per second."""
 Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
-"""Called at each end `(place, time)`; returns start times of further flows by place, none
-before."""
+"""Called at each end `(place, time)`; returns start times of further flows, none before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ class FlowClass:
     nbytes: int | Fraction
     """Bytes of one flow; a fraction for equal stripes."""
     loads: Mapping[Any, int]
-    """Number of these flows on one link, by class of links; one that crosses it twice counts
-    twice."""
+    """Flows on one link, by class of links; one that crosses it twice counts twice."""
 
 
 def never_less(capacity: Capacity, other: Capacity) -> bool:

@@ -270,8 +270,7 @@ def longer(iterations: int, length: int, times: Fraction) -> int:
 
 
 def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
-    """Number of the last iterations, ended at `ends[1:]`, that fill whole passes of a trace, to the
-    nearest round."""
+    """Number of last iterations, ended at `ends[1:]`, in whole passes of a trace, to a round."""
     passes = int(ends[-1] - ends[0]) // trace * trace
     first = int(ends.searchsorted(ends[-1] - passes, side="right")) - 1
     return max(1, round((len(ends) - 1 - first) / length)) * length

@@ -38,8 +38,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
     slots: int,
     out: Rows,
 ) -> None:
-    """Write into `out` `[D]` the time from the last backward pass's begin until all is
-    exchanged."""
+    """Write into `out` `[D]` the time from the last backward pass until all is exchanged."""
     buckets, collectives = before.shape[0], held.shape[0]
     asked, returned = np.empty(collectives), np.empty(collectives)
     more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type: that compiles faster

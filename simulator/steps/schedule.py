@@ -79,8 +79,7 @@ class State:
     """State that later iterations depend on, up to a shift (`cycles.py`)."""
 
     start: Times
-    """`[ranks]`: begin of each rank's next iteration, from the first rank's; 0 where ranks never
-    meet."""
+    """`[ranks]`: begin of the next iteration, from the first rank's; 0 where ranks never meet."""
     ahead: Times
     """`[prefetch, ranks]`: `Loader.ahead` at each rank's start; `[0, ranks]` without a loader."""
 
@@ -97,8 +96,7 @@ class State:
 
 
 def beginning(schedule: Schedule, ranks: int) -> State:
-    """State in which all begin together with empty loaders; `InputError` if batches exceed the
-    clock."""
+    """State in which all begin with empty loaders; `InputError` if batches exceed the clock."""
     plan = schedule.plans[0]
     prefetch = plan.prefetch if plan.input_batch else 0
     check_room(0, plan.input_batch * prefetch)

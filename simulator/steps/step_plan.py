@@ -4,26 +4,26 @@ Semantics, for each rank r and iteration i (integer picoseconds):
 
 - All ranks begin iteration 0 at time 0, and iteration i + 1 when their own iteration i has
   finished; ranks wait for each other only in collectives.
-- Input: each rank's loader makes batch 0, 1, 2, ... one after the other, `input_batch` each. It
-  begins batch b when batch b - 1 is made and batch b - prefetch taken (b < prefetch: at once). Each
-  forward pass takes one batch, and waits until it is made (`input`).
+- Input: each rank's loader makes batch 0, 1, 2, ... in turn, `input_batch` each. It begins batch b
+  when batch b - 1 is made and batch b - prefetch taken (b < prefetch: at once). Each forward pass
+  takes one batch, and waits until it is made (`input`).
 - An iteration has `accumulation` micro-batches; only the last exchanges gradients, its backward
   pass interleaved with the buckets.
-- Compute stream: one piece of work at a time, never interrupted, in the order of the last section.
-  The autograd thread issues forward, each bucket's part of backward, then the rest of backward,
-  each when the one before is done. Without exchange, backward is one job. A piece whose jobs take
-  no time is done on arrival: nothing is launched, so nothing queues.
+- Compute stream: one piece of work at a time, never interrupted, in the order explained below. The
+  autograd thread issues forward, each bucket's part of backward, then the rest of backward, each
+  when the one before is done. Without exchange, backward is one job. A piece whose jobs take no
+  time is done on arrival: nothing is launched, so nothing queues.
 - Without a side stream a bucket's `before` jobs are one piece with its part of backward, and the
   `after` of a collective arrives on the compute stream when it returns. With a side stream both run
   there: `before` arrives when the bucket's backward part is done; each job takes `side_slowdown`
-  times as long, rounded to the nearest picosecond (half to even) before the rank's pace.
+  times as long, rounded (half to even) before the rank's pace.
 - `in_turn`: `before` arrives no sooner than the end of the previous bucket's exchange.
 - A bucket asks for its first collective when `before` is done, and for the next when the previous
   one's `after` is done.
 - Communicator: all ranks run collectives in order of iteration, bucket, place in the bucket's
-  exchange, whoever asks first. A rank enters a collective when it has asked for it and, with one
-  slot, has left the previous one; with two slots, has entered the previous one and left all earlier
-  ones. With one slot every rank leaves `BucketWork.held` after the network's exit time.
+  exchange, whoever asks first. A rank enters a collective when it has asked for it and left the
+  previous one; with two slots, when it has asked for it, entered the previous one and left all but
+  one of those before it. With one slot all ranks leave `BucketWork.held` after the network's exits.
 - A rank's optimiser runs on the compute stream when its exchanges and backward pass are done; then
   the iteration is finished.
 - Ranks of a machine share its cores (`StepPlan.machines`): while n of its streams do jobs of
@@ -31,15 +31,14 @@ Semantics, for each rank r and iteration i (integer picoseconds):
   it has had its duration, and counts until then.
 - A rank's pace f in an iteration stretches each of its jobs in it: `slowed_by(duration, f)`.
 
-Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
+A stream has one order of service on all ranks whatever their paces: first come, first served as on
+a cluster of equal ranks (`events/even_cluster.py`). If each rank served its own first arrival, an
+early one could put a long encoding before a short computation that all others wait for, and one
+slow worker could cost more than all slow. With fixed orders every time is sums and maxima of
+earlier ones, so nothing that takes less time makes an iteration longer (F. Baccelli, G. Cohen, G.
+J. Olsder, J.-P. Quadrat 1992, "Synchronization and Linearity", Wiley, sec. 1.3).
 
-Each stream has one order of service on all ranks whatever their paces: first come, first served, as
-on a cluster of equal ranks (`events/even_cluster.py` finds it). If each rank served its own first
-arrival, an early rank could put a long encoding in front of a short computation that all others
-wait for, and one slow worker could cost more than all of them slow. With fixed orders every time is
-sums and maxima of earlier ones, so nothing that takes less time makes an iteration longer (F.
-Baccelli, G. Cohen, G. J. Olsder, J.-P. Quadrat 1992, "Synchronization and Linearity", Wiley, sec.
-1.3).
+Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 """
 
 from __future__ import annotations
@@ -92,9 +91,8 @@ class BucketWork:
     after: tuple[Job, ...] = ()
     """Computation by collective, once it has returned."""
     behind: tuple[int, ...] = ()
-    """Number of buckets by collective whose pieces (parts of backward, then its rest; on a side
-    stream `before`) are served before its `after`; never decreasing. Empty: up to its own
-    bucket."""
+    """Number of buckets by collective whose pieces (parts of backward, its rest; with a side stream
+    `before`) are served before its `after`; never decreasing. Empty: up to its own bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

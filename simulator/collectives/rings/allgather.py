@@ -21,8 +21,8 @@ from gcsim.simulator.network.links import Link
 
 
 def ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> PreparedRing:
-    """Prepare an all-gather of `sizes[r]` bytes from each rank r over p > 1 links. `links[r]` leads
-    from rank r to rank r + 1 (mod p). A rank's send of step s is its message s."""
+    """Prepare an all-gather of `sizes[r]` bytes from rank r over `links[r]` to rank r + 1 (mod
+    p)."""
     return PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1)
 
 

@@ -27,8 +27,7 @@ def ring_allreduce(
     nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
 ) -> PreparedRing:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
-    `links[r]` leads from rank r to rank r + 1 (mod p); reducing costs `gamma` seconds a byte. A
-    rank's send of step s is its message s."""
+    `links[r]` leads from rank r to rank r + 1 (mod p); reducing costs `gamma` seconds a byte."""
     ranks = len(links)
     return PreparedRing(
         Blocks.chunks(nbytes, ranks, element),
@@ -40,8 +39,7 @@ def ring_allreduce(
 
 
 def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
-    """Bytes of each part of a vector split evenly between elements; a partial element counts as
-    one, and is last."""
+    """Bytes of each part of a vector split evenly between elements, a partial one last."""
     return Blocks.chunks(nbytes, parts, element).tolist()
 
 

@@ -61,8 +61,8 @@ def gloo_ring_allreduce(
 
 @lru_cache(maxsize=64)
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
-    """Backwards program; seen so the ring goes from rank to rank + 1 and begins with chunk p - r.
-    Cached for clusters with other links."""
+    """Program with ranks counted backwards: the ring goes to rank + 1 and begins with chunk p -
+    r."""
     count, segment = segments(nbytes, ranks, element, largest)
     full, rest = divmod(nbytes, segment)
     number = np.arange(count, dtype=np.int64)

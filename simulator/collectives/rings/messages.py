@@ -51,9 +51,8 @@ class Blocks:
     @staticmethod
     @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
-        """A vector split evenly between elements, the larger parts first, in O(1) Python
-        operations. A last element that is not whole counts as one and is last. Cached for clusters
-        with other links."""
+        """A vector split evenly between elements, the larger parts first, a partial element last.
+        O(1) Python operations; cached for clusters with other links."""
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
         sizes = [(share + 1) * element, share * element, share * element + rest]

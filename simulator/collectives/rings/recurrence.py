@@ -74,9 +74,8 @@ class PreparedRing:
         gamma: Fraction = NO_COST,
         reducing_steps: int = 0,
     ) -> None:
-        """A ring of `steps` steps, at least p - 1, over `links[r]` from rank r to rank r + 1. Rank
-        b sends block b first. Reducing costs `gamma` seconds a byte in the first
-        `reducing_steps`."""
+        """A ring of `steps` >= p - 1 steps over `links[r]` from rank r to rank r + 1; rank b sends
+        block b first. Reducing costs `gamma` seconds a byte in the first `reducing_steps`."""
         self.ranks, self.steps, self._reducing = len(links), steps, reducing_steps
         self._sizes = blocks.classes
         self._messages = messages = Messages.of(blocks.sizes, links, gamma=gamma)
@@ -222,8 +221,7 @@ class _ClosedForm:
         latency: Sequence[Picoseconds],
         steps: int,
     ) -> _ClosedForm | None:
-        """Closed form for blocks of size classes `sizes` `[p]`; None with more than two sizes or
-        runs."""
+        """Closed form for size classes `[p]` of blocks; None with more than two sizes or runs."""
         ends = np.flatnonzero(sizes != np.concatenate((sizes[1:], sizes[:1])))
         if len(ends) > 2 or steps < len(sizes) - 1:
             return None

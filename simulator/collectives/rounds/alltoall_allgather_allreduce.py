@@ -32,8 +32,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def alltoall_allgather_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> InTurn:
-    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, `gamma` seconds per
-    byte."""
+    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds a byte."""
     ranks = fabric.ranks
     return InTurn(
         DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),

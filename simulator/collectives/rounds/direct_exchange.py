@@ -44,8 +44,7 @@ class DirectExchange:
     def __init__(
         self, fabric: Fabric, parts: Parts, *, gamma: Fraction = NO_COST, first: int = 0
     ) -> None:
-        """Add what arrives in `gamma` seconds a byte; `first`: number of a rank's first message.
-        O(p^2)."""
+        """Add arrivals in `gamma` seconds a byte; `first`: number of a rank's first message."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
         self._nics = NicExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None

@@ -253,8 +253,8 @@ def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
 
 
 def traffic(call: Call) -> Traffic:
-    """Traffic of worker and server processes: each worker sends every server a stripe and gets one
-    back, rounded up to whole bytes."""
+    """Traffic of all processes: each worker and server exchange a stripe each way, in whole
+    bytes."""
     return _traffic(call, call.pulled)
 
 

@@ -44,8 +44,7 @@ class Cores:
         self._planned = 0  # number of the valid wake-up
 
     def compute(self, work: Picoseconds, ranks: int) -> simpy.Event:
-        """Event at which each of `ranks` ranks has done the work, given in picoseconds on its own
-        core."""
+        """Event at which `ranks` ranks have done the work, in picoseconds on an own core."""
         self._catch_up()
         done = self._env.event()
         end = self._served + work * self._scale

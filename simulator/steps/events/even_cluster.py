@@ -43,8 +43,7 @@ _THREAD, _SIDE = 0, 1  # streams; the autograd thread's piece goes before others
 
 
 def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
-    """The plan with its order of service, and the times beside each other of jobs and collectives.
-    `computation` is `Interference.computation`."""
+    """The plan with its order of service, and mutually slowed jobs and collectives."""
     if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
         return plan  # one bucket after the other is an order
     if plan.machines is not None:
@@ -54,8 +53,7 @@ def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> 
 
 
 class Together:
-    """Times of collectives that all ranks enter at once, each computed once, with one draw of
-    delays."""
+    """Times of collectives that all ranks enter at once, with one draw of delays."""
 
     def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
         self._enter = np.zeros(cluster.workers, dtype=np.int64)
@@ -78,8 +76,8 @@ class Together:
 
 
 def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
-    """Collectives on the slowed bus; None if no slower, or if two share the network message by
-    message, which is simulated at full speed."""
+    """Collectives on the slowed bus; None if no slower, or two run message by message at full
+    speed."""
     share, bus = training.interference.bus, cluster.intra_node
     crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
     if not share or not crosses or training.concurrent_collectives > 1:
@@ -238,7 +236,7 @@ class _EvenStep:
     # --- time ------------------------------------------------------------------------------------
 
     def _instant(self) -> bool:
-        """Process all that happens now and advance to the next end; return whether anything is
+        """Process all that happens now, advance to the next end; return whether anything is
         left."""
         while (
             self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots

@@ -68,8 +68,7 @@ class RingProgram:
     reception: Fraction = NO_COST  # seconds per byte from a message's arrival until its rank has it
     before: Times | None = None
     after: Times | None = None
-    """Copies of each rank `[p]` to the host `before` the first message, from it `after` the
-    last."""
+    """Copies `[p]` to the host `before` the first message, from it `after` the last."""
 
     @property
     def ranks(self) -> int:
@@ -147,8 +146,8 @@ class _Place:
         self._sent = self._left = self.real[0]
         """The first message that has not been handed to the link; that has not left it."""
         self._arrived = 0
-        """The first message that has not come from the predecessor; without announcements, that has
-        not been added."""
+        """First message not yet here from the predecessor (without announcements: not yet
+        added)."""
         self._early: list[int] = []  # messages that came before the rank entered
         self._added = 0  # first message that has not been added, with announcements
         self._free = 0  # time at which the rank has finished the additions it has begun

@@ -134,8 +134,7 @@ class Simulation:
         begin: State | None = None,
         first: int = 0,
     ) -> None:
-        """Begin at iteration `first` of the schedule in the state `begin`, in which ranks of a
-        class must be equal."""
+        """Begin at the schedule's iteration `first` in state `begin`, equal within classes."""
         for plan in schedule.plans:
             if len(plan.buckets) != len(plan.compute.parts):
                 raise InternalError(
@@ -176,11 +175,8 @@ class Simulation:
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
         """Simulate until `settled(iteration)` holds of a finished iteration, or `most` are
-        finished.
-
-        Returns the number of iterations that all ranks have finished. Ranks that share cores go on
-        beyond `most` until then: stopping would leave their share of the cores to those behind.
-        """
+        finished. Returns how many all ranks have finished. Ranks that share cores go on until then:
+        stopping would leave their share to those behind."""
         for member in range(len(self._workers)):
             self.env.process(self._train(member, most, settled))
         self.env.run()

@@ -130,8 +130,7 @@ class _Layout:
     def table(
         self, factors: NDArray[np.float64], room: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """Pieces' durations `[rows, width]` at the factors `[width]`, written to `room` if
-        given."""
+        """Durations of pieces `[rows, width]` at factors `[width]`, written to `room` if given."""
         table = self.room(len(factors)) if room is None else room
         table[:] = 0
         _stretch(self.jobs, factors, table)
