@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
     "devices.yaml",
-    "devices_ampere_hopper.yaml",
+    "devices_data_centre.yaml",
     "devices_geforce.yaml",
     "devices_inference.yaml",
     "devices_edge.yaml",
