@@ -180,8 +180,7 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 def read_raw(
     message: Tensor, layout: BucketLayout, lengths: Column
 ) -> tuple[Tensor, Tensor, Column]:
-    """`read_message` of raw indices and float32 values; frames' `lengths` determine k, so that the
-    host does not wait for a device."""
+    """`read_message` of raw indices and float32 values, without waiting: `lengths` determine k."""
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
     values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))

@@ -96,8 +96,8 @@ def check(
     device: str = "cpu",
 ) -> tuple[str, ...]:
     """Run all checks on a compressor, with gradients on a device; return the checks' names. Raises
-    `ExpectationError` that lists each cause and its failed checks, and `InputError` for an unknown
-    compressor or impossible parameters."""
+    `ExpectationError` that lists causes and failed checks, and `InputError` for unusable
+    arguments."""
     report = examine(compressor, parameters, device=device)
     if report.findings:
         raise ExpectationError(str(report))

@@ -152,8 +152,7 @@ def metering_changes_nothing(subject: Subject) -> None:
 
 
 def sharing_changes_nothing(subject: Subject) -> None:
-    """Four workers send and apply the same with and without sharing, and shared values are equal on
-    each worker."""
+    """Four workers send and apply the same with and without sharing; shared values are equal."""
     apart, together = subject.crew(workers=4), subject.crew(workers=4)
     for t in range(subject.first, subject.first + subject.windows(STEPS)):
         given = gradients(N, 4, t)
@@ -177,8 +176,7 @@ def something_is_sent(subject: Subject) -> None:
 
 
 def every_workers_gradient_counts(subject: Subject) -> None:
-    """An update depends on all gradients: changing that of one of three workers changes the next
-    worker's updates."""
+    """Changing the gradient of one of three workers changes the next worker's updates."""
     crews = [subject.crew(workers=3) for _ in range(4)]
     without_effect = {0, 1, 2}
     for t in range(subject.windows(3 * STEPS)):

@@ -64,8 +64,6 @@ class PowerSgdParameters(CompressorParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix to be compressed, and where it lies in a flat tensor."""
-
     key: int
     """Key of the factors that are kept: the parameter's index."""
     offset: int
@@ -109,7 +107,6 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: PowerSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "step", or "P" and "Q" in turn."""
         if step < parameters.start:
             return "dense"
         if not parameters.alternate:

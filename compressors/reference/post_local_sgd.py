@@ -70,7 +70,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "averaging" or "local"."""
         if step < parameters.start:
             return "dense"
         return "local" if (step - parameters.start) % parameters.interval else "averaging"

@@ -77,7 +77,6 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "step"."""
         return "dense" if step < parameters.start else "step"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:

@@ -123,8 +123,7 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
 
 
 def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Whether words that end before bit `after` fill their section, padded with zeros: bool
-    `[sections]`."""
+    """Whether words up to bit `after` fill their zero-padded section: bool `[sections]`."""
     ends = there(sizes, body.device).cumsum(0)
     last = torch.cat((body, body.new_zeros(1)))[(after >> 3).clamp(max=body.numel())].long()
     padded = (after & 7 == 0) | (last >> (after & 7) == 0)

@@ -67,8 +67,6 @@ _FORMS: dict[int, Narrow | None] = {0: E4M3, 1: E5M2, 255: None}
 
 
 class Dynamic8Bit(Compressor[P]):
-    """Bytes with a decimal exponent, scaled by each tensor's largest magnitude."""
-
     about = About(
         title="Dynamic 8-bit (dynamic tree)",
         family="quantization",
@@ -109,8 +107,6 @@ class Fp8Parameters(CompressorParameters):
 
 
 class Fp8(Dynamic8Bit[Fp8Parameters]):
-    """8-bit floating-point numbers with a power-of-two scale for each tensor."""
-
     about = About(
         title="FP8 (E4M3 or E5M2)",
         family="quantization",

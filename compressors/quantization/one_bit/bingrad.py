@@ -56,8 +56,6 @@ class BinGradParameters(CompressorParameters):
 
 
 class BinGradB(Compressor[BinGradParameters]):
-    """One bit an element; a bucket's two levels are the means of its two classes."""
-
     about = About(
         title="BinGrad-b",
         family="quantization",
@@ -96,8 +94,6 @@ class BinGradB(Compressor[BinGradParameters]):
 
 
 class BinGradPb(BinGradB):
-    """One random bit an element: ±b, unbiased between the two."""
-
     about = About(
         title="BinGrad-pb",
         family="quantization",

@@ -54,8 +54,6 @@ from gcsim.compressors.sharing import fill_once
 
 
 class ScaledSign(Compressor):
-    """Signs times the mean magnitude of each tensor, without memory."""
-
     about = About(
         title="Scaled sign",
         family="quantization",
@@ -77,8 +75,6 @@ class ScaledSign(Compressor):
 
 
 class EfSignSgd(ScaledSign):
-    """Scaled signs with error feedback."""
-
     about = About(
         title="EF-signSGD",
         family="quantization",
@@ -111,8 +107,6 @@ class EfBlockSgdmParameters(CompressorParameters):
 
 
 class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
-    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
-
     about = About(
         title="dist-EF-blockSGDM",
         family="quantization",

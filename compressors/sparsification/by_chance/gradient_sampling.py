@@ -100,8 +100,6 @@ class Distribution:
 
 
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
-    """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
     about = About(
         title="Random sampling with Bayes prior (RSB)",
@@ -119,7 +117,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         self.distributions: dict[int, Distribution] = {}
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient at the sampled coordinates, float32 `[n]`."""
         if bucket.layout.index not in self.distributions:
             segments = Segments.of(bucket.layout)
             shares = self._counts(segments) / np.maximum(1, segments.length)
@@ -196,8 +193,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
 
 class GradientSampling(RandomSamplingBayes):
-    """Importance sampling of coordinates by the last dense gradient, without indices."""
-
     Parameters: ClassVar[type[CompressorParameters]] = GradientSamplingParameters
     about = About(
         title="Gradient Sampling (GS)",
@@ -262,8 +257,6 @@ class GradientSampling(RandomSamplingBayes):
 
 
 class GradientSamplingBayes(GradientSampling):
-    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters = GradientSamplingBayesParameters
     about = About(
         title="Gradient Sampling with Bayes prior (GSB)",

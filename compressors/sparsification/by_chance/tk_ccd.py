@@ -84,7 +84,6 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:
-        """A synchronisation and Q trials."""
         return parameters.groups + 1
 
     @classmethod
