@@ -5,8 +5,8 @@ squares, normalised to probabilities p_GS with sum k, are the sampling distribut
 that follow ("sampled"): each worker draws the same coordinates,
     p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
 and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
-gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB), and with
-alpha = 1 is plain random sampling.
+gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB;
+alpha = 1: plain random sampling).
 
 Where the paper leaves a choice:
 - the input of the normalisation is the weight itself (g^2), not squared again, and saturated
